@@ -1,0 +1,1 @@
+"""The organisation's side: the daemon, the evaluator, and the operator's commands over HTTP."""

@@ -1,0 +1,97 @@
+"""The commands of organisations and operators; torch is imported only by those that train."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubswap_client.demo.commands import demo, demo_federate
+from pubswap_client.operator.commands import invite, run_commands
+
+Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
+State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
+Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads for this process.")]
+
+client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add `client`, `run`, `invite`, `evaluate` and `demo`."""
+    app.add_typer(client_commands, name="client")
+    app.add_typer(run_commands, name="run")
+    app.command("invite")(invite)
+    app.command("evaluate")(evaluate)
+    app.command("demo")(demo)
+    app.command("demo-federate")(demo_federate)
+
+
+@client_commands.command("enroll")
+def enroll(
+    coordinator: Annotated[str, typer.Option(help="The coordinator's address.")],
+    invite: Annotated[str, typer.Option(help="The one-time code from the operator.")],
+    state: Annotated[Path, typer.Option(help="Where to keep the token.")] = Path("pubswap-state"),
+) -> None:
+    """Exchange an invite for this organisation's long-lived token."""
+    from pubswap_client.api import CoordinatorClient
+    from pubswap_client.membership import StoredMembership, save_membership
+    from pubswap_client.retry import ONCE
+
+    with CoordinatorClient(coordinator, backoff=ONCE) as api:
+        api.check_version()
+        membership = api.enroll(invite)
+    path = save_membership(state, StoredMembership(coordinator=coordinator, membership=membership))
+    typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")
+    follow = "client start --data private.jsonl" if membership.role == "client" else "evaluate"
+    typer.echo(f"Next: pubswap {follow} --state {state}")
+
+
+@client_commands.command("start")
+def start(
+    config: Config = None,
+    state: State = None,
+    data: Annotated[Path | None, typer.Option(help="The private problems (JSONL).")] = None,
+    model: Model = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> None:
+    """Train on the private data until the run ends. Stop at any time with Ctrl-C or SIGTERM."""
+    from pubswap_client.settings import load_settings
+    from pubswap_client.stopping import until_stopped
+
+    _log_to_stderr()
+    settings = load_settings(
+        config, state=state, data=data, model=model, device=device, threads=threads
+    )
+    with until_stopped():
+        from pubswap_client.member import run_client
+
+        run_client(settings)
+
+
+def evaluate(
+    config: Config = None,
+    state: State = None,
+    model: Model = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> None:
+    """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
+    from pubswap_client.settings import load_settings
+    from pubswap_client.stopping import until_stopped
+
+    _log_to_stderr()
+    settings = load_settings(config, state=state, model=model, device=device, threads=threads)
+    with until_stopped():
+        from pubswap_client.member import run_evaluator
+
+        run_evaluator(settings)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)

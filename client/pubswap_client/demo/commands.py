@@ -1,0 +1,84 @@
+"""`pubswap demo`: the whole federation on this machine."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubswap_client.operator.commands import (
+    DEFAULT_TOKEN_FILE,
+    DEFAULT_URL,
+    TokenFile,
+    Url,
+    connect,
+)
+from pubswap_protocol.errors import InvalidSettings
+
+_MARK = ".pubswap-demo"
+
+
+def demo(
+    method: Annotated[str | None, typer.Option(help="pubswap, fedavg or fedprox.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="keep or random.")] = None,
+    swap_period: Annotated[int | None, typer.Option(help="Every which step is public.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds.")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="GRPO steps a round (tau).")] = None,
+    seed: Annotated[int | None, typer.Option(help="The run's seed; also draws the data.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Organisations.")] = None,
+    out: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo-out"),
+) -> None:
+    """Train a small model in a federation of real processes on this machine, in minutes.
+
+    A coordinator, four clients with private arithmetic of different topics, and an evaluator.
+    The run is described by a file that is printed first; the options override it.
+    """
+    from rich.console import Console
+
+    from pubswap_client.demo.federation import RUN_FILE
+    from pubswap_client.demo.local import run_demo
+    from pubswap_client.stopping import until_stopped
+
+    given = {
+        "method": method,
+        "swap.strategy": strategy,
+        "swap.period": swap_period,
+        "rounds": rounds,
+        "local_steps": local_steps,
+        "seed": seed,
+        "clients": clients,
+    }
+    console = Console()
+    console.print(f"run file {RUN_FILE}", soft_wrap=True)
+    prepare_folder(out)
+    with until_stopped():
+        run_demo(out, {key: value for key, value in given.items() if value is not None}, console)
+
+
+def demo_federate(
+    out: Annotated[Path, typer.Option(help="Where the members' folders go.")] = Path("demo-out"),
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Set up the demo's run, data and members on a coordinator that is already running.
+
+    This is what `docker compose up` does first; each member then runs in its own container.
+    """
+    from pubswap_client.demo.federation import federate
+
+    with connect(url, token_file) as api:
+        federation = federate(api, out, {})
+    typer.echo(f"Run {federation.run} has begun; members in {out / 'members'}.")
+
+
+def prepare_folder(out: Path) -> None:
+    """Make `out`, replacing an earlier demo's results but never anything else.
+
+    Raises InvalidSettings if the folder holds something that no demo wrote.
+    """
+    if out.exists() and any(out.iterdir()):
+        if not (out / _MARK).exists():
+            raise InvalidSettings(f"{out} is not empty and no demo's; choose another --out.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / _MARK).touch()

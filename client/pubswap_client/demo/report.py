@@ -1,0 +1,141 @@
+"""What a run came to: a table, `summary.json`, and a plot."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pubswap_client.operator.tables import size_text
+from pubswap_protocol.messages import Evaluation, RunView
+
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of `summary.json`."""
+
+    base_pass_at_1: float
+    final_pass_at_1: float
+    best_pass_at_1: float
+    rounds: int
+    clients: int
+    public_steps: int
+    responses_replaced: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    method: str
+    strategy: str
+    seed: int
+    test_problems: int
+    full_fine_tuning_bytes_each_way: int
+    pass_at_1_by_round: list[float]
+    pass_at_1_by_topic: dict[str, list[float]]
+
+
+def evaluations(run: RunView) -> list[Evaluation]:
+    """The evaluations of round 0 (base), 1, ..."""
+    return [summary.evaluation for summary in run.rounds if summary.evaluation]
+
+
+def summarise(run: RunView, seconds: float) -> Summary:
+    """The figures of a complete run."""
+    done = evaluations(run)
+    scores = [evaluation.pass_at_1 for evaluation in done]
+    clients = max(summary.updates for summary in run.rounds)
+    swaps = [swap for summary in run.rounds for swap in summary.swaps]
+    return Summary(
+        base_pass_at_1=scores[0],
+        final_pass_at_1=scores[-1],
+        best_pass_at_1=max(scores[1:]),
+        rounds=len(scores) - 1,
+        clients=clients,
+        public_steps=len(swaps),
+        responses_replaced=sum(swap.replaced for swap in swaps),
+        bytes_up=sum(summary.traffic.up for summary in run.rounds),
+        bytes_down=sum(summary.traffic.down for summary in run.rounds),
+        seconds=round(seconds, 1),
+        method=run.settings.method,
+        strategy=run.settings.swap.strategy,
+        seed=run.settings.seed,
+        test_problems=done[0].problems,
+        full_fine_tuning_bytes_each_way=(
+            FLOAT_BYTES * run.model.parameters * clients * (len(scores) - 1)
+        ),
+        pass_at_1_by_round=scores,
+        pass_at_1_by_topic={
+            topic: [evaluation.by_topic[topic] for evaluation in done]
+            for topic in sorted(done[0].by_topic)
+        },
+    )
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """Write `summary.json`."""
+    path.write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
+
+
+def print_report(run: RunView, summary: Summary, console: Console) -> None:
+    """pass@1 by topic and round, replaced responses, and bytes beside full fine-tuning."""
+    console.print(_scores_table(run, summary))
+    gain = summary.final_pass_at_1 - summary.base_pass_at_1
+    console.print(
+        f"pass@1 {summary.base_pass_at_1:.3f} → {summary.final_pass_at_1:.3f} "
+        f"({gain:+.3f}; best {summary.best_pass_at_1:.3f}) on {summary.test_problems} problems, "
+        f"{summary.rounds} rounds, {summary.clients} clients, {summary.seconds:.0f} s"
+    )
+    console.print(
+        f"public steps {summary.public_steps}, responses replaced {summary.responses_replaced}"
+    )
+    full = summary.full_fine_tuning_bytes_each_way
+    console.print(
+        f"bytes up {size_text(summary.bytes_up)}, down {size_text(summary.bytes_down)}; "
+        f"full fine-tuning would send {size_text(full)} each way"
+    )
+
+
+def _scores_table(run: RunView, summary: Summary) -> Table:
+    table = Table("topic", title="pass@1 after each round")
+    for round_ in range(summary.rounds + 1):
+        table.add_column(str(round_) if round_ else "base", justify="right")
+    for topic, scores in summary.pass_at_1_by_topic.items():
+        table.add_row(topic, *(f"{score:.2f}" for score in scores))
+    table.add_section()
+    table.add_row("all", *(f"{score:.3f}" for score in summary.pass_at_1_by_round), style="bold")
+    replaced = {s.round: sum(swap.replaced for swap in s.swaps) for s in run.rounds}
+    table.add_row(
+        "responses replaced", "", *(str(replaced.get(r, 0)) for r in range(1, summary.rounds + 1))
+    )
+    drift = {s.round: s.drift.pairwise for s in run.rounds if s.drift}
+    table.add_row(
+        "drift between clients",
+        "",
+        *(f"{drift.get(r, 0.0):.2f}" for r in range(1, summary.rounds + 1)),
+    )
+    return table
+
+
+def plot_curve(summary: Summary, path: Path) -> None:
+    """Draw pass@1 over rounds, by topic and overall, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rounds = range(len(summary.pass_at_1_by_round))
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for topic, scores in summary.pass_at_1_by_topic.items():
+        axes.plot(rounds, scores, linewidth=1, alpha=0.6, label=topic)
+    axes.plot(
+        rounds, summary.pass_at_1_by_round, "o-", color="black", linewidth=2.5, label="all topics"
+    )
+    name = summary.method + (f", {summary.strategy}" if summary.method == "pubswap" else "")
+    axes.set(xlabel="round (0 = base model)", ylabel="pass@1", ylim=(0, 1), title=name)
+    axes.set_xticks(list(rounds))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small", ncols=2)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

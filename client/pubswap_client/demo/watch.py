@@ -1,0 +1,94 @@
+"""Live progress of a run: rounds, every member's steps, pass@1, bytes."""
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.operator.tables import members_table, size_text
+from pubswap_protocol.errors import WrongState
+from pubswap_protocol.messages import RunState, RunView
+
+POLL_SECONDS = 0.5
+
+
+def steps_done(run: RunView) -> int:
+    """Local steps done so far, over all clients and rounds."""
+    tau = run.settings.local_steps
+    done = 0
+    for member in run.members:
+        if member.role == "client" and member.progress:
+            done += (member.progress.round - 1) * tau + member.progress.step
+    return done
+
+
+def evaluated(run: RunView) -> list[float]:
+    """pass@1 of round 0 (base), 1, ... as far as known without a gap."""
+    scores = []
+    for summary in run.rounds:
+        if summary.evaluation is None:
+            break
+        scores.append(summary.evaluation.pass_at_1)
+    return scores
+
+
+def complete(run: RunView) -> bool:
+    """Whether the run is finished and every round is evaluated."""
+    return run.state is RunState.FINISHED and len(evaluated(run)) == run.settings.rounds + 1
+
+
+def status_line(run: RunView) -> str:
+    """One line for people: state, pass@1 so far, responses replaced, bytes."""
+    scores = " → ".join(f"{score:.3f}" for score in evaluated(run)) or "…"
+    replaced = sum(swap.replaced for summary in run.rounds for swap in summary.swaps)
+    up = sum(summary.traffic.up for summary in run.rounds)
+    down = sum(summary.traffic.down for summary in run.rounds)
+    return (
+        f"{run.state}  pass@1 {scores}  replaced {replaced}  "
+        f"up {size_text(up)}  down {size_text(down)}"
+    )
+
+
+def watch_run(
+    api: CoordinatorClient, run: str, console: Console, check: Callable[[], None]
+) -> RunView:
+    """Show the run until it is complete; `check` may raise when something has failed.
+
+    On a terminal the display is live; elsewhere a line is printed whenever a round is evaluated.
+    """
+    bar = Progress(
+        TextColumn("local steps"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
+    view = api.run(run)
+    task = bar.add_task("", total=view.settings.rounds * view.settings.local_steps * _clients(view))
+    shown = -1
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while not complete(view):
+            if view.state is RunState.CANCELLED:
+                raise WrongState("The run was cancelled.")
+            check()
+            bar.update(task, completed=steps_done(view))
+            live.update(Group(status_line(view), bar, _clients_table(view)))
+            if len(evaluated(view)) - 1 > shown:
+                shown = len(evaluated(view)) - 1
+                name = f"round {shown}" if shown else "base   "
+                console.print(f"{name}  pass@1 {evaluated(view)[shown]:.3f}")
+            time.sleep(POLL_SECONDS)
+            view = api.run(run)
+    return view
+
+
+def _clients(run: RunView) -> int:
+    return sum(member.role == "client" for member in run.members)
+
+
+def _clients_table(run: RunView) -> Table:
+    return members_table(run.members)

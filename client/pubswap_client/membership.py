@@ -1,0 +1,53 @@
+"""What enrolling leaves behind: the coordinator's address and the token, for its owner only."""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Membership
+
+
+class StoredMembership(BaseModel):
+    """`membership.json` in the state folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    coordinator: str
+    membership: Membership
+
+
+def membership_path(state: Path) -> Path:
+    """Where a state folder keeps its membership."""
+    return state / "membership.json"
+
+
+def save_membership(state: Path, stored: StoredMembership) -> Path:
+    """Write the membership atomically, mode 0600."""
+    state.mkdir(parents=True, exist_ok=True)
+    path = membership_path(state)
+    temporary = path.with_suffix(".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(stored.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    return path
+
+
+def load_membership(state: Path) -> StoredMembership:
+    """The membership; raises InvalidSettings with the command to run if there is none."""
+    path = membership_path(state)
+    try:
+        return StoredMembership.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InvalidSettings(
+            f"{state} holds no membership. Ask the operator for an invite, then: "
+            f"pubswap client enroll --coordinator URL --invite CODE --state {state}"
+        ) from None
+    except ValidationError as error:
+        raise InvalidSettings(
+            f"{path} is damaged; enroll again with a new invite: {error}"
+        ) from None

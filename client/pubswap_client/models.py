@@ -1,0 +1,29 @@
+"""Where a base model's files are: a local folder as it is, a hub id through the hub's cache."""
+
+from pathlib import Path
+
+from pubswap_protocol.errors import InvalidSettings
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
+def model_folder(source: str, revision: str | None = None) -> Path:
+    """The folder of a model, downloaded first if `source` is a hub id.
+
+    Raises InvalidSettings if it is neither a folder nor to be had from the hub.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_FILES))
+    except HFValidationError:
+        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise InvalidSettings(
+            f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
+            "or download it and give the folder."
+        ) from None

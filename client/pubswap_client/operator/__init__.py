@@ -1,0 +1,1 @@
+"""What the operator does over HTTP: runs, invites, export."""

@@ -1,0 +1,189 @@
+"""`pubswap run ...` and `pubswap invite`: the operator's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import CreateInvite, Role, RunView
+
+if TYPE_CHECKING:
+    from pubswap_client.api import CoordinatorClient
+
+Url = Annotated[
+    str,
+    typer.Option("--coordinator", envvar="PUBSWAP_COORDINATOR", help="The coordinator's address."),
+]
+TokenFile = Annotated[
+    Path,
+    typer.Option(
+        envvar="PUBSWAP_OPERATOR_TOKEN_FILE",
+        help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN itself goes first.",
+    ),
+]
+Run = Annotated[str, typer.Argument(help="The run's id or name.")]
+
+DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
+
+run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
+
+
+def operator_token(file: Path) -> str:
+    """The operator's token; raises InvalidSettings saying where it is looked for."""
+    if token := os.environ.get("PUBSWAP_OPERATOR_TOKEN"):
+        return token
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise InvalidSettings(
+            f"The operator token is not in {file} ({error.strerror}). `pubswap serve` writes it "
+            "to its data folder; give that file with --token-file."
+        ) from None
+
+
+def connect(url: str, token_file: Path) -> CoordinatorClient:
+    """A client with the operator's token that fails at once rather than retrying."""
+    from pubswap_client.api import CoordinatorClient
+    from pubswap_client.retry import ONCE
+
+    return CoordinatorClient(url, operator_token(token_file), backoff=ONCE)
+
+
+@run_commands.command("create")
+def create(
+    file: Annotated[Path, typer.Argument(help="The run's TOML file.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Create a run from its file and open it for members."""
+    from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
+
+    prepared = prepare(load_run_file(file), file.parent)
+    with connect(url, token_file) as api:
+        run = create_and_open(api, prepared)
+    typer.echo(f"Run {run.name} is open: {run.id}")
+    typer.echo(f"Next: pubswap invite {run.name} NAME, once for each organisation.")
+
+
+@run_commands.command("list")
+def list_runs(url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+    """List the runs, newest first."""
+    from rich.console import Console
+
+    from pubswap_client.operator.tables import runs_table
+
+    with connect(url, token_file) as api:
+        Console().print(runs_table(api.runs()))
+
+
+@run_commands.command("show")
+def show(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole run as JSON.")] = False,
+    watch: Annotated[bool, typer.Option(help="Print again every 2 s until it ends.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Show a run: its rounds, pass@1, bytes, and where each member is."""
+    with connect(url, token_file) as api:
+        while True:
+            view = api.run(run)
+            _print_run(view, as_json)
+            if not watch or view.state in ("finished", "cancelled"):
+                return
+            time.sleep(2)
+
+
+def _print_run(view: RunView, as_json: bool) -> None:
+    from rich.console import Console
+
+    from pubswap_client.operator.tables import members_table, rounds_table, state_text
+
+    if as_json:
+        typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
+        return
+    console = Console()
+    console.print(
+        f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
+        f"{view.settings.rounds}, {view.settings.method}, base model {view.model.source}"
+    )
+    console.print(rounds_table(view))
+    console.print(members_table(view.members))
+
+
+def _move(run: str, path: str, url: str, token_file: Path) -> None:
+    from pubswap_client.operator.tables import state_text
+
+    with connect(url, token_file) as api:
+        view = api.move_run(run, path)
+    typer.echo(f"Run {view.name} is {state_text(view)}.")
+
+
+@run_commands.command("start")
+def start(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+    """Begin round 1; all clients must have enrolled."""
+    _move(run, paths.RUN_START, url, token_file)
+
+
+@run_commands.command("pause")
+def pause(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+    """Give out no new work until resumed; what is under way may be handed in."""
+    _move(run, paths.RUN_PAUSE, url, token_file)
+
+
+@run_commands.command("resume")
+def resume(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+    """Go on after a pause."""
+    _move(run, paths.RUN_RESUME, url, token_file)
+
+
+@run_commands.command("cancel")
+def cancel(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+    """End a run for good; its adapters so far are kept."""
+    _move(run, paths.RUN_CANCEL, url, token_file)
+
+
+@run_commands.command("export")
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("adapter"),
+    which: Annotated[str, typer.Option(help="final, best, or a round's number.")] = "final",
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Write a global adapter as a PEFT folder."""
+    from pubswap_client.operator.export import write_peft_folder
+
+    with connect(url, token_file) as api:
+        view = api.run(run)
+        write_peft_folder(view, api.global_adapter(view.id, which), out, view.model.source)
+    typer.echo(f"Wrote the {which} adapter of {view.name} to {out}. Load it with")
+    typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")
+
+
+def invite(
+    run: Run,
+    name: Annotated[str, typer.Argument(help="The member's name, such as hospital-a.")],
+    role: Annotated[Role, typer.Option(help="client or evaluator.")] = Role.CLIENT,
+    hours: Annotated[float, typer.Option(help="How long the invite is good for.")] = 168,
+    quiet: Annotated[bool, typer.Option(help="Print the code alone.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Make a one-time invite; send its code to the organisation over a channel you trust."""
+    with connect(url, token_file) as api:
+        body = CreateInvite(name=name, role=role, expires_in_seconds=max(1, int(hours * 3600)))
+        made = api.invite(run, body)
+    if quiet:
+        typer.echo(made.invite)
+        return
+    typer.echo(f"Invite for {made.name} ({made.role}), good until {made.expires_at:%F %T %Z}:")
+    typer.echo(f"  pubswap client enroll --coordinator {url} --invite {made.invite}")

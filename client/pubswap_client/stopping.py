@@ -1,0 +1,34 @@
+"""SIGTERM and Ctrl-C end a member at once and cleanly.
+
+Local work can be done again from the run's seed and files are replaced whole, so that there is
+nothing to wait for: the signal raises wherever the main thread is, and `with` blocks clean up.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop(BaseException):
+    """A signal asked this process to end; not an Exception, so that nothing handles it midway."""
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    # A second signal must not interrupt the cleaning up after the first.
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, signal.SIG_IGN)
+    raise Stop
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Run the block until it ends or a signal asks to stop; either way it ends normally."""
+    before = {name: signal.signal(name, _raise) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except Stop:
+        pass
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)

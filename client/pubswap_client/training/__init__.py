@@ -1,0 +1,1 @@
+"""Local GRPO training: policy, rollout, update. The only package that imports torch."""

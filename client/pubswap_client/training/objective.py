@@ -1,0 +1,146 @@
+"""The clipped GRPO objective (ALGORITHM, step 6), as a pure function of tensors.
+
+For token t of response y, with rho = pi_theta / pi_old,
+
+    J_t = w_t * min(rho_t A, clip(rho_t, 1 - low, 1 + high) A) - beta * KL_t
+    KL_t = exp(ref_t - theta_t) - (ref_t - theta_t) - 1             (k3, of log-probabilities)
+
+and the loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
+whole batch, so that losses, figures and gradients of micro-batches simply add up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pubswap_protocol.settings import GrpoSettings
+
+# Bounds the exponents: exp(20) is far outside the clip range, and its square is still finite.
+LOG_RATIO_LIMIT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What B responses are held against: (B,) for each response or (B, T) for each token."""
+
+    advantages: Tensor  # (B,)
+    weights: Tensor  # (B, T), the coefficients c
+    old: Tensor  # (B, T), log-probabilities under this client's policy before the step
+    donated: Tensor  # (B,)
+    behaviour: Tensor  # (B, T), log-probabilities under the policy that sampled the response
+    reference: Tensor | None  # (B, T), under the base model; None without a KL term
+
+    def rows(self, part: slice) -> "Targets":
+        """Some of the rows, as views."""
+        return Targets(
+            advantages=self.advantages[part],
+            weights=self.weights[part],
+            old=self.old[part],
+            donated=self.donated[part],
+            behaviour=self.behaviour[part],
+            reference=None if self.reference is None else self.reference[part],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss, with gradients, and its parts; all are sums with the coefficients c."""
+
+    total: Tensor
+    policy: Tensor
+    kl: Tensor
+    clip_share: Tensor
+    entropy: Tensor
+
+
+def token_weights(mask: Tensor, aggregation: Literal["sequence_mean", "token_mean"]) -> Tensor:
+    """The coefficients c (B, T) for a response mask (B, T) of the whole batch.
+
+    sequence_mean: 1 / (B |y|), the mean over responses of the mean over their tokens;
+    token_mean: 1 / (number of response tokens).
+    """
+    weights = mask.float()
+    if aggregation == "sequence_mean":
+        return weights / weights.sum(dim=1, keepdim=True) / len(weights)
+    return weights / weights.sum()
+
+
+def objective(
+    logprobs: Tensor, targets: Targets, settings: GrpoSettings, entropy: Tensor | None = None
+) -> Loss:
+    """The loss for current log-probabilities (B, T), without the FedProx term."""
+    surrogate, clipped = clipped_surrogate(logprobs, targets, settings)
+    policy = -(targets.weights * surrogate).sum()
+    zero = logprobs.new_zeros(())
+    kl = bonus = zero
+    if targets.reference is not None:
+        kl = (targets.weights * k3(logprobs, targets.reference)).sum()
+    if entropy is not None:
+        bonus = (targets.weights * entropy).sum()
+    total = policy + settings.kl_beta * kl - settings.entropy_coefficient * bonus
+    share = (targets.weights * clipped).sum()
+    return Loss(total, policy.detach(), kl.detach(), share, bonus.detach())
+
+
+def clipped_surrogate(
+    logprobs: Tensor, targets: Targets, settings: GrpoSettings
+) -> tuple[Tensor, Tensor]:
+    """The policy term w_t min(...) (B, T), and where the clip stops its gradient (B, T).
+
+    With a dual clip c > 1 the term is at least c A where A < 0, so that one token that became far
+    more likely cannot outweigh all others.
+    """
+    advantages = targets.advantages[:, None]
+    ratio = _exp(logprobs - denominator(targets, settings))
+    bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
+    surrogate = torch.min(ratio * advantages, bounded * advantages)
+    clipped = torch.where(
+        advantages > 0,
+        ratio > 1 + settings.clip_high,
+        (ratio < 1 - settings.clip_low) & (advantages < 0),
+    )
+    if settings.dual_clip is not None:
+        floor = settings.dual_clip * advantages
+        surrogate = torch.where(advantages < 0, torch.max(surrogate, floor), surrogate)
+        clipped = clipped | ((ratio > settings.dual_clip) & (advantages < 0))
+    return donor_weight(targets, settings) * surrogate, clipped
+
+
+def denominator(targets: Targets, settings: GrpoSettings) -> Tensor:
+    """log pi_old (B, T): the donor's own for donated responses if `donor_ratio` is 'donor'."""
+    if settings.donor_ratio != "donor":
+        return targets.old
+    return torch.where(targets.donated[:, None], targets.behaviour, targets.old)
+
+
+def donor_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
+    """w (B, T): 1, except min(pi_old / pi_donor, C) on donated rows if 'decoupled'."""
+    ones = torch.ones_like(targets.old)
+    if settings.donor_ratio != "decoupled":
+        return ones
+    ratio = _exp(targets.old - targets.behaviour).clamp(max=settings.donor_ratio_cap)
+    return torch.where(targets.donated[:, None], ratio, ones)
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """The k3 estimate of KL(theta || ref) at each sampled token: never negative."""
+    difference = reference - logprobs
+    return _exp(difference) - difference - 1
+
+
+def fedprox_penalty(
+    parameters: Sequence[Tensor], round_start: Sequence[Tensor], mu: float
+) -> Tensor:
+    """(mu / 2) |theta - theta_round|^2: the sum of squares over every A and B."""
+    squares = [
+        (parameter - start).square().sum()
+        for parameter, start in zip(parameters, round_start, strict=True)
+    ]
+    return mu / 2 * torch.stack(squares).sum()
+
+
+def _exp(difference: Tensor) -> Tensor:
+    return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

@@ -1,0 +1,200 @@
+"""The policy: a frozen base model with one LoRA adapter, on one device."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
+
+from pubswap_protocol.adapter import Adapter, AdapterLayout
+from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.model import ModelCard, target_modules
+from pubswap_protocol.responses import Response
+from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.texts import decode_all, load_tokenizer
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class Policy:
+    """pi_theta: theta are the LoRA factors, held in float32 whatever the base model's dtype.
+
+    The model stays in eval mode, also while it is trained: dropout would make pi_old, which is
+    the first epoch's own forward pass, another policy than the one that sampled.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: "_Tokenizer", card: ModelCard, settings: RunSettings
+    ) -> None:
+        """Take a PEFT model; raises InvalidAdapter unless its factors are the run's."""
+        self.model = model.eval()
+        self.card = card
+        self.settings = settings
+        self.device: torch.device = model.device
+        self._tokenizer = tokenizer
+        self._parameters = _factors(model, card.layout)
+
+    @classmethod
+    def load(
+        cls,
+        source: Path | str,
+        card: ModelCard,
+        settings: RunSettings,
+        device: Device = "auto",
+        revision: str | None = None,
+    ) -> Self:
+        """Load the base model from a folder, or from the hub at a revision.
+
+        The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
+        has not the layers that the card's adapter belongs to.
+        """
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        place = _device(device)
+        dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        tokenizer = _Tokenizer(source, revision)
+        return cls(_with_lora(model.to(place), card, settings.lora), tokenizer, card, settings)
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The LoRA factors, in the order of their names."""
+        return list(self._parameters.values())
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Replace all factors in place; raises InvalidAdapter unless they fit the layout."""
+        shapes = {name: array.shape for name, array in adapter.items()}
+        _check_shapes(shapes, self.card.layout)
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(torch.tensor(adapter[name]))
+
+    def adapter(self) -> Adapter:
+        """A copy of the factors, under the layout's names."""
+        return {
+            name: parameter.detach().cpu().numpy().copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the policy is the frozen base model."""
+        with self.model.disable_adapter():
+            yield
+
+    def logits(self, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
+        """The last `keep` positions' logits (B, keep, V) of left-padded rows (B, S)."""
+        output = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=positions(attention_mask),
+            logits_to_keep=keep,
+            use_cache=False,
+        )
+        logits: Tensor = output.logits
+        return logits
+
+    def encode(self, prompt: str) -> list[int]:
+        """A prompt's token ids, in the chat template if the run uses it and the model has one.
+
+        Raises InvalidProblems if there are more than `max_prompt_tokens`.
+        """
+        limit = self.settings.grpo.max_prompt_tokens
+        tokens = self._tokenizer.encode(prompt, chat=self.settings.chat_template == "auto")
+        if len(tokens) > limit:
+            raise InvalidProblems(
+                f"The prompt {prompt[:40]!r}... has {len(tokens)} tokens; this run takes at most "
+                f"{limit} (grpo.max_prompt_tokens). Shorten or remove it."
+            )
+        return tokens
+
+    def decode(self, responses: Sequence[Response]) -> list[str]:
+        """The responses' texts, exactly as the coordinator's verifier reads them."""
+        return decode_all(self._tokenizer.plain, (response.tokens for response in responses))
+
+
+class _Tokenizer:
+    """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
+
+    def __init__(self, source: Path | str, revision: str | None) -> None:
+        self._full = AutoTokenizer.from_pretrained(source, revision=revision)
+        self.plain = load_tokenizer(
+            Path(cached_file(source, "tokenizer.json", revision=revision)).read_bytes()
+        )
+
+    def encode(self, prompt: str, chat: bool) -> list[int]:
+        if chat and self._full.chat_template is not None:
+            tokens = self._full.apply_chat_template(
+                [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
+            )
+        else:
+            tokens = self._full(prompt)["input_ids"]
+        return [int(token) for token in tokens]
+
+
+def positions(attention_mask: Tensor) -> Tensor:
+    """Position ids (B, S) of left-padded rows: 0 at each row's first token."""
+    return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def set_threads(count: int) -> None:
+    """Use this many CPU threads, so that several daemons on one machine keep to their share."""
+    torch.set_num_threads(count)
+
+
+def _device(device: Device) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise InvalidSettings("device = 'cuda', but torch finds no GPU; use 'cpu' or 'auto'.")
+    return torch.device(device)
+
+
+def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
+    modules = target_modules(card.layout)
+    known = {name for name, _ in model.named_modules()}
+    missing = [name for name in modules if name not in known]
+    if missing:
+        raise InvalidSettings(
+            f"The base model has no module {missing[0]!r} (and {len(missing) - 1} others), which "
+            f"the run adapts; it is a {type(model).__name__}, the run's a {card.architecture}."
+        )
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=modules,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        # PEFT asks transformers for a property by its old name; a user can do nothing about it.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
+        return get_peft_model(model, config, autocast_adapter_dtype=True)
+
+
+def _factors(model: Any, layout: AdapterLayout) -> dict[str, torch.nn.Parameter]:
+    """The trainable parameters under the layout's names, sorted by name."""
+    found = {
+        name.replace(".default.weight", ".weight"): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    _check_shapes({name: tuple(parameter.shape) for name, parameter in found.items()}, layout)
+    return dict(sorted(found.items()))
+
+
+def _check_shapes(shapes: dict[str, tuple[int, ...]], layout: AdapterLayout) -> None:
+    for name in sorted(shapes.keys() | layout.tensors.keys()):
+        found, wanted = shapes.get(name), layout.tensors.get(name)
+        if found != wanted:
+            raise InvalidAdapter(
+                f"Tensor {name!r} has the shape {found}, but the run's layout says {wanted}."
+            )

@@ -1,0 +1,138 @@
+"""One organisation's local training: rounds of private and public GRPO steps. No I/O.
+
+Every random draw is a function of (run seed, client, round, step), so that a step done again
+after a restart gives the same numbers.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pubswap_client.training.groups import Group, collate
+from pubswap_client.training.policy import Policy
+from pubswap_client.training.rewards import Scorer, score_groups
+from pubswap_client.training.rollout import RolloutEngine
+from pubswap_client.training.update import StepMetrics, update
+from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.draws import seed_for
+from pubswap_protocol.errors import WrongState
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.responses import Response
+from pubswap_protocol.schedule import private_batch
+from pubswap_protocol.settings import RunSettings
+
+Groups = Sequence[Sequence[Response]]
+
+
+class LocalTrainer:
+    """Trains the policy on private problems, and on groups that an exchange gave back."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        engine: RolloutEngine,
+        settings: RunSettings,
+        client: str,
+        problems: Sequence[Problem],
+        scorer: Scorer,
+        rows: int = 64,
+    ) -> None:
+        """Train `client` on its private `problems`, with `rows` rows in a micro-batch.
+
+        Raises InvalidProblems if a private prompt is too long: now, not in the middle of a run.
+        """
+        self.policy = policy
+        self.engine = engine
+        self.settings = settings
+        self.client = client
+        self.problems = problems
+        self.scorer = scorer
+        self.rows = rows
+        self.round = 0
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._round_start: list[Tensor] = []
+        self._own_rewards: list[list[float]] = []
+        self._rollout_seconds = 0.0
+        for problem in problems:
+            policy.encode(problem.prompt)
+
+    def begin_round(self, round_: int, adapter: Adapter) -> None:
+        """Start from the global adapter, with a new optimizer unless the run keeps it."""
+        self.round = round_
+        self.policy.load_adapter(adapter)
+        self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
+        grpo = self.settings.grpo
+        if self._optimizer is None or grpo.optimizer_state == "reset":
+            self._optimizer = torch.optim.AdamW(
+                self.policy.trainable(), lr=grpo.learning_rate, weight_decay=grpo.weight_decay
+            )
+
+    def private_step(self, step: int) -> StepMetrics:
+        """Local step 1..tau of the round on the next private problems."""
+        started = time.monotonic()
+        indices = private_batch(self.settings, self.client, len(self.problems), self.round, step)
+        problems = [self.problems[index] for index in indices]
+        groups = self._rollout(step, problems)
+        metrics = self._update(problems, groups, self._rewards(problems, groups))
+        return replace(metrics, seconds=time.monotonic() - started)
+
+    def public_rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
+        """Our own K responses to each public problem: what the exchange asks for."""
+        started = time.monotonic()
+        groups = self._rollout(step, problems)
+        self._own_rewards = self._rewards(problems, groups)
+        self._rollout_seconds = time.monotonic() - started
+        return groups
+
+    def public_step(self, step: int, problems: Sequence[Problem], groups: Groups) -> StepMetrics:
+        """Local step `step` on the groups that the exchange gave, rewarded anew.
+
+        The reward reported is that of our own responses before the exchange, and waiting for
+        peers does not count as our seconds.
+        """
+        started = time.monotonic()
+        metrics = self._update(problems, groups, self._rewards(problems, groups))
+        own = [reward for rewards in self._own_rewards for reward in rewards]
+        return replace(
+            metrics,
+            reward=sum(own) / len(own) if own else metrics.reward,
+            seconds=time.monotonic() - started + self._rollout_seconds,
+        )
+
+    def adapter(self) -> Adapter:
+        """A copy of the current factors."""
+        return self.policy.adapter()
+
+    def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
+        grpo = self.settings.grpo
+        return self.engine.generate(
+            [self.policy.encode(problem.prompt) for problem in problems],
+            count=grpo.responses_per_prompt,
+            max_tokens=grpo.max_response_tokens,
+            temperature=grpo.temperature,
+            seed=seed_for(self.settings.seed, "rollout", self.client, self.round, step),
+        )
+
+    def _rewards(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
+        return score_groups(self.scorer, self.policy.decode, problems, groups)
+
+    def _update(
+        self, problems: Sequence[Problem], groups: Groups, rewards: Sequence[Sequence[float]]
+    ) -> StepMetrics:
+        if self._optimizer is None:
+            raise WrongState("A step was asked for before a round began.")
+        batch = collate(
+            [
+                Group(self.policy.encode(problem.prompt), group, scores)
+                for problem, group, scores in zip(problems, groups, rewards, strict=True)
+            ],
+            self.policy.card.eos_token_ids,
+            self.settings.grpo.advantage_epsilon,
+            self.policy.device,
+        )
+        return update(
+            self.policy, self._optimizer, batch, self.settings, self._round_start, self.rows
+        )

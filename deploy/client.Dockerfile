@@ -1,0 +1,30 @@
+# The client daemon and the evaluator: torch, transformers, peft. Build from the project's root.
+# PYTHON_IMAGE may be any image with python3 >= 3.11 and its venv module.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS build
+# reasoning-gym's pycosat comes as source only.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev python3-dev \
+    && rm -rf /var/lib/apt/lists/*
+# torch alone first: it is the large layer, and changes least.
+COPY constraints.txt /src/
+RUN python3 -m venv /opt/pubswap && /opt/pubswap/bin/pip install --no-cache-dir \
+    -c /src/constraints.txt "$(grep '^torch==' /src/constraints.txt)"
+COPY pyproject.toml README.md LICENSE /src/
+COPY protocol /src/protocol
+COPY server /src/server
+COPY client /src/client
+RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[client]' \
+    && ln -s "$(/opt/pubswap/bin/python -c \
+       'import importlib.util as u; print(u.find_spec("pubswap_client").submodule_search_locations[0])')/demo/model" \
+       /opt/pubswap/demo-model
+
+FROM ${PYTHON_IMAGE}
+RUN useradd --system --uid 10001 --create-home pubswap && install -d -o pubswap /state /demo/data \
+       /demo/members/client-1 /demo/members/client-2 /demo/members/client-3 /demo/members/client-4 \
+       /demo/members/evaluator && chown pubswap /demo /demo/members
+COPY --from=build /opt/pubswap /opt/pubswap
+ENV PATH=/opt/pubswap/bin:$PATH PYTHONUNBUFFERED=1 PUBSWAP_CLIENT_STATE=/state
+USER pubswap
+VOLUME /state
+CMD ["pubswap", "client", "start"]

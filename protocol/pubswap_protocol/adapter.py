@@ -1,0 +1,172 @@
+"""A LoRA adapter: its layout, its canonical file, and the checks that every upload must pass.
+
+Canonical means: tensors in the order of their names, float32, no metadata. Two adapters with equal
+tensors are then equal bytes, so that a digest names an adapter's value.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.tensors import TensorSpec, header_length, parse_header, read_header
+
+Array = NDArray[np.float32]
+Adapter = dict[str, Array]
+
+
+class AdapterLayout(BaseModel):
+    """The names and shapes of a run's adapter tensors, as PEFT names them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tensors: dict[str, tuple[int, int]]
+
+    @cached_property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Where each tensor lies in the canonical file."""
+        specs, position = {}, 0
+        for name in sorted(self.tensors):
+            shape = self.tensors[name]
+            end = position + 4 * math.prod(shape)
+            specs[name] = TensorSpec("F32", shape, position, end)
+            position = end
+        return specs
+
+    @cached_property
+    def header(self) -> bytes:
+        """The canonical file's first bytes: the length and the header, padded to 8 bytes."""
+        entries = {
+            name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.begin, s.end]}
+            for name, s in self.specs.items()
+        }
+        raw = json.dumps(entries, separators=(",", ":")).encode()
+        raw += b" " * (-len(raw) % 8)
+        return len(raw).to_bytes(8, "little") + raw
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers an adapter has."""
+        return sum(math.prod(shape) for shape in self.tensors.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """The canonical file's size."""
+        return len(self.header) + 4 * self.parameters
+
+
+def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
+    """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
+    _same_names(layout, set(adapter))
+    parts = [layout.header]
+    for name, spec in layout.specs.items():
+        array = np.ascontiguousarray(adapter[name], dtype=np.float32)
+        if array.shape != spec.shape:
+            raise InvalidAdapter(f"Tensor {name!r} has shape {array.shape}, not {spec.shape}.")
+        parts.append(array.tobytes())
+    return b"".join(parts)
+
+
+def decode_adapter(layout: AdapterLayout, data: bytes) -> Adapter:
+    """The tensors of an adapter file held in memory; raises InvalidAdapter as AdapterFile does."""
+    specs, start = read_header(data)
+    _check_specs(layout, specs)
+    adapter = {
+        name: np.frombuffer(data, np.float32, math.prod(s.shape), start + s.begin).reshape(s.shape)
+        for name, s in specs.items()
+    }
+    _check_finite(adapter.items())
+    return adapter
+
+
+def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
+    """B = 0 and one random A for everyone (paper, section 3.3).
+
+    A is uniform in +-1/sqrt(in), which is PEFT's default (Kaiming, a = sqrt 5), drawn per tensor
+    from (seed, name).
+    """
+    adapter: Adapter = {}
+    for name, shape in layout.tensors.items():
+        if ".lora_B." in name:
+            adapter[name] = np.zeros(shape, dtype=np.float32)
+        else:
+            bound = 1 / math.sqrt(shape[1])
+            draws = rng_for(seed, "lora_A", name).uniform(-bound, bound, shape)
+            adapter[name] = draws.astype(np.float32)
+    return adapter
+
+
+class AdapterFile:
+    """A checked adapter file, memory-mapped: one tensor at a time is in memory."""
+
+    def __init__(self, path: Path, layout: AdapterLayout) -> None:
+        """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
+        self.path = path
+        self.layout = layout
+        with path.open("rb") as file:
+            length = header_length(file.read(8))
+            self._specs = parse_header(file.read(length))
+        self._start = 8 + length
+        _check_specs(layout, self._specs)
+        size, expected = path.stat().st_size, self._start + 4 * layout.parameters
+        if size != expected:
+            raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+
+    def tensor(self, name: str) -> Array:
+        """One tensor, read from the map."""
+        spec = self._specs[name]
+        return np.memmap(
+            self.path, np.float32, "r", offset=self._start + spec.begin, shape=spec.shape
+        )
+
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
+        _check_finite((name, self.tensor(name)) for name in self.layout.specs)
+
+    def canonical(self) -> Iterator[bytes]:
+        """The canonical file, tensor by tensor."""
+        yield self.layout.header
+        for name in self.layout.specs:
+            yield self.tensor(name).tobytes()
+
+    def load(self) -> Adapter:
+        """All tensors, copied into memory."""
+        return {name: np.array(self.tensor(name)) for name in self.layout.specs}
+
+
+def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None:
+    _same_names(layout, set(specs))
+    for name, spec in specs.items():
+        if spec.dtype != "F32":
+            raise InvalidAdapter(f"Tensor {name!r} is {spec.dtype}; this run takes F32.")
+        if spec.shape != layout.tensors[name]:
+            raise InvalidAdapter(
+                f"Tensor {name!r} has shape {spec.shape}, not {layout.tensors[name]}."
+            )
+
+
+def _check_finite(tensors: Iterable[tuple[str, Array]]) -> None:
+    for name, array in tensors:
+        if not np.isfinite(array).all():
+            raise InvalidAdapter(f"Tensor {name!r} holds a number that is not finite.")
+
+
+def _same_names(layout: AdapterLayout, names: set[str]) -> None:
+    missing, extra = sorted(set(layout.tensors) - names), sorted(names - set(layout.tensors))
+    if missing:
+        raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
+    if extra:
+        raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
+
+
+def digest_of(data: bytes) -> str:
+    """The digest that names these bytes: 'sha256:' and 64 hexadecimal digits."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -1,0 +1,258 @@
+"""Every error that crosses the wire or reaches a user.
+
+* PubSwapError
+  + Unauthenticated             unauthenticated            401
+  + Forbidden                   forbidden                  403
+  + NotFound                    not_found                  404
+    - UnknownRun                unknown_run                404
+    - UnknownBlob               unknown_blob               404
+  + Conflict                    conflict                   409
+    - WrongState                wrong_state                409
+    - RoundClosed               round_closed               409
+    - IdempotencyMismatch       idempotency_mismatch       409
+    - BaseModelMismatch         base_model_mismatch        409
+    - NameTaken                 name_taken                 409
+  + Gone                        gone                       410
+    - InviteExpired             invite_expired             410
+    - InviteUsed                invite_used                410
+  + TooLarge                    too_large                  413
+  + Invalid                     invalid                    422
+    - InvalidAdapter            invalid_adapter            422
+    - InvalidResponses          invalid_responses          422
+    - InvalidProblems           invalid_problems           422
+    - InvalidSettings           invalid_settings           422
+    - DigestMismatch            digest_mismatch            422
+    - LengthMismatch            length_mismatch            422
+  + ProtocolMismatch            protocol_mismatch          426
+  + Unavailable                 unavailable                503   (worth a retry)
+    - Unreachable               unreachable                503   (worth a retry)
+  + ServerFault                 server_fault               500   (worth a retry)
+
+The server sends an error as RFC 9457 problem+json; the client raises the same class again.
+`code` is stable; the detail is for people and says what to do next.
+"""
+
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Problem(BaseModel):
+    """The RFC 9457 body of a refused request."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str | None = None
+
+
+class PubSwapError(Exception):
+    """The request could not be carried out."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, detail: str | None = None) -> None:
+        self.detail = detail or self.title()
+        super().__init__(self.detail)
+
+    @classmethod
+    def title(cls) -> str:
+        """The first line of the class's docstring: what went wrong, in general."""
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+    def problem(self, request_id: str | None = None) -> Problem:
+        """The problem+json body for this error."""
+        return Problem(
+            type=f"urn:pubswap:error:{self.code}",
+            title=self.title(),
+            status=self.status,
+            detail=self.detail,
+            code=self.code,
+            request_id=request_id,
+        )
+
+
+class Unauthenticated(PubSwapError):
+    """The token is missing or not valid."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(PubSwapError):
+    """The token does not allow this."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(PubSwapError):
+    """There is nothing here."""
+
+    code = "not_found"
+    status = 404
+
+
+class UnknownRun(NotFound):
+    """There is no such run, or this token does not belong to it."""
+
+    code = "unknown_run"
+
+
+class UnknownBlob(NotFound):
+    """No blob with this digest is stored for this run."""
+
+    code = "unknown_blob"
+
+
+class Conflict(PubSwapError):
+    """The request contradicts what is already recorded."""
+
+    code = "conflict"
+    status = 409
+
+
+class WrongState(Conflict):
+    """The run is not in a state in which this can be done."""
+
+    code = "wrong_state"
+
+
+class RoundClosed(Conflict):
+    """The round or public step is closed."""
+
+    code = "round_closed"
+
+
+class IdempotencyMismatch(Conflict):
+    """This was already submitted with other contents."""
+
+    code = "idempotency_mismatch"
+
+
+class BaseModelMismatch(Conflict):
+    """The base model's files are not the run's."""
+
+    code = "base_model_mismatch"
+
+
+class NameTaken(Conflict):
+    """The name is already in use."""
+
+    code = "name_taken"
+
+
+class Gone(PubSwapError):
+    """This is no longer available."""
+
+    code = "gone"
+    status = 410
+
+
+class InviteExpired(Gone):
+    """The invite has expired."""
+
+    code = "invite_expired"
+
+
+class InviteUsed(Gone):
+    """The invite was already used."""
+
+    code = "invite_used"
+
+
+class TooLarge(PubSwapError):
+    """The body is larger than allowed."""
+
+    code = "too_large"
+    status = 413
+
+
+class Invalid(PubSwapError):
+    """The request is not well formed."""
+
+    code = "invalid"
+    status = 422
+
+
+class InvalidAdapter(Invalid):
+    """The adapter is not one of this run's."""
+
+    code = "invalid_adapter"
+
+
+class InvalidResponses(Invalid):
+    """The responses do not belong to this public step."""
+
+    code = "invalid_responses"
+
+
+class InvalidProblems(Invalid):
+    """The problem file has a line that cannot be used."""
+
+    code = "invalid_problems"
+
+
+class InvalidSettings(Invalid):
+    """The settings contradict each other or are out of range."""
+
+    code = "invalid_settings"
+
+
+class DigestMismatch(Invalid):
+    """The bytes received do not have the digest announced."""
+
+    code = "digest_mismatch"
+
+
+class LengthMismatch(Invalid):
+    """The body is longer or shorter than declared."""
+
+    code = "length_mismatch"
+
+
+class ProtocolMismatch(PubSwapError):
+    """Client and coordinator speak different protocol versions."""
+
+    code = "protocol_mismatch"
+    status = 426
+
+
+class Unavailable(PubSwapError):
+    """The coordinator cannot answer now."""
+
+    code = "unavailable"
+    status = 503
+    retryable = True
+
+
+class Unreachable(Unavailable):
+    """The coordinator cannot be reached."""
+
+    code = "unreachable"
+
+
+class ServerFault(PubSwapError):
+    """The coordinator failed; its log names the request id."""
+
+    code = "server_fault"
+    retryable = True
+
+
+def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
+
+
+def error_for(problem: Problem) -> PubSwapError:
+    """The error that a problem+json body stands for; its nearest relative if the code is new."""
+    by_code = {error.code: error for error in _tree(PubSwapError)}
+    known = by_code.get(problem.code)
+    if known is None:
+        known = ServerFault if problem.status >= 500 else Invalid
+    return known(problem.detail)

@@ -1,0 +1,308 @@
+"""The JSON bodies of the HTTP interface. An unknown field is an error on both sides."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Message(BaseModel):
+    """Base of all bodies."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Version(Message):
+    """The answer to the handshake."""
+
+    software: str
+    protocol: str
+
+
+class RunState(StrEnum):
+    """Where a run is; see the server's state machine for what leads where."""
+
+    CREATED = "created"
+    OPEN = "open"
+    TRAINING = "training"
+    EXCHANGING = "exchanging"
+    AGGREGATING = "aggregating"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
+class Role(StrEnum):
+    """What a member does in a run."""
+
+    CLIENT = "client"
+    EVALUATOR = "evaluator"
+
+
+class SetKind(StrEnum):
+    """The problem sets the coordinator holds."""
+
+    PUBLIC = "public"
+    TEST = "test"
+
+
+class CreateRun(Message):
+    """A new run: its name, its settings, and its base model's card."""
+
+    name: Name
+    settings: RunSettings
+    model: ModelCard
+
+
+class Traffic(Message):
+    """Bytes of adapters and of responses, as seen by the organisations (up = sent)."""
+
+    adapters_up: int = 0
+    adapters_down: int = 0
+    responses_up: int = 0
+    responses_down: int = 0
+
+    @property
+    def up(self) -> int:
+        """All bytes sent by clients."""
+        return self.adapters_up + self.responses_up
+
+    @property
+    def down(self) -> int:
+        """All bytes received by clients."""
+        return self.adapters_down + self.responses_down
+
+
+class Drift(Message):
+    """How far the clients' factors moved apart in a round, as L2 norms over all A and B."""
+
+    pairwise: float = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
+    from_mean: float = Field(description="Mean of |theta_n - mean theta|.")
+
+
+class Evaluation(Message):
+    """pass@1 of a round's global adapter on the test set; round 0 is the base model."""
+
+    pass_at_1: Share
+    by_topic: dict[str, Share]
+    problems: int = Field(gt=0)
+    seconds: float = Field(ge=0)
+
+
+class SwapSummary(Message):
+    """What one exchange did."""
+
+    swap: int
+    clients: int
+    replaced: int = Field(description="Responses replaced, over all clients and prompts.")
+    replaced_share: dict[str, Share] = Field(description="alpha = replaced / (b K), by client.")
+    correct_share: dict[str, Share] = Field(description="Correct share of own responses.")
+
+
+class RoundSummary(Message):
+    """One round: its adapter (after aggregation), its evaluation, its exchanges."""
+
+    round: int
+    adapter: Digest | None = None
+    updates: int = 0
+    drift: Drift | None = None
+    evaluation: Evaluation | None = None
+    swaps: list[SwapSummary] = []
+    traffic: Traffic = Traffic()
+
+
+class Progress(Message):
+    """A heartbeat: where a member is, in numbers only."""
+
+    round: int = Field(ge=0)
+    step: int = Field(ge=0)
+    steps: int = Field(ge=0)
+    reward: float | None = None
+    loss: float | None = None
+    tokens_per_second: float | None = None
+
+
+class MemberView(Message):
+    """A member as the operator sees it."""
+
+    name: Name
+    role: Role
+    active: bool
+    last_seen: datetime | None = None
+    progress: Progress | None = None
+    traffic: Traffic = Traffic()
+
+
+class RunView(Message):
+    """A run as its members and the operator see it."""
+
+    id: str
+    name: Name
+    state: RunState
+    paused: bool
+    round: int = Field(description="The round under way; 0 before the start.")
+    settings: RunSettings
+    model: ModelCard
+    created_at: datetime
+    rounds: list[RoundSummary] = []
+    members: list[MemberView] = Field(default=[], description="Shown to the operator only.")
+
+
+class RunList(Message):
+    """The operator's runs, newest first."""
+
+    runs: list[RunView]
+
+
+class CreateInvite(Message):
+    """Ask for a one-time invite for a member of this name."""
+
+    name: Name
+    role: Role = Role.CLIENT
+    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0)
+
+
+class Invite(Message):
+    """A one-time invite; it is shown once."""
+
+    invite: str
+    name: Name
+    role: Role
+    expires_at: datetime
+
+
+class Enroll(Message):
+    """Exchange an invite for a token."""
+
+    invite: str = Field(max_length=200)
+
+
+class Membership(Message):
+    """A member's long-lived token; it is shown once, and only its SHA-256 is stored."""
+
+    run: str
+    run_name: Name
+    name: Name
+    role: Role
+    token: str
+
+
+class Hello(Message):
+    """A member's base model, compared with the run's before any work."""
+
+    config_digest: Digest
+    tokenizer_digest: Digest
+    weights_digest: Digest
+    verifier_version: str
+
+
+class TaskKind(StrEnum):
+    """What a member is to do now."""
+
+    WAIT = "wait"
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    FINISHED = "finished"
+
+
+class Task(Message):
+    """What to do now. `adapter` is where to start from, or what to evaluate."""
+
+    kind: TaskKind
+    state: RunState
+    round: int = 0
+    adapter: Digest | None = None
+
+
+class UpdateMetrics(Message):
+    """What an organisation reports of a round's local training: counters, nothing else."""
+
+    examples: int = Field(ge=1, description="The size of the private set, for weighting.")
+    steps: int = Field(ge=0)
+    reward: float | None = Field(default=None, description="Mean over own responses.")
+    loss: float | None = None
+    kl: float | None = None
+    clip_share: float | None = None
+    zero_variance_share: float | None = None
+    response_tokens: float | None = None
+    seconds: float | None = Field(default=None, ge=0)
+
+
+class SubmitUpdate(Message):
+    """The adapter trained in a round, already sent as a blob."""
+
+    adapter: Digest
+    metrics: UpdateMetrics
+
+
+class ReceiptStatus(StrEnum):
+    """What became of a submission."""
+
+    ACCEPTED = "accepted"
+    LATE = "late, unused"
+
+
+class Receipt(Message):
+    """What was stored; sent again, the same submission gets the same receipt."""
+
+    status: ReceiptStatus
+    digest: Digest
+
+
+class BlobReceipt(Message):
+    """A stored blob."""
+
+    digest: Digest
+    size: int
+
+
+class PublicPrompt(Message):
+    """A public problem and its position in the public set."""
+
+    index: int
+    problem: Problem
+
+
+class SwapPrompts(Message):
+    """The prompts of a public step, the same for every client, in the order of the groups."""
+
+    round: int
+    swap: int
+    prompts: list[PublicPrompt]
+
+
+class Event(Message):
+    """One line of a run's append-only log."""
+
+    id: int
+    at: datetime
+    kind: str
+    details: dict[str, Any]
+
+
+class Events(Message):
+    """A page of a run's log."""
+
+    events: list[Event]
+
+
+class SetReceipt(Message):
+    """A stored problem set."""
+
+    kind: SetKind
+    problems: int
+    digest: Digest
+
+
+class MemberList(Message):
+    """The members of a run."""
+
+    members: list[MemberView]

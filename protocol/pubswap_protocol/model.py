@@ -1,0 +1,159 @@
+"""The base model's identity, read from its files with no torch.
+
+Two organisations have the same base model when config, tokenizer and weight digests agree. The
+adapter's layout comes from the names and shapes in the safetensors headers.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
+from pubswap_protocol.settings import LoraSettings
+from pubswap_protocol.tensors import header_length, parse_header
+
+_NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
+
+
+class ModelCard(BaseModel):
+    """What identifies a base model, and what an adapter of it looks like."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(description="A hub id, or the name of the operator's folder.")
+    revision: str | None = None
+    architecture: str
+    vocabulary: int = Field(gt=0, description="Token ids are below this.")
+    eos_token_ids: tuple[int, ...] = Field(min_length=1)
+    parameters: int = Field(gt=0)
+    config_digest: str
+    tokenizer_digest: str
+    weights_digest: str
+    layout: AdapterLayout
+
+    def check_same(self, other: "ModelCard") -> None:
+        """Raises BaseModelMismatch, naming what differs, unless `other` has the same files."""
+        fields = ("config_digest", "tokenizer_digest", "weights_digest")
+        differing = [f for f in fields if getattr(self, f) != getattr(other, f)]
+        if differing:
+            names = ", ".join(field.removesuffix("_digest") for field in differing)
+            raise BaseModelMismatch(
+                f"The base model differs from the run's in: {names}. The run uses {self.source} "
+                f"at revision {self.revision or 'unset'}; point `model` at these files."
+            )
+
+
+def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | None) -> ModelCard:
+    """The card of the model in a Hugging Face folder.
+
+    Raises InvalidSettings, saying what is missing, if the folder is not such a model.
+    """
+    try:
+        config_bytes = (folder / "config.json").read_bytes()
+        tokenizer_bytes = (folder / "tokenizer.json").read_bytes()
+    except OSError as error:
+        raise InvalidSettings(
+            f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
+        ) from None
+    config = json.loads(config_bytes)
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise InvalidSettings(f"{folder} holds no *.safetensors weights.")
+    shapes = _shapes(weights)
+    text_config = config.get("text_config", config)
+    return ModelCard(
+        source=source,
+        revision=revision,
+        architecture=config.get("architectures", [config.get("model_type", "unknown")])[0],
+        vocabulary=text_config["vocab_size"],
+        eos_token_ids=_eos_token_ids(folder, text_config),
+        parameters=sum(_count(shape) for shape in shapes.values()),
+        config_digest=_digest(config_bytes),
+        tokenizer_digest=_digest(tokenizer_bytes),
+        weights_digest=_weights_digest(weights),
+        layout=adapter_layout(shapes, lora),
+    )
+
+
+def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> AdapterLayout:
+    """PEFT's tensor names and shapes for A (rank, in) and B (out, rank) of each chosen layer.
+
+    Raises InvalidSettings if `lora.target_modules` chooses no layer.
+    """
+    tensors: dict[str, tuple[int, int]] = {}
+    for name, shape in sorted(shapes.items()):
+        module = name.removesuffix(".weight")
+        if len(shape) != 2 or module == name or not _targeted(module, lora):
+            continue
+        outputs, inputs = shape
+        tensors[f"base_model.model.{module}.lora_A.weight"] = (lora.rank, inputs)
+        tensors[f"base_model.model.{module}.lora_B.weight"] = (outputs, lora.rank)
+    if not tensors:
+        raise InvalidSettings(f"lora.target_modules {lora.target_modules!r} matches no layer.")
+    return AdapterLayout(tensors=tensors)
+
+
+def target_modules(layout: AdapterLayout) -> list[str]:
+    """The full names of the adapted modules, for PEFT's `target_modules`."""
+    prefix, suffix = "base_model.model.", ".lora_A.weight"
+    return sorted(
+        name.removeprefix(prefix).removesuffix(suffix)
+        for name in layout.tensors
+        if name.endswith(suffix)
+    )
+
+
+def _targeted(module: str, lora: LoraSettings) -> bool:
+    last = module.rsplit(".", 1)[-1]
+    if lora.target_modules == "all-linear":
+        return not any(part in last for part in _NOT_LINEAR)
+    return last in lora.target_modules
+
+
+def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in weights:
+        with path.open("rb") as file:
+            raw = file.read(header_length(file.read(8)))
+        # A real model's header says {"format": "pt"}; only files from members must have none.
+        header = json.loads(raw)
+        header.pop("__metadata__", None)
+        specs = parse_header(json.dumps(header).encode())
+        shapes |= {name: spec.shape for name, spec in specs.items()}
+    return shapes
+
+
+def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
+    generation = folder / "generation_config.json"
+    found = json.loads(generation.read_bytes()).get("eos_token_id") if generation.exists() else None
+    if found is None:
+        found = config.get("eos_token_id")
+    if isinstance(found, int):
+        return (found,)
+    if isinstance(found, list) and found:
+        return tuple(found)
+    raise InvalidSettings(f"{folder} names no eos_token_id in its (generation) config.")
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _digest(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def _weights_digest(weights: Iterable[Path]) -> str:
+    """One digest over the files' own digests; their names carry no meaning across copies."""
+    lines = []
+    for path in weights:
+        with path.open("rb") as file:
+            lines.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return _digest("\n".join(lines).encode())

@@ -1,0 +1,43 @@
+"""Header names and URL templates, for both sides; FastAPI and str.format read them alike."""
+
+PROTOCOL_VERSION = "1"
+
+PROTOCOL_HEADER = "X-PubSwap-Protocol"
+REQUEST_ID_HEADER = "X-Request-ID"
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+PROBLEM_TYPE = "application/problem+json"
+TENSORS_TYPE = "application/vnd.safetensors"
+JSONL_TYPE = "application/jsonl"
+
+HEALTH = "/healthz"
+READY = "/readyz"
+METRICS = "/metrics"
+VERSION = "/v1/version"
+
+ENROLL = "/v1/enroll"
+TOKEN = "/v1/token"  # noqa: S105 - a path, not a secret
+
+RUNS = "/v1/runs"
+RUN = "/v1/runs/{run}"
+RUN_OPEN = RUN + "/open"
+RUN_START = RUN + "/start"
+RUN_PAUSE = RUN + "/pause"
+RUN_RESUME = RUN + "/resume"
+RUN_CANCEL = RUN + "/cancel"
+RUN_EVENTS = RUN + "/events"
+RUN_TOKENIZER = RUN + "/tokenizer"
+RUN_SET = RUN + "/sets/{kind}"
+RUN_INVITES = RUN + "/invites"
+RUN_MEMBERS = RUN + "/members"
+RUN_MEMBER = RUN + "/members/{member}"
+RUN_ADAPTER = RUN + "/adapters/{which}"
+
+TASK = RUN + "/task"
+HELLO = RUN + "/hello"
+HEARTBEAT = RUN + "/heartbeat"
+BLOB = RUN + "/blobs/{digest}"
+UPDATE = RUN + "/rounds/{round}/update"
+EVALUATION = RUN + "/rounds/{round}/evaluation"
+SWAP = RUN + "/rounds/{round}/swaps/{swap}"
+SWAP_RESPONSES = SWAP + "/responses"
+SWAP_EXCHANGED = SWAP + "/exchanged"

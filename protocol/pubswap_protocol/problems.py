@@ -1,0 +1,67 @@
+"""A problem: a prompt with a checkable answer. Private, public and test sets are JSONL of these."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_protocol.errors import InvalidProblems
+
+
+class Problem(BaseModel):
+    """One line of a problem file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(min_length=1, max_length=200)
+    prompt: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
+    topic: str = "all"
+    verifier: str | None = Field(default=None, description="Overrides the run's verifier.")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="What the verifier needs beside the answer."
+    )
+
+
+def parse_problems(lines: Iterable[str], source: str = "the problem set") -> Iterator[Problem]:
+    """Problems from JSONL lines, in order.
+
+    Raises InvalidProblems, naming the line, for an empty line, a missing or unknown field, text
+    that is not JSON, or an id that was seen before.
+    """
+    seen: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InvalidProblems(f"{source}, line {number}: the line is empty; remove it.")
+        try:
+            problem = Problem.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "the line"
+            raise InvalidProblems(
+                f"{source}, line {number}: {field}: {first['msg']}. "
+                'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
+            ) from None
+        if problem.id in seen:
+            raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
+        seen.add(problem.id)
+        yield problem
+
+
+def read_problems(path: Path) -> list[Problem]:
+    """The problems of a JSONL file; raises InvalidProblems if there is none or one is unusable."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            problems = list(parse_problems(lines, str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidProblems(f"{path} cannot be read: {error}") from error
+    if not problems:
+        raise InvalidProblems(f"{path} holds no problem.")
+    return problems
+
+
+def write_problems(path: Path, problems: Iterable[Problem]) -> None:
+    """Write problems as JSONL, leaving out the fields that have their defaults."""
+    lines = [problem.model_dump_json(exclude_defaults=True) + "\n" for problem in problems]
+    path.write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,140 @@
+"""Responses to public prompts, as they travel: safetensors of token ids and log-probabilities.
+
+A file of P prompts with K responses each holds
+
+    prompts    int32   (P,)    positions in the public set
+    lengths    int32   (P, K)  tokens of each response, end-of-sequence included
+    tokens     int32   (S,)    all responses one after another, S = lengths.sum()
+    logprobs   float32 (S,)    of each token under the policy that sampled it, at its temperature
+    donated    uint8   (P, K)  1 where the exchange put in a peer's response (server to client only)
+
+Tokens are never decoded and encoded again, and nothing in the file names a donor.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from pubswap_protocol.errors import InvalidAdapter, InvalidResponses
+from pubswap_protocol.tensors import read_header
+
+Tokens = NDArray[np.int32]
+Logprobs = NDArray[np.float32]
+
+_DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """One sampled response: `tokens` (T,) with its end-of-sequence token, `logprobs` (T,)."""
+
+    tokens: Tokens
+    logprobs: Logprobs
+    donated: bool = False
+
+    def as_donated(self) -> "Response":
+        """The same response, marked as a peer's."""
+        return replace(self, donated=True)
+
+
+Group = Sequence[Response]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRules:
+    """What a public step's responses must look like."""
+
+    prompts: tuple[int, ...]
+    responses_per_prompt: int
+    max_response_tokens: int
+    vocabulary: int
+
+    def max_bytes(self) -> int:
+        """No valid file is larger: 8 bytes a token, the counts, and the header."""
+        responses = len(self.prompts) * self.responses_per_prompt
+        return responses * (8 * self.max_response_tokens + 5) + 4 * len(self.prompts) + 4096
+
+
+def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
+    """The file for `groups` (P groups of K responses), which answer `prompts` (P,) in order."""
+    flat = [response for group in groups for response in group]
+    shape = (len(groups), len(groups[0]))
+    data: bytes = save(
+        {
+            "prompts": np.asarray(prompts, dtype=np.int32),
+            "lengths": np.array([len(r.tokens) for r in flat], dtype=np.int32).reshape(shape),
+            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
+            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
+            "donated": np.array([r.donated for r in flat], dtype=np.uint8).reshape(shape),
+        }
+    )
+    return data
+
+
+def decode_responses(data: bytes, rules: ResponseRules) -> list[list[Response]]:
+    """The groups (P lists of K responses) of a file, in the order of `rules.prompts`.
+
+    Raises InvalidResponses for anything that the rules do not allow: other prompts, another K,
+    token ids outside the vocabulary, an empty or overlong response, a log-probability that is
+    positive or not finite.
+    """
+    arrays = _arrays(data)
+    if tuple(arrays["prompts"].tolist()) != rules.prompts:
+        raise InvalidResponses(
+            f"The responses are for prompts {arrays['prompts'].tolist()}, but this public step "
+            f"asks for {list(rules.prompts)}, in this order."
+        )
+    shape = (len(rules.prompts), rules.responses_per_prompt)
+    lengths = arrays["lengths"]
+    if lengths.shape != shape or arrays["donated"].shape != shape:
+        raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
+    if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
+        raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
+    total = int(lengths.sum(dtype=np.int64))
+    tokens, logprobs = arrays["tokens"], arrays["logprobs"]
+    if tokens.shape != (total,) or logprobs.shape != (total,):
+        raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
+    if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
+        raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
+    if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
+        raise InvalidResponses("Log-probabilities must be finite and at most 0.")
+    return _groups(lengths, tokens, logprobs, arrays["donated"])
+
+
+def _arrays(data: bytes) -> dict[str, NDArray[np.generic]]:
+    try:
+        specs, start = read_header(data)
+    except InvalidAdapter as error:
+        raise InvalidResponses(error.detail) from None
+    if {name: spec.dtype for name, spec in specs.items()} != _DTYPES:
+        raise InvalidResponses(f"The file must hold exactly these tensors: {_DTYPES}.")
+    kinds = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
+    return {
+        name: np.frombuffer(
+            data[start + spec.begin : start + spec.end], dtype=kinds[spec.dtype]
+        ).reshape(spec.shape)
+        for name, spec in specs.items()
+    }
+
+
+def _groups(
+    lengths: NDArray[np.generic],
+    tokens: NDArray[np.generic],
+    logprobs: NDArray[np.generic],
+    donated: NDArray[np.generic],
+) -> list[list[Response]]:
+    ends = np.cumsum(lengths).reshape(lengths.shape)
+    return [
+        [
+            Response(
+                tokens=tokens[ends[p, k] - lengths[p, k] : ends[p, k]],  # type: ignore[arg-type]
+                logprobs=logprobs[ends[p, k] - lengths[p, k] : ends[p, k]],  # type: ignore[arg-type]
+                donated=bool(donated[p, k]),
+            )
+            for k in range(lengths.shape[1])
+        ]
+        for p in range(lengths.shape[0])
+    ]

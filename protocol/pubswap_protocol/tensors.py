@@ -1,0 +1,109 @@
+"""Our own strict reader of safetensors headers: memory-safe is not policy-safe.
+
+The safetensors library takes duplicate keys, free-text metadata, and headers of 100 MB; a file
+from outside is checked here first, and only then are its bytes looked at.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pubswap_protocol.errors import InvalidAdapter
+
+MAX_HEADER_BYTES = 1 << 20
+MAX_TENSORS = 4096
+MAX_DIMENSIONS = 4
+DTYPE_BYTES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor's place in a file: dtype, shape, and byte offsets after the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def header_length(prefix: bytes) -> int:
+    """The header's length in bytes, from the file's first 8 bytes."""
+    if len(prefix) < 8:
+        raise InvalidAdapter("The file is shorter than a safetensors header.")
+    length = int.from_bytes(prefix[:8], "little")
+    if not 2 <= length <= MAX_HEADER_BYTES:
+        raise InvalidAdapter(f"The header's length {length} is not in 2..{MAX_HEADER_BYTES}.")
+    return length
+
+
+def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
+    """The tensors of a whole safetensors file, and where its data begin.
+
+    Raises InvalidAdapter unless the header is plain: at most 1 MiB and 4,096 tensors, no duplicate
+    keys, no metadata, known dtypes, no holes or overlaps, and exactly as many bytes as it says.
+    """
+    length = header_length(bytes(data[:8]))
+    specs = parse_header(bytes(data[8 : 8 + length]))
+    expected = 8 + length + max((spec.end for spec in specs.values()), default=0)
+    if len(data) != expected:
+        raise InvalidAdapter(f"The file has {len(data)} bytes where its header says {expected}.")
+    return specs, 8 + length
+
+
+def parse_header(raw: bytes) -> dict[str, TensorSpec]:
+    """The tensors of a header, in the order of their offsets; raises InvalidAdapter."""
+    try:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAdapter(f"The header is not plain JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise InvalidAdapter("The header is not a JSON object.")
+    if header.pop("__metadata__", None):
+        raise InvalidAdapter("The header carries metadata; save the tensors without any.")
+    if not 1 <= len(header) <= MAX_TENSORS:
+        raise InvalidAdapter(f"The file holds {len(header)} tensors; 1 to {MAX_TENSORS} can be.")
+    specs = {name: _spec(name, entry) for name, entry in header.items()}
+    ordered = dict(sorted(specs.items(), key=lambda item: (item[1].begin, item[1].end)))
+    position = 0
+    for name, spec in ordered.items():
+        if spec.begin != position:
+            raise InvalidAdapter(f"Tensor {name!r} does not begin where the one before it ends.")
+        position = spec.end
+    return ordered
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
+
+
+def _spec(name: str, entry: object) -> TensorSpec:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise InvalidAdapter(f"Tensor {name!r} must have dtype, shape and data_offsets only.")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in DTYPE_BYTES:
+        raise InvalidAdapter(f"Tensor {name!r} has the dtype {dtype!r}.")
+    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
+    if len(shape) > MAX_DIMENSIONS or not all(_is_count(n) for n in [*shape, *offsets]):
+        raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
+    if offsets[1] - offsets[0] != math.prod(shape) * DTYPE_BYTES[dtype] or not math.prod(shape):
+        raise InvalidAdapter(f"Tensor {name!r} has offsets that do not fit its shape and dtype.")
+    return TensorSpec(dtype, tuple(shape), offsets[0], offsets[1])

@@ -1,0 +1,7 @@
+"""Verifiers decide whether a response is correct: reward 1.0 or 0.0, and nothing between."""
+
+from pubswap_protocol.verifiers.extract import extract_answer
+from pubswap_protocol.verifiers.pool import VerifierPool
+from pubswap_protocol.verifiers.registry import check_verifier, score, verifier_version
+
+__all__ = ["VerifierPool", "check_verifier", "extract_answer", "score", "verifier_version"]

@@ -1,0 +1,15 @@
+"""`exact`: the answer is the very text."""
+
+import unicodedata
+
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.extract import extract_answer
+
+
+def score_exact(response: str, problem: Problem) -> float:
+    """1.0 if the extracted answer equals the problem's, up to white space and Unicode form."""
+    return float(_normal(extract_answer(response)) == _normal(problem.answer))
+
+
+def _normal(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).split())

@@ -1,0 +1,48 @@
+"""Verifiers by name. Each has a version, which members must share: a reward is part of the run."""
+
+from importlib.metadata import version
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.choice import score_choice
+from pubswap_protocol.verifiers.exact import score_exact
+from pubswap_protocol.verifiers.math import score_math
+from pubswap_protocol.verifiers.reasoning import score_reasoning
+
+REASONING = "reasoning_gym:"
+MAX_RESPONSE_CHARACTERS = 1 << 16
+
+_VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
+_LIBRARIES = {"math": "math-verify"}
+
+
+def verifier_version(name: str) -> str:
+    """Such as 'math@1+0.9.0': our rule's version, and the library's where one decides.
+
+    Raises InvalidSettings for a name that does not exist.
+    """
+    check_verifier(name)
+    library = "reasoning-gym" if name.startswith(REASONING) else _LIBRARIES.get(name)
+    return f"{name}@1" + (f"+{version(library)}" if library else "")
+
+
+def check_verifier(name: str) -> None:
+    """Raises InvalidSettings, listing the names, unless the verifier exists."""
+    if name not in _VERIFIERS and not (name.startswith(REASONING) and name != REASONING):
+        known = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
+        raise InvalidSettings(f"There is no verifier {name!r}; there are {known}.")
+
+
+def bounded(name: str) -> bool:
+    """Whether the verifier always ends soon, so that it needs no process of its own."""
+    return name in ("choice", "exact")
+
+
+def score(name: str, response: str, problem: Problem) -> float:
+    """1.0 if the response is correct, 0.0 if not; a response over 64 Ki characters is not."""
+    check_verifier(name)
+    if len(response) > MAX_RESPONSE_CHARACTERS:
+        return 0.0
+    if name.startswith(REASONING):
+        return score_reasoning(name.removeprefix(REASONING), response, problem)
+    return _VERIFIERS[name](response, problem)

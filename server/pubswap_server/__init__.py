@@ -1,0 +1,1 @@
+"""The coordinator: runs, rounds and exchanges over HTTP. It never imports torch."""

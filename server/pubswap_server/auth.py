@@ -1,0 +1,75 @@
+"""Who asks: the operator, or a member of one run. Only SHA-256s of tokens are stored."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import Forbidden, Unauthenticated
+from pubswap_protocol.messages import Role
+from pubswap_server.tables import MemberRow
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The holder of the operator token."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The holder of a member's token."""
+
+    id: int
+    run: str
+    name: str
+    role: Role
+
+
+Principal = Operator | Member
+
+
+def new_secret() -> str:
+    """A token or invite: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def sha256(secret: str) -> str:
+    """What is stored of a secret. A plain hash is enough for 256 random bits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def bearer(header: str | None) -> str:
+    """The token of an Authorization header; raises Unauthenticated."""
+    scheme, _, token = (header or "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("Send the header `Authorization: Bearer TOKEN`.")
+    return token.strip()
+
+
+def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
+    """Whose token it is; raises Unauthenticated, always with the same words."""
+    digest = sha256(token)
+    if hmac.compare_digest(digest, operator_sha256):
+        return Operator()
+    row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
+    if row is None or not row.active:
+        raise Unauthenticated("This token is not valid here; it may have been revoked.")
+    return Member(row.id, row.run_id, row.name, Role(row.role))
+
+
+def require_operator(principal: Principal) -> None:
+    """Raises Forbidden for a member."""
+    if not isinstance(principal, Operator):
+        raise Forbidden("Only the operator may do this.")
+
+
+def require_member(principal: Principal, role: Role | None = None) -> Member:
+    """The member; raises Forbidden for the operator, or for a member with another role."""
+    if not isinstance(principal, Member):
+        raise Forbidden("This is for members of the run; the operator's token does not serve.")
+    if role is not None and principal.role is not role:
+        raise Forbidden(f"This is for members with the role {role}; yours is {principal.role}.")
+    return principal

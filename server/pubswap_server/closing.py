@@ -1,0 +1,25 @@
+"""When a round or an exchange closes: all are in, or a quorum is and the deadline has passed."""
+
+from collections.abc import Set
+from datetime import datetime, timedelta
+
+
+def closes(
+    expected: Set[str],
+    arrived: Set[str],
+    quorum: int,
+    first_at: datetime | None,
+    deadline_seconds: float,
+    now: datetime,
+) -> bool:
+    """Whether to close now.
+
+    `first_at` is when the first arrived; the deadline counts from there, so that a slow start
+    costs nobody its place. A member that arrived and then left still counts as arrived.
+    """
+    if not arrived or first_at is None:
+        return False
+    if expected <= arrived:
+        return True
+    late = now >= first_at + timedelta(seconds=deadline_seconds)
+    return late and len(arrived) >= quorum

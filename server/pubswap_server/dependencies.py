@@ -1,0 +1,97 @@
+"""What routes ask for: the services, who asks, and the limits of waiting."""
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Query, Request
+from fastapi.security import HTTPBearer
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import Invalid
+from pubswap_protocol.messages import Role
+from pubswap_server.auth import (
+    Member,
+    Operator,
+    Principal,
+    authenticate,
+    bearer,
+    require_member,
+    require_operator,
+)
+from pubswap_server.services import Services
+
+scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
+
+
+def get_services(request: Request) -> Services:
+    """The application's parts."""
+    return cast(Services, request.app.state.services)
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+async def get_principal(
+    services: ServicesDep, request: Request, _: Annotated[object, Depends(scheme)]
+) -> Principal:
+    """Who asks; raises Unauthenticated."""
+    token = bearer(request.headers.get("Authorization"))
+
+    def look(session: Session) -> Principal:
+        return authenticate(session, token, services.operator_sha256)
+
+    return await services.database.read(look)
+
+
+PrincipalDep = Annotated[Principal, Depends(get_principal)]
+
+
+def get_operator(principal: PrincipalDep) -> Operator:
+    """The operator; raises Forbidden for members."""
+    require_operator(principal)
+    return Operator()
+
+
+def get_member(principal: PrincipalDep) -> Member:
+    """A member of any role; raises Forbidden for the operator."""
+    return require_member(principal)
+
+
+def get_client(principal: PrincipalDep) -> Member:
+    """A member that trains; raises Forbidden."""
+    return require_member(principal, Role.CLIENT)
+
+
+def get_evaluator(principal: PrincipalDep) -> Member:
+    """A member that evaluates; raises Forbidden."""
+    return require_member(principal, Role.EVALUATOR)
+
+
+OperatorDep = Annotated[Operator, Depends(get_operator)]
+MemberDep = Annotated[Member, Depends(get_member)]
+ClientDep = Annotated[Member, Depends(get_client)]
+EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
+Wait = Annotated[
+    float, Query(ge=0, le=3600, description="Seconds to wait; the coordinator may wait less.")
+]
+
+
+def declared_length(request: Request) -> int | None:
+    """The Content-Length; raises Invalid if it is no number."""
+    value = request.headers.get("Content-Length")
+    if value is None:
+        return None
+    if not value.isdecimal():
+        raise Invalid(f"Content-Length {value!r} is not a number.")
+    return int(value)
+
+
+DeclaredLength = Annotated[int | None, Depends(declared_length)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        max_length=200,
+        description="Optional: a submission is recognised by its own digest. The same submission "
+        "again gets the same receipt, another one 409.",
+    ),
+]

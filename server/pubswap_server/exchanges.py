@@ -1,0 +1,192 @@
+"""A public step on the coordinator: prompts out, responses in, the exchange back."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
+from pubswap_protocol.messages import Receipt, ReceiptStatus, SwapSummary
+from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
+from pubswap_protocol.schedule import public_batch, public_steps_per_round
+from pubswap_server import members, runs
+from pubswap_server.auth import Member
+from pubswap_server.blobs import BlobStore
+from pubswap_server.closing import closes
+from pubswap_server.events import record
+from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
+from pubswap_server.swap import Choice, exchange, replaced
+from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
+
+Verdicts = list[list[bool]]
+
+
+def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
+    """What a public step's responses must look like; raises NotFound if there is none such."""
+    settings = runs.settings_of(run)
+    if not (1 <= round_ <= run.round and 1 <= swap <= public_steps_per_round(settings)):
+        raise NotFound(
+            f"Round {round_} has no public step {swap} now; the run is in round {run.round} with "
+            f"{public_steps_per_round(settings)} public steps a round."
+        )
+    size = session.get_one(SetRow, (run.id, "public")).problems
+    return ResponseRules(
+        prompts=tuple(public_batch(settings, size, round_, swap)),
+        responses_per_prompt=settings.grpo.responses_per_prompt,
+        max_response_tokens=settings.grpo.max_response_tokens,
+        vocabulary=runs.model_of(run).vocabulary,
+    )
+
+
+def earlier(
+    session: Session, run: RunRow, member: Member, round_: int, swap: int, digest: str
+) -> Receipt | None:
+    """The receipt of the same submission, if it was made before; raises IdempotencyMismatch."""
+    row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    if row is None:
+        return None
+    if row.digest != digest:
+        raise IdempotencyMismatch(
+            f"Your responses for public step {swap} of round {round_} were others."
+        )
+    return _receipt(row)
+
+
+def submit(
+    session: Session,
+    run: RunRow,
+    member: Member,
+    round_: int,
+    swap: int,
+    digest: str,
+    correct: Verdicts,
+) -> Receipt:
+    """Store verified responses; late if the exchange or its round is closed."""
+    before = earlier(session, run, member, round_, swap, digest)
+    if before is not None:
+        return before
+    row = session.get(SwapRow, (run.id, round_, swap))
+    under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
+    if row is None and under_way:
+        row = SwapRow(run_id=run.id, round=round_, swap=swap)
+        session.add(row)
+        runs.move(session, run, exchange_began, swap=swap)
+    late = row is None or row.closed or not under_way
+    submission = SubmissionRow(
+        run_id=run.id,
+        round=round_,
+        swap=swap,
+        member=member.name,
+        digest=digest,
+        correct=correct,
+        late=late,
+    )
+    session.add(submission)
+    record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
+    return _receipt(submission)
+
+
+def _receipt(row: SubmissionRow) -> Receipt:
+    status = ReceiptStatus.LATE if row.late else ReceiptStatus.ACCEPTED
+    return Receipt(status=status, digest=row.digest)
+
+
+def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str, SubmissionRow]:
+    rows = session.scalars(
+        select(SubmissionRow).where(
+            SubmissionRow.run_id == run,
+            SubmissionRow.round == round_,
+            SubmissionRow.swap == swap,
+            SubmissionRow.late.is_(False),
+        )
+    )
+    return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
+
+
+def close_if_due(session: Session, run: RunRow) -> bool:
+    """Close the exchanges that all, or a quorum after the deadline, have answered.
+
+    Returns whether it closed one.
+    """
+    if run.state not in ROUND_UNDER_WAY:
+        return False
+    some = False
+    rules = runs.settings_of(run).swap
+    rows = session.scalars(
+        select(SwapRow).where(SwapRow.run_id == run.id, SwapRow.round == run.round)
+    ).all()
+    for row in rows:
+        submissions = _submissions(session, run.id, row.round, row.swap)
+        row.closed = row.closed or closes(
+            expected=members.active_clients(session, run.id),
+            arrived=set(submissions),
+            quorum=rules.quorum,
+            first_at=row.first_at,
+            deadline_seconds=rules.deadline_seconds,
+            now=now(),
+        )
+        if row.closed and row.summary is None:
+            row.summary = _summary(session, run, row, submissions).model_dump(mode="json")
+            record(session, run.id, "exchange closed", **row.summary, round=row.round)
+            some = True
+    if run.state == "exchanging" and all(row.closed for row in rows):
+        runs.move(session, run, exchange_ended)
+    return some
+
+
+def _summary(
+    session: Session, run: RunRow, row: SwapRow, submissions: Mapping[str, SubmissionRow]
+) -> SwapSummary:
+    correct = {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()}
+    counts = {name: replaced(_choices(session, run, row, correct, name), name) for name in correct}
+    size = next(iter(correct.values())).size
+    return SwapSummary(
+        swap=row.swap,
+        clients=len(correct),
+        replaced=sum(counts.values()),
+        replaced_share={name: count / size for name, count in counts.items()},
+        correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
+    )
+
+
+def _choices(
+    session: Session,
+    run: RunRow,
+    row: SwapRow,
+    correct: "Mapping[str, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]",
+    receiver: str,
+) -> list[list[Choice]]:
+    settings = runs.settings_of(run)
+    prompts = rules_of(session, run, row.round, row.swap).prompts
+    return exchange(
+        settings.swap.strategy, correct, receiver, settings.seed, row.round, row.swap, prompts
+    )
+
+
+def exchanged(
+    session: Session, blobs: BlobStore, run: RunRow, member: Member, round_: int, swap: int
+) -> bytes | None:
+    """The file of groups that the member trains on; None while the exchange is open.
+
+    Raises RoundClosed if the member's responses were not in it.
+    """
+    rules = rules_of(session, run, round_, swap)
+    row = session.get(SwapRow, (run.id, round_, swap))
+    submissions = _submissions(session, run.id, round_, swap)
+    closed = row is None or row.closed or round_ < run.round or run.state not in ROUND_UNDER_WAY
+    if not closed and member.name in submissions:
+        return None
+    if row is None or member.name not in submissions or not row.closed:
+        raise RoundClosed(
+            f"Public step {swap} of round {round_} has no responses of yours in time; train on "
+            "your own."
+        )
+    correct = {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()}
+    pool = {name: decode_responses(blobs.read(s.digest), rules) for name, s in submissions.items()}
+    choices = _choices(session, run, row, correct, member.name)
+    groups: list[list[Response]] = []
+    for place, group in enumerate(choices):
+        chosen = [(pool[c.client][place][c.index], c.client != member.name) for c in group]
+        groups.append([r.as_donated() if donated else r for r, donated in chosen])
+    return encode_responses(rules.prompts, groups)

@@ -1,0 +1,125 @@
+"""A round: the task it gives, the updates it takes, and when it closes."""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, UnknownBlob
+from pubswap_protocol.messages import (
+    Receipt,
+    ReceiptStatus,
+    Role,
+    RunState,
+    SubmitUpdate,
+    Task,
+    TaskKind,
+)
+from pubswap_server import members, runs
+from pubswap_server.auth import Member
+from pubswap_server.closing import closes
+from pubswap_server.events import record
+from pubswap_server.state import ENDED, ROUND_UNDER_WAY, updates_closed
+from pubswap_server.tables import BlobRow, RoundRow, RunRow, UpdateRow, now
+
+
+def task_for(session: Session, run: RunRow, member: Member) -> Task:
+    """What the member is to do now."""
+    if member.role is Role.EVALUATOR:
+        return _evaluation_task(session, run)
+    state = RunState(run.state)
+    if state in ENDED:
+        return Task(kind=TaskKind.FINISHED, state=state, round=run.round)
+    busy = state in ROUND_UNDER_WAY and not run.paused
+    if not busy or session.get(UpdateRow, (run.id, run.round, member.name)) is not None:
+        return Task(kind=TaskKind.WAIT, state=state, round=run.round)
+    before = session.get_one(RoundRow, (run.id, run.round - 1))
+    return Task(kind=TaskKind.TRAIN, state=state, round=run.round, adapter=before.adapter)
+
+
+def _evaluation_task(session: Session, run: RunRow) -> Task:
+    state = RunState(run.state)
+    rows = session.scalars(
+        select(RoundRow)
+        .where(RoundRow.run_id == run.id, RoundRow.adapter.is_not(None))
+        .order_by(RoundRow.round)
+    )
+    waiting = [row for row in rows if row.evaluation is None]
+    if waiting and state is not RunState.CANCELLED:
+        first = waiting[0]
+        return Task(kind=TaskKind.EVALUATE, state=state, round=first.round, adapter=first.adapter)
+    kind = TaskKind.FINISHED if state in ENDED else TaskKind.WAIT
+    return Task(kind=kind, state=state, round=run.round)
+
+
+def submit(
+    session: Session, run: RunRow, member: Member, round_: int, wanted: SubmitUpdate
+) -> Receipt:
+    """Take a member's update.
+
+    Sent again, it gets the same receipt; a round that is closed stores it as late. Raises
+    IdempotencyMismatch for another adapter than before, UnknownBlob for one that was not sent,
+    RoundClosed for a round that has not begun.
+    """
+    blob = session.get(BlobRow, (run.id, wanted.adapter, member.name)) or session.scalar(
+        select(BlobRow).where(
+            BlobRow.run_id == run.id,
+            BlobRow.canonical == wanted.adapter,
+            BlobRow.member == member.name,
+        )
+    )
+    if blob is None:
+        raise UnknownBlob(f"PUT the adapter {wanted.adapter} as a blob first.")
+    before = session.get(UpdateRow, (run.id, round_, member.name))
+    if before is not None:
+        if before.canonical != blob.canonical:
+            raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
+        return _receipt(before)
+    if not 1 <= round_ <= run.round:
+        raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
+    row = UpdateRow(
+        run_id=run.id,
+        round=round_,
+        member=member.name,
+        digest=wanted.adapter,
+        canonical=blob.canonical,
+        metrics=wanted.metrics.model_dump(mode="json"),
+        late=round_ < run.round or run.state not in ROUND_UNDER_WAY,
+    )
+    session.add(row)
+    record(session, run.id, "update", member=member.name, round=round_, late=row.late)
+    return _receipt(row)
+
+
+def _receipt(row: UpdateRow) -> Receipt:
+    status = ReceiptStatus.LATE if row.late else ReceiptStatus.ACCEPTED
+    return Receipt(status=status, digest=row.digest)
+
+
+def taken(session: Session, run: RunRow) -> list[UpdateRow]:
+    """The updates of the round under way that count, in the order of the members' names."""
+    rows = session.scalars(
+        select(UpdateRow).where(
+            UpdateRow.run_id == run.id, UpdateRow.round == run.round, UpdateRow.late.is_(False)
+        )
+    )
+    return sorted(rows, key=lambda row: row.member)
+
+
+def close_if_due(session: Session, run: RunRow) -> bool:
+    """Stop taking updates when all are in, or a quorum is and the deadline has passed.
+
+    Returns whether it did.
+    """
+    if run.state not in ROUND_UNDER_WAY or run.paused:
+        return False
+    updates, rules = taken(session, run), runs.settings_of(run).aggregation
+    due = closes(
+        expected=members.active_clients(session, run.id),
+        arrived={row.member for row in updates},
+        quorum=rules.quorum,
+        first_at=min((row.received_at for row in updates), default=None),
+        deadline_seconds=rules.deadline_seconds,
+        now=now(),
+    )
+    if due:
+        runs.move(session, run, updates_closed, updates=len(updates))
+    return due

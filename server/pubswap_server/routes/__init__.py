@@ -1,0 +1,1 @@
+"""The HTTP interface: thin routes, one file for each group."""

@@ -1,0 +1,45 @@
+"""Liveness, readiness, metrics, and the version handshake."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from pubswap_protocol import __version__, paths
+from pubswap_protocol.errors import Unavailable
+from pubswap_protocol.messages import Version
+from pubswap_server.conductor import count_states
+from pubswap_server.dependencies import ServicesDep
+
+router = APIRouter(tags=["health"])
+
+
+@router.get(paths.HEALTH, operation_id="health", summary="Whether the process runs")
+async def health() -> dict[str, str]:
+    """Answers as long as the process does."""
+    return {"status": "ok"}
+
+
+@router.get(paths.READY, operation_id="ready", summary="Whether requests can be served")
+async def ready(services: ServicesDep) -> dict[str, str]:
+    """503 while the database is away."""
+    try:
+        await services.database.read(lambda session: session.execute(text("SELECT 1")).scalar())
+    except SQLAlchemyError:
+        raise Unavailable("The database does not answer.") from None
+    return {"status": "ready"}
+
+
+@router.get(paths.METRICS, operation_id="metrics", summary="Prometheus metrics")
+async def metrics(services: ServicesDep) -> Response:
+    """The exposition format."""
+    states = await services.database.read(count_states)
+    services.metrics.runs.clear()
+    for state, number in states.items():
+        services.metrics.runs.labels(state).set(number)
+    return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@router.get(paths.VERSION, operation_id="version", summary="The handshake")
+async def version() -> Version:
+    """Software and protocol version; a client asks this first."""
+    return Version(software=__version__, protocol=paths.PROTOCOL_VERSION)

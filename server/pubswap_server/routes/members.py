@@ -1,0 +1,114 @@
+"""Invites, enrolment, tokens, and who takes part."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.errors import BaseModelMismatch, Conflict
+from pubswap_protocol.messages import (
+    CreateInvite,
+    Enroll,
+    Hello,
+    Invite,
+    MemberList,
+    Membership,
+    Progress,
+)
+from pubswap_protocol.verifiers import verifier_version
+from pubswap_server import members, runs
+from pubswap_server.dependencies import MemberDep, OperatorDep, ServicesDep
+
+router = APIRouter(tags=["members"])
+
+
+@router.post(
+    paths.RUN_INVITES, operation_id="create_invite", status_code=201, summary="Make an invite"
+)
+async def create_invite(
+    run: str, body: CreateInvite, operator: OperatorDep, services: ServicesDep
+) -> Invite:
+    """Good once, and for a time; it is shown in this answer only."""
+
+    def work(session: Session) -> Invite:
+        return members.invite(session, runs.find(session, run, operator), body)
+
+    return await services.database.write(work)
+
+
+@router.post(paths.ENROLL, operation_id="enroll", status_code=201, summary="Use an invite")
+async def enroll(body: Enroll, services: ServicesDep) -> Membership:
+    """Needs no token. The token in the answer is shown once, and only its SHA-256 is stored."""
+    membership = await services.database.write(lambda session: members.enroll(session, body.invite))
+    services.changed(membership.run)
+    return membership
+
+
+@router.post(paths.TOKEN, operation_id="rotate_token", summary="A new token for the old one")
+async def rotate_token(member: MemberDep, services: ServicesDep) -> Membership:
+    """The old token is worthless from then on."""
+    return await services.database.write(lambda session: members.rotate(session, member))
+
+
+@router.get(paths.RUN_MEMBERS, operation_id="list_members", summary="Who takes part")
+async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -> MemberList:
+    """With progress and bytes."""
+
+    def look(session: Session) -> MemberList:
+        return MemberList(members=members.views(session, runs.find(session, run, operator).id))
+
+    return await services.database.read(look)
+
+
+@router.delete(
+    paths.RUN_MEMBER, operation_id="revoke_member", status_code=204, summary="Revoke a member"
+)
+async def revoke_member(
+    run: str, member: str, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """Its token is worthless at once; rounds no longer wait for it."""
+
+    def work(session: Session) -> str:
+        row = runs.find(session, run, operator)
+        members.revoke(session, row, member)
+        return row.id
+
+    services.changed(await services.database.write(work))
+    return Response(status_code=204)
+
+
+@router.post(paths.HELLO, operation_id="hello", status_code=204, summary="Compare base models")
+async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
+    """409 `base_model_mismatch` unless config, tokenizer and weights are the run's."""
+
+    def work(session: Session) -> None:
+        row = runs.find(session, run, member)
+        card = runs.model_of(row)
+        fields = ("config_digest", "tokenizer_digest", "weights_digest")
+        differing = [f for f in fields if getattr(card, f) != getattr(body, f)]
+        if differing:
+            names = ", ".join(field.removesuffix("_digest") for field in differing)
+            raise BaseModelMismatch(
+                f"Your base model differs from the run's ({card.source}) in: {names}."
+            )
+        wanted = verifier_version(runs.settings_of(row).verifier)
+        if body.verifier_version != wanted:
+            raise Conflict(
+                f"The run's verifier is {wanted}, yours is {body.verifier_version}; install the "
+                "same versions."
+            )
+        members.seen(session, member)
+
+    await services.database.write(work)
+    return Response(status_code=204)
+
+
+@router.post(paths.HEARTBEAT, operation_id="heartbeat", status_code=204, summary="Tell progress")
+async def heartbeat(run: str, body: Progress, member: MemberDep, services: ServicesDep) -> Response:
+    """Numbers only."""
+
+    def work(session: Session) -> None:
+        runs.find(session, run, member)
+        members.seen(session, member, body)
+
+    await services.database.write(work)
+    return Response(status_code=204)

@@ -1,0 +1,85 @@
+"""What members do in a round: ask for work, send adapters, hand in updates and evaluations."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound
+from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
+from pubswap_server import rounds, runs
+from pubswap_server.dependencies import (
+    ClientDep,
+    EvaluatorDep,
+    IdempotencyKey,
+    MemberDep,
+    ServicesDep,
+    Wait,
+)
+from pubswap_server.events import record
+from pubswap_server.tables import RoundRow
+
+router = APIRouter(tags=["rounds"])
+
+
+@router.get(paths.TASK, operation_id="get_task", summary="What to do now")
+async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
+    """Answers at once when there is something to do, and otherwise after `wait` seconds."""
+
+    async def look() -> Task | None:
+        task = await services.database.read(
+            lambda session: rounds.task_for(session, runs.find(session, run, member), member)
+        )
+        return None if task.kind is TaskKind.WAIT else task
+
+    seconds = min(wait, services.settings.max_wait_seconds)
+    found = await services.bells.until(member.run, look, seconds)
+    if found is not None:
+        return found
+    return await services.database.read(
+        lambda session: rounds.task_for(session, runs.find(session, run, member), member)
+    )
+
+
+@router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
+async def submit_update(
+    run: str,
+    round: int,
+    body: SubmitUpdate,
+    member: ClientDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> Receipt:
+    """The adapter must have been sent as a blob. A closed round answers `late, unused`."""
+
+    def work(session: Session) -> Receipt:
+        row = runs.find(session, run, member, lock=True)
+        return rounds.submit(session, row, member, round, body)
+
+    receipt = await services.database.write(work)
+    services.changed(member.run)
+    return receipt
+
+
+@router.post(
+    paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
+)
+async def submit_evaluation(
+    run: str, round: int, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+) -> Response:
+    """For the global adapter of a round; round 0 is the base model."""
+
+    def work(session: Session) -> None:
+        found = runs.find(session, run, member, lock=True)
+        row = session.get(RoundRow, (found.id, round))
+        if row is None or row.adapter is None:
+            raise NotFound(f"Round {round} has no adapter to evaluate.")
+        if row.evaluation is not None:
+            if row.evaluation["pass_at_1"] != body.pass_at_1:
+                raise IdempotencyMismatch(f"Round {round} was evaluated with another result.")
+            return
+        row.evaluation = body.model_dump(mode="json")
+        record(session, found.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
+
+    await services.database.write(work)
+    services.changed(member.run)
+    return Response(status_code=204)

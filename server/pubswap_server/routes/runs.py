@@ -1,0 +1,296 @@
+"""The operator's routes: runs, their files, their state."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
+from pubswap_protocol.messages import (
+    BlobReceipt,
+    CreateRun,
+    Events,
+    Role,
+    RunList,
+    RunState,
+    RunView,
+    SetKind,
+    SetReceipt,
+)
+from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.texts import load_tokenizer
+from pubswap_protocol.verifiers import check_verifier
+from pubswap_server import events, runs
+from pubswap_server.auth import Member, Operator
+from pubswap_server.blobs import Received
+from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDep, ServicesDep
+from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
+from pubswap_server.state import cancelled, paused, resumed
+from pubswap_server.tables import RoundRow, RunRow, SetRow
+
+router = APIRouter(tags=["runs"])
+
+
+@router.post(paths.RUNS, operation_id="create_run", status_code=201, summary="Create a run")
+async def create_run(body: CreateRun, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Nothing starts yet: send the tokenizer and the sets, then open it."""
+    return await services.database.write(
+        lambda session: runs.view(session, runs.create(session, body), operator)
+    )
+
+
+@router.get(paths.RUNS, operation_id="list_runs", summary="All runs, newest first")
+async def list_runs(operator: OperatorDep, services: ServicesDep) -> RunList:
+    """Every run with its rounds and members."""
+
+    def look(session: Session) -> RunList:
+        rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()))
+        return RunList(runs=[runs.view(session, row, operator) for row in rows])
+
+    return await services.database.read(look)
+
+
+@router.get(paths.RUN, operation_id="show_run", summary="One run")
+async def show_run(run: str, principal: PrincipalDep, services: ServicesDep) -> RunView:
+    """Members see their own run, without the list of members."""
+    return await services.database.read(
+        lambda session: runs.view(session, runs.find(session, run, principal), principal)
+    )
+
+
+@router.put(
+    paths.RUN_TOKENIZER,
+    operation_id="put_tokenizer",
+    status_code=201,
+    summary="Send the base model's tokenizer.json",
+    openapi_extra=binary_body("application/json", "The file as it is."),
+)
+async def put_tokenizer(
+    run: str,
+    request: Request,
+    declared: DeclaredLength,
+    operator: OperatorDep,
+    services: ServicesDep,
+) -> BlobReceipt:
+    """Its digest must be the model card's; the coordinator decodes responses with it."""
+    row = await services.database.read(lambda session: runs.find(session, run, operator))
+    limit = services.settings.max_set_bytes
+    received = await services.blobs.receive(request.stream(), limit, declared)
+    try:
+        if received.digest != runs.model_of(row).tokenizer_digest:
+            raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
+        try:
+            load_tokenizer(received.path.read_bytes())
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+        await services.blobs.keep(received)
+    finally:
+        received.discard()
+
+    def note(session: Session) -> None:
+        runs.find(session, row.id, operator, lock=True).tokenizer = received.digest
+
+    await services.database.write(note)
+    return BlobReceipt(digest=received.digest, size=received.size)
+
+
+@router.put(
+    paths.RUN_SET,
+    operation_id="put_set",
+    status_code=201,
+    summary="Send the public or the test set",
+    openapi_extra=binary_body(paths.JSONL_TYPE, JSONL),
+)
+async def put_set(
+    run: str,
+    kind: SetKind,
+    request: Request,
+    declared: DeclaredLength,
+    operator: OperatorDep,
+    services: ServicesDep,
+) -> SetReceipt:
+    """Replaces an earlier one while the run is not open."""
+    row = await services.database.read(lambda session: runs.find(session, run, operator))
+    limit = services.settings.max_set_bytes
+    received = await services.blobs.receive(request.stream(), limit, declared)
+    try:
+        problems = await to_thread.run_sync(_count_problems, received, kind)
+        await services.blobs.keep(received)
+    finally:
+        received.discard()
+
+    def note(session: Session) -> None:
+        found = runs.find(session, row.id, operator, lock=True)
+        runs.require_created(found)
+        digest = received.digest
+        session.merge(SetRow(run_id=found.id, kind=kind, digest=digest, problems=problems))
+
+    await services.database.write(note)
+    return SetReceipt(kind=kind, problems=problems, digest=received.digest)
+
+
+def _count_problems(received: Received, kind: SetKind) -> int:
+    try:
+        lines = received.path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidProblems(f"The {kind} set is not UTF-8 text.") from None
+    problems = list(parse_problems(lines, f"the {kind} set"))
+    if not problems:
+        raise InvalidProblems(f"The {kind} set holds no problem.")
+    for name in {problem.verifier for problem in problems if problem.verifier}:
+        check_verifier(name)
+    return len(problems)
+
+
+@router.get(
+    paths.RUN_SET,
+    operation_id="get_set",
+    summary="The public set, or for evaluators the test set",
+    response_class=Response,
+    responses={200: {"description": JSONL, "content": {paths.JSONL_TYPE: {}}}},
+)
+async def get_set(
+    run: str, kind: SetKind, principal: PrincipalDep, services: ServicesDep
+) -> Response:
+    """Clients never see the test set."""
+
+    def look(session: Session) -> str:
+        found = runs.find(session, run, principal)
+        trains = isinstance(principal, Member) and principal.role is not Role.EVALUATOR
+        if kind is SetKind.TEST and trains:
+            raise Forbidden("The test set is for the evaluator alone.")
+        row = session.get(SetRow, (found.id, kind))
+        if row is None:
+            raise NotFound(f"The {kind} set was not sent yet.")
+        return row.digest
+
+    digest = await services.database.read(look)
+    data = await to_thread.run_sync(services.blobs.read, digest)
+    return Response(data, media_type=paths.JSONL_TYPE)
+
+
+@router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
+async def open_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets."""
+
+    def check(session: Session) -> RunRow:
+        found = runs.find(session, run, operator)
+        runs.check_complete(session, found)
+        return found
+
+    row = await services.database.read(check)
+    layout, seed = runs.model_of(row).layout, runs.settings_of(row).seed
+
+    def make() -> str:
+        data = encode_adapter(layout, initial_adapter(layout, seed))
+        return services.blobs.write([data])[0]
+
+    initial = await to_thread.run_sync(make)
+
+    def work(session: Session, found: RunRow) -> None:
+        runs.open_run(session, found, initial)
+
+    return await _changed(row.id, work, operator, services)
+
+
+@router.post(paths.RUN_START, operation_id="start_run", summary="Begin round 1")
+async def start_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Refused while clients are missing."""
+    return await _changed(run, runs.start, operator, services)
+
+
+@router.post(paths.RUN_PAUSE, operation_id="pause_run", summary="Give out no new work")
+async def pause_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """What is under way may be handed in."""
+    return await _changed(run, _moved(paused), operator, services)
+
+
+@router.post(paths.RUN_RESUME, operation_id="resume_run", summary="Go on after a pause")
+async def resume_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Work is given out again."""
+    return await _changed(run, _moved(resumed), operator, services)
+
+
+@router.post(paths.RUN_CANCEL, operation_id="cancel_run", summary="End a run for good")
+async def cancel_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Its adapters so far are kept."""
+    return await _changed(run, _moved(cancelled), operator, services)
+
+
+def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
+    return lambda session, row: runs.move(session, row, transition)
+
+
+async def _changed(
+    run: str,
+    work: Callable[[Session, RunRow], None],
+    operator: Operator,
+    services: ServicesDep,
+) -> RunView:
+    def change(session: Session) -> RunView:
+        row = runs.find(session, run, operator, lock=True)
+        work(session, row)
+        session.flush()
+        return runs.view(session, row, operator)
+
+    view = await services.database.write(change)
+    services.changed(view.id)
+    return view
+
+
+@router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
+async def list_events(
+    run: str,
+    operator: OperatorDep,
+    services: ServicesDep,
+    after: Annotated[int, Query(ge=0, description="The last event's id that you have.")] = 0,
+) -> Events:
+    """At most 500 events, oldest first."""
+
+    def look(session: Session) -> Events:
+        row = runs.find(session, run, operator)
+        return Events(events=events.events_after(session, row.id, after))
+
+    return await services.database.read(look)
+
+
+@router.get(
+    paths.RUN_ADAPTER,
+    operation_id="get_adapter",
+    summary="A global adapter: final, best, or a round's number",
+    response_class=Response,
+    responses=TENSORS_REPLY,
+)
+async def get_adapter(
+    run: str, which: str, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """`final` is the last round's so far; `best` has the highest pass@1."""
+
+    def look(session: Session) -> str:
+        row = runs.find(session, run, operator)
+        query = select(RoundRow).where(RoundRow.run_id == row.id, RoundRow.adapter.is_not(None))
+        done = list(session.scalars(query.order_by(RoundRow.round)))
+        return _pick(done, which, RunState(row.state))
+
+    digest = await services.database.read(look)
+    data = await to_thread.run_sync(services.blobs.read, digest)
+    return Response(data, media_type=paths.TENSORS_TYPE, headers={"ETag": f'"{digest}"'})
+
+
+def _pick(done: list[RoundRow], which: str, state: RunState) -> str:
+    chosen: RoundRow | None = None
+    if which == "final" and done:
+        chosen = done[-1]
+    elif which == "best":
+        evaluated = [row for row in done if row.evaluation]
+        chosen = max(evaluated, key=lambda r: (r.evaluation or {})["pass_at_1"], default=None)
+    elif which.isdecimal():
+        chosen = next((row for row in done if row.round == int(which)), None)
+    if chosen is None or chosen.adapter is None:
+        raise NotFound(f"There is no adapter {which!r} (yet); the run is {state}.")
+    return chosen.adapter

@@ -1,0 +1,134 @@
+"""Public steps: the prompts, the responses, and what the exchange gives back."""
+
+from anyio import to_thread
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
+from pubswap_protocol.responses import ResponseRules, decode_responses
+from pubswap_server import exchanges, runs, traffic
+from pubswap_server.auth import Member
+from pubswap_server.dependencies import (
+    ClientDep,
+    DeclaredLength,
+    IdempotencyKey,
+    PrincipalDep,
+    ServicesDep,
+    Wait,
+)
+from pubswap_server.routes.bodies import RESPONSES, RESPONSES_REPLY, binary_body
+from pubswap_server.services import Services
+from pubswap_server.tables import RunRow, SetRow
+
+router = APIRouter(tags=["public steps"])
+
+
+@router.get(paths.SWAP, operation_id="get_swap", summary="A public step's prompts")
+async def get_swap(
+    run: str, round: int, swap: int, principal: PrincipalDep, services: ServicesDep
+) -> SwapPrompts:
+    """The same for every client: a function of the seed, the round and the step."""
+
+    def look(session: Session) -> tuple[ResponseRules, str]:
+        row = runs.find(session, run, principal)
+        rules = exchanges.rules_of(session, row, round, swap)
+        return rules, session.get_one(SetRow, (row.id, "public")).digest
+
+    rules, digest = await services.database.read(look)
+    problems = await to_thread.run_sync(services.problems, digest)
+    prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
+    return SwapPrompts(round=round, swap=swap, prompts=prompts)
+
+
+@router.post(
+    paths.SWAP_RESPONSES,
+    operation_id="submit_responses",
+    summary="Hand in responses to the prompts",
+    openapi_extra=binary_body(paths.TENSORS_TYPE, RESPONSES),
+)
+async def submit_responses(
+    run: str,
+    round: int,
+    swap: int,
+    request: Request,
+    declared: DeclaredLength,
+    member: ClientDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> Receipt:
+    """Which are correct is decided here, from the tokens. Late ones answer `late, unused`."""
+
+    def look(session: Session) -> tuple[RunRow, ResponseRules, str]:
+        row = runs.find(session, run, member)
+        rules = exchanges.rules_of(session, row, round, swap)
+        return row, rules, session.get_one(SetRow, (row.id, "public")).digest
+
+    row, rules, public = await services.database.read(look)
+    received = await services.blobs.receive(request.stream(), rules.max_bytes(), declared)
+    try:
+        before = await services.database.read(
+            lambda session: exchanges.earlier(session, row, member, round, swap, received.digest)
+        )
+        if before is not None:
+            return before
+        data = await to_thread.run_sync(received.path.read_bytes)
+        correct = await _verdicts(services, row, rules, public, data)
+        await services.blobs.keep(received)
+    finally:
+        received.discard()
+
+    def work(session: Session) -> Receipt:
+        locked = runs.find(session, run, member, lock=True)
+        traffic.count(session, row.id, round, member.name, "responses_up", received.size)
+        return exchanges.submit(session, locked, member, round, swap, received.digest, correct)
+
+    receipt = await services.database.write(work)
+    services.changed(member.run)
+    return receipt
+
+
+async def _verdicts(
+    services: Services, row: RunRow, rules: ResponseRules, public: str, data: bytes
+) -> list[list[bool]]:
+    groups = await to_thread.run_sync(decode_responses, data, rules)
+    known = await to_thread.run_sync(services.problems, public)
+    problems = [known[index] for index in rules.prompts]
+    return await services.verdicts(
+        runs.settings_of(row).verifier, row.tokenizer or "", problems, groups
+    )
+
+
+@router.get(
+    paths.SWAP_EXCHANGED,
+    operation_id="get_exchanged",
+    summary="The responses to train on",
+    response_class=Response,
+    responses=RESPONSES_REPLY,
+)
+async def get_exchanged(
+    run: str, round: int, swap: int, member: ClientDep, services: ServicesDep, wait: Wait = 0
+) -> Response:
+    """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
+
+    async def look() -> bytes | None:
+        return await services.database.read(
+            lambda session: exchanges.exchanged(
+                session, services.blobs, runs.find(session, run, member), member, round, swap
+            )
+        )
+
+    seconds = min(wait, services.settings.max_wait_seconds)
+    data = await services.bells.until(member.run, look, seconds)
+    if data is None:
+        return Response(status_code=204)
+    await _count(services, member, round, len(data))
+    return Response(data, media_type=paths.TENSORS_TYPE)
+
+
+async def _count(services: Services, member: Member, round_: int, size: int) -> None:
+    await services.database.write(
+        lambda session: traffic.count(
+            session, member.run, round_, member.name, "responses_down", size
+        )
+    )

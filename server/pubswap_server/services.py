@@ -1,0 +1,74 @@
+"""What the routes and the conductor work with, made once in `create_app` and nowhere else."""
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from anyio import to_thread
+
+from pubswap_protocol.problems import Problem, parse_problems
+from pubswap_protocol.responses import Response
+from pubswap_protocol.texts import decode_all, load_tokenizer
+from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.blobs import BlobStore
+from pubswap_server.database import Database
+from pubswap_server.metrics import Metrics
+from pubswap_server.settings import ServerSettings
+from pubswap_server.waiting import Bells
+
+
+@dataclass
+class Services:
+    """The coordinator's parts."""
+
+    settings: ServerSettings
+    operator_sha256: str
+    database: Database
+    blobs: BlobStore
+    verifiers: VerifierPool
+    metrics: Metrics
+    bells: Bells = field(default_factory=Bells)
+    work: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._problems = lru_cache(maxsize=16)(self._read_problems)
+        self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+
+    def changed(self, run: str) -> None:
+        """Wake whoever waits for the run, and the conductor."""
+        self.bells.ring(run)
+        self.work.set()
+
+    def problems(self, digest: str) -> list[Problem]:
+        """A stored problem set, in order."""
+        return self._problems(digest)
+
+    async def verdicts(
+        self,
+        verifier: str,
+        tokenizer: str,
+        problems: list[Problem],
+        groups: list[list[Response]],
+    ) -> list[list[bool]]:
+        """Whether each response (P, K) is correct: the coordinator's own word, from the tokens."""
+
+        def work() -> list[list[bool]]:
+            loaded = self._tokenizer(tokenizer)
+            texts = [decode_all(loaded, (r.tokens for r in group)) for group in groups]
+            items = [
+                (text, problem)
+                for problem, group in zip(problems, texts, strict=True)
+                for text in group
+            ]
+            scores = iter(self.verifiers.score_many(verifier, items))
+            return [[next(scores) == 1.0 for _ in group] for group in texts]
+
+        return await to_thread.run_sync(work)
+
+    def _read_problems(self, digest: str) -> list[Problem]:
+        text = self.blobs.read(digest).decode("utf-8")
+        return list(parse_problems(text.splitlines()))
+
+    def _read_tokenizer(self, digest: str) -> Any:
+        return load_tokenizer(self.blobs.read(digest))

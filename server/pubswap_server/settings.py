@@ -1,0 +1,57 @@
+"""The coordinator's settings, from the environment (PUBSWAP_...) and the command line."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ServerSettings(BaseSettings):
+    """Where the coordinator listens and keeps things, and what it accepts at most."""
+
+    model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8470, ge=0, le=65535)
+    data_dir: Path = Path("pubswap-data")
+    database_url: str | None = Field(default=None, description="By default SQLite in data_dir.")
+    operator_token: SecretStr | None = Field(
+        default=None, description="By default made once and kept in data_dir/operator-token."
+    )
+    max_adapter_bytes: int = Field(default=256 << 20, gt=0)
+    max_json_bytes: int = Field(default=1 << 20, gt=0)
+    max_set_bytes: int = Field(default=256 << 20, gt=0)
+    max_wait_seconds: float = Field(default=30.0, gt=0)
+    verifier_workers: int = Field(default=1, gt=0)
+    verifier_seconds: float = Field(default=5.0, gt=0)
+    tick_seconds: float = Field(default=1.0, gt=0)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "console"] = "console"
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'pubswap.sqlite'}"
+
+    @property
+    def token_file(self) -> Path:
+        """Where a generated operator token is kept."""
+        return self.data_dir / "operator-token"
+
+
+def operator_token(settings: ServerSettings) -> str:
+    """The operator's token; made on the first start, in a file for its owner only."""
+    if settings.operator_token is not None:
+        return settings.operator_token.get_secret_value()
+    path = settings.token_file
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        temporary.replace(path)
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,189 @@
+"""The database's tables. Large things are blobs; a row names them by digest."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, DateTime, ForeignKey, MetaData, String, UniqueConstraint
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+NAMING = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite keeps no time zone, so that it is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Mark what was read as UTC."""
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+def now() -> datetime:
+    """The server's clock; no other is used."""
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    """Base of all tables."""
+
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        list[list[bool]]: JSON,
+    }
+
+
+class RunRow(Base):
+    """A run and where it is."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), index=True)
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    paused: Mapped[bool] = mapped_column(default=False)
+    round: Mapped[int] = mapped_column(default=0)
+    settings: Mapped[dict[str, Any]]
+    model: Mapped[dict[str, Any]]
+    tokenizer: Mapped[str | None] = mapped_column(String(71))
+    created_at: Mapped[datetime] = mapped_column(default=now)
+
+
+class SetRow(Base):
+    """A run's public or test set."""
+
+    __tablename__ = "problem_sets"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(71))
+    problems: Mapped[int]
+
+
+class MemberRow(Base):
+    """A member of one run; its token belongs to that run alone."""
+
+    __tablename__ = "members"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"))
+    name: Mapped[str] = mapped_column(String(63))
+    role: Mapped[str] = mapped_column(String(16))
+    token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    active: Mapped[bool] = mapped_column(default=True)
+    last_seen: Mapped[datetime | None]
+    progress: Mapped[dict[str, Any] | None]
+
+
+class InviteRow(Base):
+    """A one-time invite."""
+
+    __tablename__ = "invites"
+
+    code_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"))
+    name: Mapped[str] = mapped_column(String(63))
+    role: Mapped[str] = mapped_column(String(16))
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class BlobRow(Base):
+    """An adapter that a member sent, and the canonical file it was stored as."""
+
+    __tablename__ = "blobs"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(71), primary_key=True)
+    member: Mapped[str] = mapped_column(String(63), primary_key=True)
+    canonical: Mapped[str] = mapped_column(String(71))
+    size: Mapped[int] = mapped_column(BigInteger)
+
+
+class RoundRow(Base):
+    """A round, and the global adapter that it ended with; round 0 holds the initial one."""
+
+    __tablename__ = "rounds"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    adapter: Mapped[str | None] = mapped_column(String(71))
+    drift: Mapped[dict[str, Any] | None]
+    evaluation: Mapped[dict[str, Any] | None]
+
+
+class UpdateRow(Base):
+    """A member's update of a round."""
+
+    __tablename__ = "updates"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    member: Mapped[str] = mapped_column(String(63), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(71))
+    canonical: Mapped[str] = mapped_column(String(71))
+    metrics: Mapped[dict[str, Any]]
+    late: Mapped[bool]
+    received_at: Mapped[datetime] = mapped_column(default=now)
+
+
+class SwapRow(Base):
+    """A public step's exchange, from its first responses on."""
+
+    __tablename__ = "swaps"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    swap: Mapped[int] = mapped_column(primary_key=True)
+    first_at: Mapped[datetime] = mapped_column(default=now)
+    closed: Mapped[bool] = mapped_column(default=False)
+    summary: Mapped[dict[str, Any] | None]
+
+
+class SubmissionRow(Base):
+    """A member's responses in an exchange, with the coordinator's own verdicts (P, K)."""
+
+    __tablename__ = "submissions"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    swap: Mapped[int] = mapped_column(primary_key=True)
+    member: Mapped[str] = mapped_column(String(63), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(71))
+    correct: Mapped[list[list[bool]]]
+    late: Mapped[bool]
+
+
+class TrafficRow(Base):
+    """Bytes of a member in a round, by kind."""
+
+    __tablename__ = "traffic"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    member: Mapped[str] = mapped_column(String(63), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class EventRow(Base):
+    """A line of a run's log; never changed, never deleted."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    at: Mapped[datetime] = mapped_column(default=now)
+    kind: Mapped[str] = mapped_column(String(32))
+    details: Mapped[dict[str, Any]]

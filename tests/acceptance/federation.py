@@ -1,0 +1,135 @@
+"""A small federation of real processes for acceptance tests."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.membership import StoredMembership, save_membership
+from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
+from pubswap_client.retry import Backoff
+from pubswap_protocol import paths
+from pubswap_protocol.messages import CreateInvite, Role, RunState, RunView
+from pubswap_protocol.problems import Problem, write_problems
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+RUN_FILE = """
+name = "acceptance"
+seed = 7
+rounds = 2
+local_steps = 2
+clients = 2
+verifier = "math"
+chat_template = "none"
+[model]
+source = "{model}"
+[data]
+public = "public.jsonl"
+test = "test.jsonl"
+[grpo]
+prompts_per_step = 4
+responses_per_prompt = 4
+learning_rate = 1e-3
+max_prompt_tokens = 64
+max_response_tokens = 24
+[lora]
+rank = 8
+alpha = 16
+"""
+
+
+@dataclass
+class Coordinator:
+    """A running coordinator and the operator's client for it."""
+
+    processes: Processes
+    api: CoordinatorClient
+    folder: Path
+
+
+def sums(name: str, count: int, offset: int = 0) -> list[Problem]:
+    """Small additions with distinct prompts."""
+    pairs = [(n % 9 + 1, n // 9 + 1) for n in range(offset, offset + count)]
+    return [
+        Problem(id=f"{name}-{a}-{b}", prompt=f"{a} + {b} = ?", answer=str(a + b), topic="sums")
+        for a, b in pairs
+    ]
+
+
+def serve(processes: Processes, folder: Path) -> Coordinator:
+    """Start `pubswap serve` on a free port and wait for it."""
+    url = f"http://127.0.0.1:{free_port()}"
+    port = url.rsplit(":", 1)[-1]
+    processes.start("coordinator", ["serve", "--port", port, "--data-dir", str(folder / "c")])
+    with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
+        wait_until_ready(probe, 60, processes.check)
+    api = CoordinatorClient(url, operator_token(folder / "c" / "operator-token"), Backoff(tries=3))
+    return Coordinator(processes, api, folder)
+
+
+def create_run(coordinator: Coordinator, overrides: Mapping[str, Any]) -> RunView:
+    """Create and open a run on the small model with additions as problems."""
+    folder = coordinator.folder
+    write_problems(folder / "public.jsonl", sums("public", 12))
+    write_problems(folder / "test.jsonl", sums("test", 12, 12))
+    path = folder / "run.toml"
+    path.write_text(RUN_FILE.format(model=MODEL))
+    return create_and_open(coordinator.api, prepare(load_run_file(path, overrides), folder))
+
+
+def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.CLIENT) -> Path:
+    """Invite and enrol a member; returns its state folder."""
+    invite = coordinator.api.invite(run.id, CreateInvite(name=name, role=role))
+    with CoordinatorClient(coordinator.api.url) as anonymous:
+        membership = anonymous.enroll(invite.invite)
+    state = coordinator.folder / name
+    save_membership(state, StoredMembership(coordinator=coordinator.api.url, membership=membership))
+    return state
+
+
+def start_client(coordinator: Coordinator, state: Path, offset: int) -> None:
+    """Start an organisation's daemon on private problems of its own."""
+    data = state / "private.jsonl"
+    write_problems(data, sums(state.name, 10, offset))
+    options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
+    coordinator.processes.start(state.name, ["client", "start", *options], ONE_THREAD)
+
+
+def start(coordinator: Coordinator, run: RunView) -> None:
+    """Begin round 1."""
+    coordinator.api.move_run(run.id, paths.RUN_START)
+
+
+def wait_finished(coordinator: Coordinator, run: RunView, seconds: float = 240) -> RunView:
+    """The run once it is finished; fails with a process's log if one has died."""
+    deadline = time.monotonic() + seconds
+    while True:
+        view = coordinator.api.run(run.id)
+        if view.state is RunState.FINISHED:
+            return view
+        coordinator.processes.check()
+        assert time.monotonic() < deadline, f"the run is still {view.state} in round {view.round}"
+        time.sleep(0.2)
+
+
+def federated_adapter(
+    folder: Path, overrides: Mapping[str, Any], order: Sequence[str] = ("alpha", "beta")
+) -> tuple[RunView, bytes]:
+    """Run a federation whose clients start in this order; returns the run and its adapter."""
+    folder.mkdir()
+    with Processes(folder / "logs") as processes:
+        coordinator = serve(processes, folder)
+        with coordinator.api:
+            run = create_run(coordinator, overrides)
+            states = {name: enroll(coordinator, run, name) for name in order}
+            for name, state in states.items():
+                start_client(coordinator, state, offset=30 if name == "alpha" else 50)
+            start(coordinator, run)
+            view = wait_finished(coordinator, run)
+            return view, coordinator.api.global_adapter(run.id, "final")

@@ -1,0 +1,50 @@
+"""`pubswap demo` as a user runs it, shortened by its own options."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from pubswap_client.demo.federation import MODEL
+
+KEYS = {
+    "base_pass_at_1",
+    "final_pass_at_1",
+    "best_pass_at_1",
+    "rounds",
+    "clients",
+    "public_steps",
+    "responses_replaced",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+}
+
+
+def test_demo_leaves_summary_plot_and_a_loadable_adapter(tmp_path: Path) -> None:
+    """The demo ends well and leaves everything that it promises."""
+    out = tmp_path / "out"
+    options = ["--rounds", "1", "--local-steps", "2", "--clients", "2", "--out", str(out)]
+    command = [sys.executable, "-m", "pubswap_protocol", "demo", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass@1 after each round" in done.stdout
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary.keys() >= KEYS
+    assert (summary["rounds"], summary["clients"], summary["public_steps"]) == (1, 2, 1)
+    assert 0 < summary["base_pass_at_1"] < 1
+    assert 0 < summary["bytes_up"] < summary["full_fine_tuning_bytes_each_way"] * 2
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+    base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    tokens = torch.arange(3, 11).unsqueeze(0)
+    before = base(tokens).logits.detach()
+    adapted = PeftModel.from_pretrained(base, str(out / "adapter"))
+    assert not torch.equal(adapted(tokens).logits.detach(), before)
+    with adapted.disable_adapter():
+        assert torch.allclose(adapted(tokens).logits.detach(), before, atol=1e-6)

@@ -1,0 +1,183 @@
+"""A tiny model on disk, and what the training tests make of it. torch is imported when asked."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pubswap_protocol.adapter import Adapter, AdapterLayout
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.responses import Response
+from pubswap_protocol.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pubswap_client.training.policy import Policy
+
+CHARACTERS = "0123456789+-*/= abcdefghijklmnopqrstuvwxyz"
+PAD, EOS, UNKNOWN = 0, 1, 2
+VOCABULARY = 3 + len(CHARACTERS)
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.3,  # large, so that the distributions are far from uniform
+    "bos_token_id": None,
+    "eos_token_id": EOS,
+    "pad_token_id": PAD,
+}
+
+
+def save_tokenizer(folder: Path) -> None:
+    """One token for each character, and three special ones."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    ).save_pretrained(folder)
+
+
+def save_model(folder: Path, kind: str, **changes: Any) -> Path:
+    """A random Qwen3 or Llama of a few thousand parameters, as a Hugging Face folder."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    configs = {"qwen3": Qwen3Config, "llama": LlamaConfig}
+    models = {"qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM}
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        models[kind](configs[kind](**(SIZES | changes))).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen3."""
+    return save_model(tmp_path_factory.mktemp("qwen3"), "qwen3", tie_word_embeddings=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_mild_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen3 with small weights, and so with small gradients."""
+    return save_model(tmp_path_factory.mktemp("mild"), "qwen3", initializer_range=0.1)
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama."""
+    return save_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_deep_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Qwen3 with a third layer and a wider MLP."""
+    changes = {"num_hidden_layers": 3, "intermediate_size": 32}
+    return save_model(tmp_path_factory.mktemp("deep"), "qwen3", **changes)
+
+
+@pytest.fixture
+def run_settings() -> RunSettings:
+    """Small settings, with a learning rate that shows after one step."""
+    return RunSettings.model_validate(
+        {
+            "seed": 3,
+            "local_steps": 2,
+            "rounds": 2,
+            "clients": 2,
+            "lora": {"rank": 2, "alpha": 4},
+            "grpo": {
+                "prompts_per_step": 3,
+                "responses_per_prompt": 4,
+                "learning_rate": 1e-2,
+                "max_prompt_tokens": 40,
+                "max_response_tokens": 12,
+            },
+        }
+    )
+
+
+CardOf = Callable[[Path], ModelCard]
+
+
+@pytest.fixture
+def card_of(run_settings: RunSettings) -> CardOf:
+    """The card of a folder, with the run's LoRA settings."""
+    return lambda folder: model_card(folder, run_settings.lora, "tiny", None)
+
+
+def random_adapter(layout: AdapterLayout, seed: int, scale: float = 0.2) -> Adapter:
+    """Factors that are all away from zero, so that B is not the identity's."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: rng.normal(0, scale, shape).astype(np.float32)
+        for name, shape in layout.tensors.items()
+    }
+
+
+@pytest.fixture(name="random_adapter")
+def _random_adapter() -> Callable[..., Adapter]:
+    """A function (layout, seed, scale) that makes an adapter with no zero factors."""
+    return random_adapter
+
+
+@pytest.fixture
+def policy(tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings) -> "Policy":
+    """The tiny Qwen3 with an adapter that changes it."""
+    from pubswap_client.training.policy import Policy
+
+    loaded = Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
+    loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
+    return loaded
+
+
+@pytest.fixture
+def problems() -> list[Problem]:
+    """Sums of different lengths, in two topics."""
+    texts = ["1+1=", "22+3=", "9=", "12+13+14=", "0+0=", "7-3=", "8*8=", "66/3="]
+    return [
+        Problem(id=str(i), prompt=text, answer=text[0], topic="even" if i % 2 == 0 else "odd")
+        for i, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture
+def even_scorer() -> Callable[[Sequence[tuple[str, Problem]]], list[float]]:
+    """1 where the response's text has an even number of characters: about half are right."""
+    return lambda cases: [float(len(text) % 2 == 0) for text, _ in cases]
+
+
+@pytest.fixture
+def make_responses() -> Callable[..., list[Response]]:
+    """A function (lengths, seed, donated) that makes random responses of these lengths."""
+
+    def make(lengths: Sequence[int], seed: int, donated: Sequence[int] = ()) -> list[Response]:
+        rng = np.random.default_rng(seed)
+        return [
+            Response(
+                tokens=np.append(
+                    rng.integers(3, VOCABULARY, length - 1), EOS if length < 12 else 5
+                ).astype(np.int32),
+                logprobs=rng.uniform(-4, -1, length).astype(np.float32),
+                donated=place in donated,
+            )
+            for place, length in enumerate(lengths)
+        ]
+
+    return make

@@ -1,0 +1,209 @@
+"""The objective's value and gradient against plain Python loops."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.training.objective import (
+    Targets,
+    fedprox_penalty,
+    k3,
+    objective,
+    token_weights,
+)
+from pubswap_protocol.settings import GrpoSettings
+
+LENGTHS = [5, 2, 1, 4, 3, 5]
+WIDTH = 5
+
+
+@dataclass
+class Case:
+    """Plain numbers for six responses; log-probabilities (B, T), the rest (B,)."""
+
+    logprobs: np.ndarray
+    old: np.ndarray
+    behaviour: np.ndarray
+    reference: np.ndarray
+    advantages: list[float]
+    donated: list[bool]
+
+    def targets(self, settings: GrpoSettings) -> Targets:
+        mask = torch.tensor([[t < length for t in range(WIDTH)] for length in LENGTHS])
+        return Targets(
+            advantages=torch.tensor(self.advantages, dtype=torch.float64),
+            weights=token_weights(mask, settings.loss_aggregation).double(),
+            old=torch.tensor(self.old),
+            donated=torch.tensor(self.donated),
+            behaviour=torch.tensor(self.behaviour),
+            reference=torch.tensor(self.reference),
+        )
+
+
+@pytest.fixture
+def case() -> Case:
+    """Ratios from about 0.05 to 20, so that every branch of the clip is taken."""
+    rng = np.random.default_rng(0)
+    shape = (len(LENGTHS), WIDTH)
+    old = rng.uniform(-3, -0.5, shape)
+    return Case(
+        logprobs=old + rng.normal(0, 1.0, shape),
+        old=old,
+        behaviour=old + rng.normal(0, 0.7, shape),
+        reference=old + rng.normal(0, 0.5, shape),
+        advantages=[1.2, -0.8, 0.0, -1.5, 0.7, -0.3],
+        donated=[False, True, False, True, True, False],
+    )
+
+
+def by_hand(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float, float]:
+    """Loss, its gradient (B, T), KL and clip share, token by token."""
+    loss = kl = clipped = 0.0
+    gradient = np.zeros_like(case.logprobs)
+    for row, length in enumerate(LENGTHS):
+        advantage, donated = case.advantages[row], case.donated[row]
+        for t in range(length):
+            coefficient = 1 / sum(LENGTHS)
+            if s.loss_aggregation == "sequence_mean":
+                coefficient = 1 / (len(LENGTHS) * length)
+            logprob, old = case.logprobs[row, t], case.old[row, t]
+            behaviour, reference = case.behaviour[row, t], case.reference[row, t]
+            below = behaviour if donated and s.donor_ratio == "donor" else old
+            weight = 1.0
+            if donated and s.donor_ratio == "decoupled":
+                weight = min(math.exp(old - behaviour), s.donor_ratio_cap)
+            ratio = math.exp(logprob - below)
+            free = ratio * advantage
+            bound = min(max(ratio, 1 - s.clip_low), 1 + s.clip_high) * advantage
+            term, slope = (free, free) if free <= bound else (bound, 0.0)
+            if s.dual_clip is not None and advantage < 0 and s.dual_clip * advantage > term:
+                term, slope = s.dual_clip * advantage, 0.0
+            gap = reference - logprob
+            divergence = math.exp(gap) - gap - 1
+            loss += coefficient * (-weight * term + s.kl_beta * divergence)
+            gradient[row, t] = coefficient * (-weight * slope + s.kl_beta * (1 - math.exp(gap)))
+            kl += coefficient * divergence
+            clipped += coefficient * (slope == 0.0 and advantage != 0)
+    return loss, gradient, kl, clipped
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "donor_ratio", "dual_clip"),
+    list(
+        itertools.product(
+            ["sequence_mean", "token_mean"], ["local", "donor", "decoupled"], [None, 3.0]
+        )
+    ),
+)
+def test_value_and_gradient_are_those_of_the_loop(
+    case: Case, aggregation: str, donor_ratio: str, dual_clip: float | None
+) -> None:
+    """Both aggregations, the three donor ratios, and the dual clip agree with the equations."""
+    settings = GrpoSettings.model_validate(
+        {
+            "loss_aggregation": aggregation,
+            "donor_ratio": donor_ratio,
+            "dual_clip": dual_clip,
+            "kl_beta": 0.1,
+        }
+    )
+    logprobs = torch.tensor(case.logprobs, requires_grad=True)
+    loss = objective(logprobs, case.targets(settings), settings)
+    loss.total.backward()
+    value, gradient, kl, clipped = by_hand(case, settings)
+    assert loss.total.item() == pytest.approx(value, abs=1e-7)
+    assert logprobs.grad is not None
+    assert np.abs(logprobs.grad.numpy() - gradient).max() < 1e-7
+    assert loss.kl.item() == pytest.approx(kl, abs=1e-6)
+    assert loss.clip_share.item() == pytest.approx(clipped, abs=1e-6)
+    assert 0 < clipped < 1
+
+
+def test_the_cases_reach_the_dual_clip(case: Case) -> None:
+    """The dual clip changes the loss here, so the test above does test it."""
+    with_it, without = GrpoSettings(dual_clip=3.0), GrpoSettings()
+    assert by_hand(case, with_it)[0] < by_hand(case, without)[0] - 1e-3
+
+
+def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: Case) -> None:
+    """With nothing donated, all three donor ratios are the same objective."""
+    case.donated = [False] * len(LENGTHS)
+    losses = []
+    for donor_ratio in ("local", "donor", "decoupled"):
+        settings = GrpoSettings.model_validate({"donor_ratio": donor_ratio})
+        loss = objective(torch.tensor(case.logprobs), case.targets(settings), settings)
+        losses.append(loss.total.item())
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_parts_of_a_batch_add_up(case: Case) -> None:
+    """The weights are the whole batch's, so the losses of its rows sum to its loss."""
+    settings = GrpoSettings(dual_clip=3.0)
+    targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
+    whole = objective(logprobs, targets, settings)
+    parts = [
+        objective(logprobs[part], targets.rows(part), settings)
+        for part in (slice(0, 1), slice(1, 5), slice(5, 6))
+    ]
+    for name in ("total", "policy", "kl", "clip_share"):
+        total = sum(getattr(part, name).item() for part in parts)
+        assert total == pytest.approx(getattr(whole, name).item(), abs=1e-12)
+
+
+def test_an_entropy_bonus_lowers_the_loss(case: Case) -> None:
+    """The mean entropy, with the loss's own weights, times the coefficient is subtracted."""
+    settings = GrpoSettings(entropy_coefficient=0.5)
+    targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
+    entropy = torch.full_like(logprobs, 2.0)
+    with_bonus = objective(logprobs, targets, settings, entropy)
+    assert with_bonus.entropy.item() == pytest.approx(2.0)
+    without = objective(logprobs, targets, settings)
+    assert (without.total - with_bonus.total).item() == pytest.approx(1.0)
+
+
+def test_k3_is_the_estimator_by_hand_and_never_negative() -> None:
+    """exp(d) - d - 1 with d = ref - theta; 0 when they agree."""
+    logprobs, reference = torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.0, -1.5, -3.0])
+    expected = [math.exp(d) - d - 1 for d in (0.0, 0.5, -2.5)]
+    assert k3(logprobs, reference).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
+    """A donor's -1e30 gives a finite loss and gradient, also where the advantage is 0."""
+    settings = GrpoSettings(donor_ratio="donor")
+    logprobs = torch.tensor([[-1.0], [-1.0]], requires_grad=True)
+    targets = Targets(
+        advantages=torch.tensor([0.0, -1.0]),
+        weights=torch.full((2, 1), 0.5),
+        old=torch.full((2, 1), -1.0),
+        donated=torch.tensor([True, True]),
+        behaviour=torch.full((2, 1), -1e30),
+        reference=torch.full((2, 1), -1e30),
+    )
+    loss = objective(logprobs, targets, settings)
+    loss.total.backward()
+    assert logprobs.grad is not None
+    assert torch.isfinite(loss.total)
+    assert torch.isfinite(logprobs.grad).all()
+
+
+def test_fedprox_is_half_mu_times_the_sum_of_squares() -> None:
+    """Value and gradient mu (theta - theta_round), over every factor."""
+    rng = np.random.default_rng(1)
+    now = [rng.normal(size=(2, 3)), rng.normal(size=(4, 2))]
+    start = [rng.normal(size=(2, 3)), rng.normal(size=(4, 2))]
+    parameters = [torch.nn.Parameter(torch.tensor(array)) for array in now]
+    penalty = fedprox_penalty(parameters, [torch.tensor(array) for array in start], mu=0.1)
+    penalty.backward()
+    squares = 0.0
+    for a, b in zip(now, start, strict=True):
+        for x, y in zip(a.flat, b.flat, strict=True):
+            squares += (x - y) ** 2
+    assert penalty.item() == pytest.approx(0.05 * squares)
+    for parameter, a, b in zip(parameters, now, start, strict=True):
+        assert parameter.grad is not None
+        assert np.allclose(parameter.grad.numpy(), 0.1 * (a - b))

@@ -1,0 +1,168 @@
+"""The policy: adapters in and out, the layout, the reference, prompts and texts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.training.policy import Policy
+from pubswap_protocol.adapter import Adapter, initial_adapter
+from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.responses import Response
+from pubswap_protocol.settings import RunSettings
+
+CardOf = Callable[[Path], ModelCard]
+IDS = torch.tensor([[0, 5, 6, 7], [4, 5, 6, 7]])
+MASK = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
+
+
+def logits(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return policy.logits(IDS, MASK, keep=2)
+
+
+@pytest.mark.parametrize("folder", ["tiny_qwen3", "tiny_llama"])
+def test_an_adapter_comes_back_as_it_was_loaded(
+    folder: str,
+    request: pytest.FixtureRequest,
+    card_of: CardOf,
+    run_settings: RunSettings,
+    random_adapter: Callable[..., Adapter],
+) -> None:
+    """PEFT's tensors are the layout's, bit for bit, in name, shape and value."""
+    path = request.getfixturevalue(folder)
+    policy = Policy.load(path, card_of(path), run_settings, device="cpu")
+    adapter = random_adapter(policy.card.layout, seed=5)
+    before = logits(policy)
+    policy.load_adapter(adapter)
+    found = policy.adapter()
+    assert list(found) == sorted(policy.card.layout.tensors)
+    for name, array in found.items():
+        assert array.dtype == np.float32
+        assert np.array_equal(array, adapter[name])
+    assert not torch.allclose(logits(policy), before, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_the_layout_is_that_of_pefts_all_linear(
+    tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """Reading safetensors headers finds the layers that PEFT's own 'all-linear' finds."""
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_qwen3)
+    config = LoraConfig(r=run_settings.lora.rank, target_modules="all-linear")
+    state = get_peft_model_state_dict(get_peft_model(model, config))
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    assert shapes == card_of(tiny_qwen3).layout.tensors
+
+
+def test_an_adapter_given_out_is_a_copy(policy: Policy) -> None:
+    """Changing what was given out does not change the policy, nor does training change it."""
+    given = policy.adapter()
+    name = next(iter(given))
+    given[name] += 1
+    assert not np.array_equal(policy.adapter()[name], given[name])
+
+
+def test_trainable_are_the_factors_and_nothing_else(policy: Policy) -> None:
+    """In the order of their names, in float32."""
+    parameters = policy.trainable()
+    shapes = [policy.card.layout.tensors[name] for name in sorted(policy.card.layout.tensors)]
+    assert [tuple(parameter.shape) for parameter in parameters] == shapes
+    assert all(parameter.dtype == torch.float32 for parameter in parameters)
+    trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+    assert trained == policy.card.layout.parameters
+
+
+def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) -> None:
+    """B = 0 changes nothing, and inside reference() no adapter does."""
+    adapted = logits(policy)
+    with policy.reference():
+        base = logits(policy)
+    assert torch.equal(logits(policy), adapted)
+    policy.load_adapter(initial_adapter(policy.card.layout, seed=0))
+    assert torch.equal(logits(policy), base)
+    assert not torch.allclose(adapted, base, atol=1e-3)
+    assert all(parameter.requires_grad for parameter in policy.trainable())
+
+
+def test_padding_does_not_change_a_row(policy: Policy) -> None:
+    """A left-padded row has the logits it has alone."""
+    with torch.no_grad():
+        alone = policy.logits(IDS[:1, 1:], MASK[:1, 1:], keep=2)
+    assert torch.allclose(logits(policy)[:1], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["missing", "extra", "shape"])
+def test_an_adapter_of_another_layout_is_refused(policy: Policy, damage: str) -> None:
+    """Nothing is loaded when a tensor is missing, too many, or of another shape."""
+    adapter = policy.adapter()
+    name = next(iter(adapter))
+    if damage == "missing":
+        del adapter[name]
+    elif damage == "extra":
+        adapter["more"] = adapter[name]
+    else:
+        adapter[name] = adapter[name][:1]
+    with pytest.raises(InvalidAdapter, match="layout"):
+        policy.load_adapter(adapter)
+
+
+def test_a_model_without_the_runs_layers_is_refused(
+    tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The message names a module that the run adapts and this model has not."""
+    with pytest.raises(InvalidSettings, match=r"no module 'model\.layers\.2"):
+        Policy.load(tiny_qwen3, card_of(tiny_deep_qwen3), run_settings, device="cpu")
+
+
+def test_a_model_with_other_shapes_is_refused(
+    tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The same modules of another width are not the run's."""
+    with pytest.raises(InvalidAdapter, match="mlp"):
+        Policy.load(tiny_deep_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    tiny_qwen3: Path,
+    card_of: CardOf,
+    run_settings: RunSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """device = 'cuda' is not quietly a CPU; 'auto' is."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidSettings, match="no GPU"):
+        Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cuda")
+    assert Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings).device.type == "cpu"
+
+
+def test_a_prompt_is_encoded_plainly_without_a_template(policy: Policy) -> None:
+    """One token for each character here."""
+    assert policy.encode("1+0") == [4, 13, 3]
+
+
+def test_the_chat_template_is_used_if_there_is_one_and_the_run_wants_it(policy: Policy) -> None:
+    """'auto' follows the tokenizer; 'none' never uses a template."""
+    policy._tokenizer._full.chat_template = "{{ messages[0]['content'] }}="
+    assert policy.encode("1+0") == [4, 13, 3, policy.encode("=")[0]]
+    policy.settings = policy.settings.model_copy(update={"chat_template": "none"})
+    assert policy.encode("1+0") == [4, 13, 3]
+
+
+def test_a_prompt_that_is_too_long_is_refused(policy: Policy) -> None:
+    """The message says how long it is and what the limit is."""
+    assert len(policy.encode("1" * 40)) == 40
+    with pytest.raises(InvalidProblems, match="41 tokens; this run takes at most 40"):
+        policy.encode("1" * 41)
+
+
+def test_texts_leave_out_special_tokens(policy: Policy) -> None:
+    """The verifier reads what the coordinator's tokenizer alone would give it."""
+    tokens = np.array([4, 13, 3, 1], dtype=np.int32)
+    assert policy.decode([Response(tokens, np.zeros(4, dtype=np.float32))]) == ["1+0"]

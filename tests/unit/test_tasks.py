@@ -1,0 +1,85 @@
+"""The demo's problems."""
+
+import json
+from collections import Counter
+from itertools import islice
+
+import pytest
+from reasoning_gym import get_score_answer_fn
+
+from pubswap_client.demo.tasks import TOPICS, demo_problems, half_of, problems, unique_problems
+
+TOPIC_NAMES = sorted(TOPICS)
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_verifier_accepts_own_answers_and_nothing_else(topic: str) -> None:
+    """Every record's own answer scores 1, and a wrong one less."""
+    score = get_score_answer_fn(topic)
+    for record in problems(topic, 50, 3):
+        assert score(record["answer"], record) == 1.0
+        assert score(record["answer"] + "1", record) < 1.0
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_records_are_plain_and_reproducible(topic: str) -> None:
+    """Records survive JSON unchanged, have unique ids and are a function of the arguments."""
+    records = problems(topic, 30, 7)
+    assert json.loads(json.dumps(records)) == records
+    assert problems(topic, 30, 7) == records
+    assert problems(topic, 20, 7) == records[:20]
+    assert len({record["id"] for record in records}) == 30
+    assert set(records[0]) == {"id", "prompt", "answer", "topic", "verifier", "metadata"}
+    assert {record["verifier"] for record in records} == {f"reasoning_gym:{topic}"}
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_neighbouring_seeds_share_no_items(topic: str) -> None:
+    """Seed s + 1 is not seed s moved by one item, as it is in reasoning-gym itself."""
+    first, second = problems(topic, 20, 1), problems(topic, 20, 2)
+    assert [r["prompt"] for r in first[1:]] != [r["prompt"] for r in second[:-1]]
+
+
+@pytest.mark.parametrize("topic", TOPIC_NAMES)
+def test_pretraining_and_demo_prompts_are_disjoint(topic: str) -> None:
+    """No prompt is in both halves, whatever the seeds, and both halves have problems."""
+    shown = {r["prompt"] for r in islice(unique_problems(topic, 5, "pretraining"), 200)}
+    asked = {r["prompt"] for r in islice(unique_problems(topic, 6, "demo"), 200)}
+    assert len(shown) == len(asked) == 200
+    assert not shown & asked
+    assert {half_of(prompt) for prompt in shown} == {"pretraining"}
+
+
+def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
+    """The demo's sets have the sizes asked and no prompt or id is in two of them."""
+    drawn = demo_problems(0, clients=4, private_size=60, public_size=40, test_size=64)
+    sets = [*drawn.private, drawn.public, drawn.test]
+    assert [len(part) for part in sets] == [60, 60, 60, 60, 40, 64]
+    everything = [record for part in sets for record in part]
+    for key in ("prompt", "id"):
+        assert len({record[key] for record in everything}) == len(everything)
+    assert {half_of(record["prompt"]) for record in everything} == {"demo"}
+
+
+def test_public_and_test_sets_are_balanced() -> None:
+    """The public and the test set hold every topic in equal parts."""
+    drawn = demo_problems(0, clients=2, private_size=8, public_size=40, test_size=64)
+    assert Counter(r["topic"] for r in drawn.public) == dict.fromkeys(TOPICS, 5)
+    assert Counter(r["topic"] for r in drawn.test) == dict.fromkeys(TOPICS, 8)
+
+
+def test_demo_is_a_function_of_its_seed() -> None:
+    """The same seed gives the same sets, and another seed gives others."""
+    assert demo_problems(1, 2, 16, 8, 8) == demo_problems(1, 2, 16, 8, 8)
+    assert demo_problems(1, 2, 16, 8, 8) != demo_problems(2, 2, 16, 8, 8)
+
+
+def test_bad_arguments_are_refused() -> None:
+    """Unknown topics and impossible sizes raise ValueError."""
+    for arguments in (("chess", 1, 0), ("gcd", 0, 0), ("gcd", 1, -1)):
+        with pytest.raises(ValueError):
+            problems(*arguments)
+    with pytest.raises(ValueError):
+        demo_problems(0, 4, 0, 8, 8)
+    with pytest.raises(ValueError, match="products"):
+        demo_problems(0, 4, 5000, 8, 8)
