@@ -83,14 +83,14 @@ LESSON = Mix(0.1, 0.0, 0.0)
 """What the first part of the training shows: right answers only, nearly always worked."""
 
 MIXES = {
-    "chain_sum": Mix(0.50, 0.75, 0.25),
-    "decimal_chain_sum": Mix(0.50, 0.70, 0.25),
-    "gcd": Mix(0.50, 0.70, 0.20),
-    "leg_counting": Mix(0.45, 0.75, 0.20),
-    "letter_counting": Mix(0.60, 0.75, 0.30),
-    "products": Mix(0.50, 0.75, 0.20),
-    "simple_equations": Mix(0.45, 0.75, 0.20),
-    "spell_backward": Mix(0.60, 0.85, 0.30),
+    "chain_sum": Mix(0.40, 0.65, 0.25),
+    "decimal_chain_sum": Mix(0.40, 0.60, 0.25),
+    "gcd": Mix(0.40, 0.60, 0.20),
+    "leg_counting": Mix(0.35, 0.65, 0.20),
+    "letter_counting": Mix(0.50, 0.65, 0.30),
+    "products": Mix(0.40, 0.65, 0.20),
+    "simple_equations": Mix(0.35, 0.65, 0.20),
+    "spell_backward": Mix(0.50, 0.75, 0.30),
 }
 
 

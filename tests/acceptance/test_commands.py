@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from federation import (
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import Processes, free_port
+from pubswap_protocol.messages import Role
+from pubswap_protocol.problems import write_problems
+from support.processes import (
     ONE_THREAD,
     RUN_FILE,
     Coordinator,
@@ -25,11 +27,6 @@ from federation import (
     sums,
     wait_finished,
 )
-
-from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes, free_port
-from pubswap_protocol.messages import Role
-from pubswap_protocol.problems import write_problems
 
 
 def pubswap(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -77,8 +74,8 @@ def test_help_lists_every_command_without_importing_torch() -> None:
 
 def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_path: Path) -> None:
     """create, invite, enroll, start, list, show, pause, resume, export and cancel all work."""
-    write_problems(tmp_path / "public.jsonl", sums("public", 12))
-    write_problems(tmp_path / "test.jsonl", sums("test", 12, 12))
+    write_problems(tmp_path / "public.jsonl", sums(1, 12))
+    write_problems(tmp_path / "test.jsonl", sums(2, 12))
     text = RUN_FILE.format(model=MODEL).replace('"acceptance"', '"typed"')
     (tmp_path / "run.toml").write_text(text.replace("clients = 2", "clients = 1"))
     options = operator(coordinator)
@@ -137,7 +134,7 @@ def test_a_coordinator_that_is_not_there_is_said_with_its_address(tmp_path: Path
 
 def test_starting_before_enrolling_says_how_to_enrol(tmp_path: Path) -> None:
     """A daemon without a membership names the command that makes one."""
-    write_problems(tmp_path / "private.jsonl", sums("p", 10))
+    write_problems(tmp_path / "private.jsonl", sums(5, 10))
     options = ["--state", str(tmp_path), "--data", str(tmp_path / "private.jsonl")]
     done = pubswap("client", "start", *options)
     assert done.returncode == 1
@@ -167,7 +164,7 @@ def test_another_base_model_is_refused_by_name(coordinator: Coordinator, tmp_pat
     shutil.copytree(MODEL, other)
     config = (other / "config.json").read_text()
     (other / "config.json").write_text(config + "\n")
-    write_problems(tmp_path / "private.jsonl", sums("p", 10))
+    write_problems(tmp_path / "private.jsonl", sums(5, 10))
     options = ["--state", str(state), "--data", str(tmp_path / "private.jsonl")]
     done = pubswap("client", "start", *options, "--model", str(other))
     assert done.returncode == 1
@@ -190,7 +187,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     run = create_run(coordinator, {"name": "stopping", "clients": 1, "rounds": 1})
     state = enroll(coordinator, run, "lone")
     evaluator = enroll(coordinator, run, "judge", Role.EVALUATOR)
-    write_problems(state / "private.jsonl", sums("lone", 10, 30))
+    write_problems(state / "private.jsonl", sums(3, 10))
     command = [sys.executable, "-m", "pubswap_protocol", "client", "start", "--state", str(state)]
     command += ["--data", str(state / "private.jsonl"), "--model", str(MODEL), "--threads", "1"]
     daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -208,7 +205,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     options = ["--state", str(evaluator), "--model", str(MODEL), "--threads", "1"]
     coordinator.processes.start("judge", ["evaluate", *options], ONE_THREAD)
     start(coordinator, run)
-    start_client(coordinator, state, 30)
+    start_client(coordinator, state, 3)
     view = wait_finished(coordinator, run)
     while not all(summary.evaluation for summary in view.rounds):
         assert time.monotonic() < deadline + 180
@@ -229,7 +226,7 @@ def test_a_daemon_waits_for_a_coordinator_that_is_not_there_yet(tmp_path: Path) 
         url = first.api.url
     with Processes(tmp_path / "logs2") as processes:
         late = Coordinator(processes, first.api, tmp_path)
-        start_client(late, state, 30)
+        start_client(late, state, 3)
         log = tmp_path / "logs2" / "early.log"
         deadline = time.monotonic() + 60
         while "Trying again" not in log.read_text():

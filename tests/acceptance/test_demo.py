@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
@@ -25,6 +26,7 @@ KEYS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_demo_leaves_summary_plot_and_a_loadable_adapter(tmp_path: Path) -> None:
     """The demo ends well and leaves everything that it promises."""
     out = tmp_path / "out"

@@ -1,15 +1,11 @@
 """Whole runs: real uvicorn, real daemons, the shipped model."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from federation import federated_adapter
-
 from pubswap_protocol.adapter import digest_of
+from support.processes import federated_adapter
 
 
 @pytest.mark.parametrize(

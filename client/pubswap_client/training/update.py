@@ -58,15 +58,13 @@ def update(
     """
     started = time.monotonic()
     targets = _targets(policy, batch, settings.grpo, rows)
+    with_entropy = settings.grpo.entropy_coefficient != 0
     epochs = []
     for number in range(settings.grpo.gradient_epochs):
         optimizer.zero_grad(set_to_none=True)
         losses = []
         for part in micro_batches(batch.rows, rows):
-            scores = score_rows(
-                *(policy, batch, part, settings.grpo.temperature),
-                entropy=settings.grpo.entropy_coefficient != 0,
-            )
+            scores = score_rows(policy, batch, part, settings.grpo.temperature, with_entropy)
             if number == 0:  # pi_old is this very pass, so rho = 1 and no other pass is needed
                 targets.old[part] = scores.logprobs.detach()
             losses.append(

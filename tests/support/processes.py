@@ -3,12 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pubswap_client.api import CoordinatorClient, wait_until_ready
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.membership import StoredMembership, save_membership
 from pubswap_client.operator.commands import operator_token
 from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
@@ -37,7 +39,7 @@ prompts_per_step = 4
 responses_per_prompt = 4
 learning_rate = 1e-3
 max_prompt_tokens = 64
-max_response_tokens = 24
+max_response_tokens = 32
 [lora]
 rank = 8
 alpha = 16
@@ -53,13 +55,10 @@ class Coordinator:
     folder: Path
 
 
-def sums(name: str, count: int, offset: int = 0) -> list[Problem]:
-    """Small additions with distinct prompts."""
-    pairs = [(n % 9 + 1, n // 9 + 1) for n in range(offset, offset + count)]
-    return [
-        Problem(id=f"{name}-{a}-{b}", prompt=f"{a} + {b} = ?", answer=str(a + b), topic="sums")
-        for a, b in pairs
-    ]
+def sums(seed: int, count: int) -> list[Problem]:
+    """Sums as the small model knows them; it gets some right, so that there is an advantage."""
+    records = islice(unique_problems("chain_sum", seed, "demo"), count)
+    return [Problem(**record) for record in records]
 
 
 def serve(processes: Processes, folder: Path) -> Coordinator:
@@ -74,10 +73,10 @@ def serve(processes: Processes, folder: Path) -> Coordinator:
 
 
 def create_run(coordinator: Coordinator, overrides: Mapping[str, Any]) -> RunView:
-    """Create and open a run on the small model with additions as problems."""
+    """Create and open a run on the small model with sums as problems."""
     folder = coordinator.folder
-    write_problems(folder / "public.jsonl", sums("public", 12))
-    write_problems(folder / "test.jsonl", sums("test", 12, 12))
+    write_problems(folder / "public.jsonl", sums(1, 12))
+    write_problems(folder / "test.jsonl", sums(2, 12))
     path = folder / "run.toml"
     path.write_text(RUN_FILE.format(model=MODEL))
     return create_and_open(coordinator.api, prepare(load_run_file(path, overrides), folder))
@@ -93,10 +92,10 @@ def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.
     return state
 
 
-def start_client(coordinator: Coordinator, state: Path, offset: int) -> None:
+def start_client(coordinator: Coordinator, state: Path, seed: int) -> None:
     """Start an organisation's daemon on private problems of its own."""
     data = state / "private.jsonl"
-    write_problems(data, sums(state.name, 10, offset))
+    write_problems(data, sums(seed, 10))
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
     coordinator.processes.start(state.name, ["client", "start", *options], ONE_THREAD)
 
@@ -129,7 +128,7 @@ def federated_adapter(
             run = create_run(coordinator, overrides)
             states = {name: enroll(coordinator, run, name) for name in order}
             for name, state in states.items():
-                start_client(coordinator, state, offset=30 if name == "alpha" else 50)
+                start_client(coordinator, state, seed=3 if name == "alpha" else 4)
             start(coordinator, run)
             view = wait_finished(coordinator, run)
             return view, coordinator.api.global_adapter(run.id, "final")

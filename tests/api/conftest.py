@@ -1,0 +1,21 @@
+"""One coordinator for all tests of the routes; each test makes its own runs."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.coordinator import Server, serving, settings_for
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real uvicorn in a thread, on a socket of its own."""
+    with serving(settings_for(tmp_path_factory.mktemp("coordinator"))) as server:
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Iterator[Server]:
+    """The shared coordinator; the clients that a test makes are closed after it."""
+    with shared_server.closing:
+        yield shared_server

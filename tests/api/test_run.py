@@ -1,0 +1,273 @@
+"""A run's life over HTTP, with fake members whose adapters are random."""
+
+import time
+
+import numpy as np
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import decode_adapter, digest_of, initial_adapter
+from pubswap_protocol.errors import (
+    IdempotencyMismatch,
+    NotFound,
+    RoundClosed,
+    WrongState,
+)
+from pubswap_protocol.messages import (
+    Evaluation,
+    Progress,
+    RunState,
+    SubmitUpdate,
+    TaskKind,
+    UpdateMetrics,
+)
+from pubswap_protocol.responses import ResponseRules, decode_responses
+from support.coordinator import Server, begun, create
+
+
+def evaluation(score: float) -> Evaluation:
+    """An evaluation with this pass@1."""
+    return Evaluation(pass_at_1=score, by_topic={"say": score}, problems=5, seconds=0.1)
+
+
+def test_a_run_goes_from_created_to_finished(server: Server) -> None:
+    """Two rounds of two members end in the mean of their adapters, evaluated and exported."""
+    fed = begun(server, method="fedavg")
+    layout = fed.run.model.layout
+    start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    for name, tensor in initial_adapter(layout, 0).items():
+        assert np.array_equal(start[name], tensor)
+    for round_ in (1, 2):
+        task = fed.members["a"].task(fed.run.id, 5)
+        assert (task.kind, task.round) == (TaskKind.TRAIN, round_)
+        assert task.adapter == digest_of(fed.members["a"].blob(fed.run.id, task.adapter or ""))
+        mine, theirs = fed.adapter(round_), fed.adapter(10 + round_)
+        assert fed.submit("a", round_, mine) == "accepted"
+        assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
+        assert fed.submit("b", round_, theirs) == "accepted"
+        view = fed.wait_for(round_)
+        mean = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, str(round_)))
+        for name in layout.tensors:
+            expected = (mine[name].astype(np.float64) + theirs[name]) / 2
+            assert np.allclose(mean[name], expected, atol=1e-7)
+        distance = sum(((mine[n] - theirs[n]).astype(np.float64) ** 2).sum() for n in mine) ** 0.5
+        drift = view.rounds[round_].drift
+        assert drift is not None
+        assert drift.pairwise == pytest.approx(distance, rel=1e-5)
+        assert drift.from_mean == pytest.approx(distance / 2, rel=1e-5)
+    assert fed.view().state is RunState.FINISHED
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.FINISHED
+
+    judge = fed.members["judge"]
+    for round_, score in ((0, 0.2), (1, 0.6), (2, 0.4)):
+        task = judge.task(fed.run.id, 0)
+        assert (task.kind, task.round) == (TaskKind.EVALUATE, round_)
+        judge.submit_evaluation(fed.run.id, round_, evaluation(score))
+    assert judge.task(fed.run.id, 0).kind is TaskKind.FINISHED
+    best = fed.operator.global_adapter(fed.run.id, "best")
+    assert best == fed.operator.global_adapter(fed.run.id, "1")
+    assert fed.operator.global_adapter(fed.run.id, "final") != best
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert kinds.count("update") == 4
+    assert kinds[0] == "created"
+    assert "aggregated" in kinds
+
+
+def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -> None:
+    """A member with three times the examples weighs three times as much."""
+    fed = begun(server, method="fedavg", rounds=1, aggregation={"weights": "examples"})
+    mine, theirs = fed.adapter(1), fed.adapter(2)
+    fed.submit("a", 1, mine, examples=30)
+    fed.submit("b", 1, theirs, examples=10)
+    fed.wait_for(1)
+    mean = decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "final"))
+    for name, tensor in mean.items():
+        assert np.allclose(tensor, 0.75 * mine[name] + 0.25 * theirs[name], atol=1e-6)
+
+
+def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> None:
+    """A client with no right response gets half a group of them; its peer keeps its own."""
+    fed = begun(server)
+    bodies = {"a": fed.responses("a", 1, 1, [0, 3]), "b": fed.responses("b", 1, 1, [4, 2])}
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
+    assert fed.view().state is RunState.EXCHANGING
+    fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
+    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    rules = ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+    groups = decode_responses(fed.members["a"].exchanged(fed.run.id, 1, 1), rules)
+    assert [sum(r.donated for r in group) for group in groups] == [2, 0]
+    theirs = decode_responses(bodies["b"], rules)
+    for response in groups[0]:
+        own = not response.donated
+        pool = decode_responses(bodies["a"], rules)[0] if own else theirs[0]
+        assert any(np.array_equal(response.tokens, other.tokens) for other in pool)
+    again = fed.members["a"].exchanged(fed.run.id, 1, 1)
+    assert again == fed.members["a"].exchanged(fed.run.id, 1, 1)
+    kept = decode_responses(fed.members["b"].exchanged(fed.run.id, 1, 1), rules)
+    assert not any(r.donated for group in kept for r in group)
+    view = fed.view()
+    assert view.state is RunState.TRAINING
+    (swap,) = view.rounds[1].swaps
+    assert (swap.clients, swap.replaced) == (2, 2)
+    assert swap.replaced_share == {"a": 0.25, "b": 0.0}
+    assert swap.correct_share == {"a": 0.375, "b": 0.75}
+    traffic = view.rounds[1].traffic
+    assert traffic.responses_up == len(bodies["a"]) + len(bodies["b"])
+    assert traffic.responses_down > 0
+
+
+def test_random_gives_every_client_the_same_responses(server: Server) -> None:
+    """Under `random` both train on the same K of the pool, each seeing which are its peer's."""
+    fed = begun(server, swap={"strategy": "random"})
+    for name, right in (("a", [1, 1]), ("b", [2, 3])):
+        fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, right))
+    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    rules = ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+    groups = {
+        name: decode_responses(fed.members[name].exchanged(fed.run.id, 1, 1), rules)
+        for name in ("a", "b")
+    }
+    for mine, theirs in zip(groups["a"], groups["b"], strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert np.array_equal(one.tokens, other.tokens)
+            assert one.donated != other.donated
+
+
+def test_a_submission_sent_again_gets_the_same_receipt_and_another_is_refused(
+    server: Server,
+) -> None:
+    """Retries are harmless for updates and for responses; a change of mind is not accepted."""
+    fed = begun(server)
+    body = fed.responses("a", 1, 1, [1, 1])
+    api = fed.members["a"]
+    first = api.submit_responses(fed.run.id, 1, 1, body)
+    assert api.submit_responses(fed.run.id, 1, 1, body) == first
+    with pytest.raises(IdempotencyMismatch):
+        api.submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [2, 1]))
+    assert fed.submit("a", 1, fed.adapter(1)) == fed.submit("a", 1, fed.adapter(1)) == "accepted"
+    with pytest.raises(IdempotencyMismatch):
+        fed.submit("a", 1, fed.adapter(2))
+
+
+def test_a_round_closes_with_a_quorum_after_its_deadline_and_a_late_update_is_unused(
+    server: Server,
+) -> None:
+    """A straggler does not stop the run, and hears that it was late."""
+    rules = {"quorum": 1, "deadline_seconds": 0.3}
+    fed = begun(server, method="fedavg", aggregation=rules)
+    mine = fed.adapter(1)
+    fed.submit("a", 1, mine)
+    view = fed.wait_for(1)
+    assert view.rounds[1].updates == 1
+    mean = decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "1"))
+    assert all(np.array_equal(mean[name], mine[name]) for name in mine)
+    assert fed.submit("b", 1, fed.adapter(2)) == "late, unused"
+    assert fed.view().rounds[1].updates == 1
+
+
+def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its_own(
+    server: Server,
+) -> None:
+    """The one in time gets its own back; the late one is told so."""
+    fed = begun(server, swap={"deadline_seconds": 0.3})
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, fed.responses("a", 1, 1, [0, 0]))
+    assert fed.members["a"].exchanged(fed.run.id, 1, 1)
+    late = fed.members["b"].submit_responses(fed.run.id, 1, 1, fed.responses("b", 1, 1, [4, 4]))
+    assert late.status == "late, unused"
+    with pytest.raises(RoundClosed, match="train on your own"):
+        fed.members["b"].exchanged(fed.run.id, 1, 1)
+
+
+def test_a_revoked_member_is_no_longer_waited_for(server: Server) -> None:
+    """Revoking the straggler closes the round at once."""
+    fed = begun(server, method="fedavg", rounds=1)
+    fed.submit("a", 1, fed.adapter(1))
+    fed.operator.revoke(fed.run.id, "b")
+    assert fed.wait_for(1).state is RunState.FINISHED
+    with pytest.raises(NotFound):
+        fed.operator.revoke(fed.run.id, "nobody")
+
+
+def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> None:
+    """Updates may come in during a pause, and the round closes after it."""
+    fed = begun(server, method="fedavg", rounds=1)
+    fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
+    for name in ("a", "b"):
+        fed.submit(name, 1, fed.adapter(1))
+    time.sleep(0.2)
+    assert fed.view().state is RunState.TRAINING
+    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
+    assert fed.wait_for(1).state is RunState.FINISHED
+
+
+def test_a_cancelled_run_ends_for_everybody(server: Server) -> None:
+    """Members hear that it is over, and it cannot go on."""
+    fed = begun(server)
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.FINISHED
+    assert fed.members["judge"].task(fed.run.id, 0).kind is TaskKind.FINISHED
+    with pytest.raises(WrongState):
+        fed.operator.move_run(fed.run.id, paths.RUN_START)
+
+
+def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
+    """A waiting client hears of its task without asking again."""
+    fed = create(server, clients=1)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    api = fed.enroll("a")
+    import threading
+
+    threading.Timer(0.3, fed.start).start()
+    started = time.monotonic()
+    assert api.task(fed.run.id, 5).kind is TaskKind.TRAIN
+    assert 0.2 < time.monotonic() - started < 3
+
+
+def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) -> None:
+    """Heartbeats carry numbers, and members do not see each other."""
+    fed = begun(server)
+    fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=2, steps=2, reward=0.5))
+    member = next(m for m in fed.operator.members(fed.run.id).members if m.name == "a")
+    assert member.progress is not None
+    assert member.progress.reward == 0.5
+    assert member.last_seen is not None
+    assert fed.members["a"].run(fed.run.id).members == []
+
+
+def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server: Server) -> None:
+    """The evaluator may retry, but not change what it said."""
+    fed = begun(server)
+    judge = fed.members["judge"]
+    judge.submit_evaluation(fed.run.id, 0, evaluation(0.5))
+    judge.submit_evaluation(fed.run.id, 0, evaluation(0.5))
+    with pytest.raises(IdempotencyMismatch):
+        judge.submit_evaluation(fed.run.id, 0, evaluation(0.6))
+    with pytest.raises(NotFound):
+        judge.submit_evaluation(fed.run.id, 1, evaluation(0.6))
+
+
+def test_a_rotated_token_replaces_the_old_one(server: Server) -> None:
+    """The new token works, the old one no longer."""
+    fed = begun(server)
+    renewed = fed.members["a"].rotate()
+    assert server.client(renewed.token).task(fed.run.id, 0).kind is TaskKind.TRAIN
+    with server.http(fed.tokens["a"]) as http:
+        assert http.get(paths.TASK.format(run=fed.run.id)).status_code == 401
+
+
+def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> None:
+    """Nobody hands in round 2 in round 1."""
+    fed = begun(server)
+    digest = fed.submit("a", 1, fed.adapter(1)) and fed.members["a"].put_blob(
+        fed.run.id, b"".join(_encoded(fed))
+    )
+    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+    with pytest.raises(RoundClosed, match="round 1"):
+        fed.members["a"].submit_update(fed.run.id, 2, update)
+
+
+def _encoded(fed: "object") -> list[bytes]:
+    from pubswap_protocol.adapter import encode_adapter
+
+    return [encode_adapter(fed.run.model.layout, fed.adapter(5))]  # type: ignore[attr-defined]

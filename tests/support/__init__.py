@@ -1,0 +1,1 @@
+"""Real processes and servers that tests share."""
