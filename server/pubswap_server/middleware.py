@@ -69,19 +69,20 @@ class Guarded:
         self.max_json_bytes = max_json_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers, and count a JSON body while it is read."""
+        """Check the headers, and the length of a JSON body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         try:
             self._check(headers)
+            if headers.get("content-type", "").startswith("application/json"):
+                receive = _replay(await self._whole(receive))
         except PubSwapError as error:
             problem = error.problem(scope.get("state", {}).get("request_id"))
             await problem_response(problem)(scope, receive, send)
             return
-        is_json = headers.get("content-type", "").startswith("application/json")
-        await self.app(scope, self._counted(receive) if is_json else receive, send)
+        await self.app(scope, receive, send)
 
     def _check(self, headers: Headers) -> None:
         spoken = headers.get(PROTOCOL_HEADER)
@@ -93,15 +94,22 @@ class Guarded:
         if headers.get("content-encoding", "identity") != "identity":
             raise Invalid("Send the body as it is, without Content-Encoding.")
 
-    def _counted(self, receive: Receive) -> Receive:
-        size = 0
-
-        async def counted() -> Message:
-            nonlocal size
+    async def _whole(self, receive: Receive) -> bytes:
+        """A JSON body, read here because its parser would keep it whole in any case."""
+        body, more = b"", True
+        while more:
             message = await receive()
-            size += len(message.get("body", b""))
-            if size > self.max_json_bytes:
+            body += message.get("body", b"")
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            if len(body) > self.max_json_bytes:
                 raise TooLarge(f"A JSON body has at most {self.max_json_bytes} bytes.")
-            return message
+        return body
 
-        return counted
+
+def _replay(body: bytes) -> Receive:
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replayed() -> Message:
+        return next(messages, {"type": "http.disconnect"})
+
+    return replayed

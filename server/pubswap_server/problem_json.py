@@ -58,7 +58,8 @@ async def _validation(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, Invalid)
-    problem = kind(str(error.detail)).problem(_request_id(request))
+    asked = f"{request.method} {request.url.path}"
+    problem = kind(f"{asked}: {error.detail}; see /openapi.json.").problem(_request_id(request))
     return problem_response(problem.model_copy(update={"status": error.status_code}))
 
 

@@ -1,0 +1,73 @@
+"""The interface itself: downloads, health, metrics, and the OpenAPI document."""
+
+import json
+from pathlib import Path
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import digest_of
+from support.coordinator import Server, begun
+
+SNAPSHOT = Path(__file__).parent / "openapi.json"
+
+
+def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> None:
+    """A part is a part, 304 costs no body, and an impossible range is 416."""
+    fed = begun(server)
+    digest = fed.members["a"].task(fed.run.id, 0).adapter or ""
+    path = paths.BLOB.format(run=fed.run.id, digest=digest)
+    with server.http(fed.tokens["a"]) as http:
+        whole = http.get(path)
+        assert digest_of(whole.content) == digest
+        assert whole.headers["ETag"] == f'"{digest}"'
+        part = http.get(path, headers={"Range": "bytes=10-19"})
+        assert (part.status_code, part.content) == (206, whole.content[10:20])
+        rest = http.get(path, headers={"Range": f"bytes={len(whole.content) - 5}-"})
+        assert rest.content == whole.content[-5:]
+        same = http.get(path, headers={"If-None-Match": f'"{digest}"'})
+        assert (same.status_code, same.content) == (304, b"")
+        assert http.get(path, headers={"Range": "bytes=999999999-"}).status_code == 416
+        assert http.head(path).headers["X-Size"] == str(len(whole.content))
+
+
+def test_health_readiness_and_metrics_are_public(server: Server) -> None:
+    """A probe needs no token, and metrics are labelled by route templates."""
+    begun(server)
+    with server.http(None) as http:
+        assert http.get(paths.HEALTH).json() == {"status": "ok"}
+        assert http.get(paths.READY).json() == {"status": "ready"}
+        assert http.get(paths.VERSION).json()["protocol"] == paths.PROTOCOL_VERSION
+        http.get("/v1/runs/never-seen-before")
+        text = http.get(paths.METRICS).text
+    assert 'route="/v1/runs/{run}"' in text
+    assert "never-seen-before" not in text
+    assert 'pubswap_runs{state="training"}' in text
+
+
+def test_a_request_id_is_given_back_or_made(server: Server) -> None:
+    """A sensible id is kept, any other replaced."""
+    with server.http(None) as http:
+        given = http.get(paths.HEALTH, headers={paths.REQUEST_ID_HEADER: "abc-1"})
+        made = http.get(paths.HEALTH, headers={paths.REQUEST_ID_HEADER: "a b\t{}"})
+    assert given.headers[paths.REQUEST_ID_HEADER] == "abc-1"
+    assert len(made.headers[paths.REQUEST_ID_HEADER]) == 32
+
+
+def test_the_openapi_document_is_the_one_agreed_on(server: Server) -> None:
+    """A change of the interface is a change of this snapshot.
+
+    After a change that is meant: delete tests/api/openapi.json, run this test, commit the file.
+    """
+    document = server.app.openapi()
+    if not SNAPSHOT.exists():
+        SNAPSHOT.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    assert json.loads(SNAPSHOT.read_text()) == json.loads(json.dumps(document))
+
+
+def test_every_operation_is_named_and_described(server: Server) -> None:
+    """Names are unique, and each operation says what it is for."""
+    operations = [
+        operation for path in server.app.openapi()["paths"].values() for operation in path.values()
+    ]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names) >= 25
+    assert all(operation["summary"] and operation["description"] for operation in operations)
