@@ -68,7 +68,7 @@ async def show_run(run: str, principal: PrincipalDep, services: ServicesDep) -> 
     operation_id="put_tokenizer",
     status_code=201,
     summary="Send the base model's tokenizer.json",
-    openapi_extra=binary_body("application/json", "The file as it is."),
+    openapi_extra=binary_body("application/octet-stream", "The file as it is."),
 )
 async def put_tokenizer(
     run: str,
