@@ -1,0 +1,117 @@
+"""A base model's identity, and the adapter layout from its headers."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
+from pubswap_protocol.model import model_card, target_modules
+from pubswap_protocol.settings import LoraSettings
+
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "eos_token_id": 1,
+}
+LORA = LoraSettings(rank=3, alpha=6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=8)),
+        lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
+        lambda: LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=False)),
+    ],
+    ids=["qwen3", "qwen2", "llama"],
+)
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_the_layout_is_peft_s_own(tmp_path: Path, make: Callable[[], PreTrainedModel]) -> None:
+    """Names and shapes are those of a real PEFT adapter on all linear layers."""
+    torch.manual_seed(0)
+    model = make()
+    model.save_pretrained(tmp_path)
+    shutil.copy(MODEL / "tokenizer.json", tmp_path)
+    card = model_card(tmp_path, LORA, "tiny", None)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    adapted = get_peft_model(model, LoraConfig(r=3, lora_alpha=6, target_modules="all-linear"))
+    state = get_peft_model_state_dict(adapted)
+    assert {name: tuple(t.shape) for name, t in state.items()} == card.layout.tensors
+    assert card.parameters == parameters
+    assert card.vocabulary == 32
+    assert card.eos_token_ids == (1,)
+    assert len(target_modules(card.layout)) == 2 * 7
+
+
+def test_target_modules_may_be_named() -> None:
+    """Only the named layers are adapted, and a name that matches none is refused."""
+    lora = LoraSettings(target_modules=("q_proj", "v_proj"))
+    layout = model_card(MODEL, lora, "m", None).layout
+    assert all(".q_proj." in name or ".v_proj." in name for name in layout.tensors)
+    with pytest.raises(InvalidSettings, match="matches no layer"):
+        model_card(MODEL, LoraSettings(target_modules=("nothing",)), "m", None)
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("config.json", "config"),
+        ("tokenizer.json", "tokenizer"),
+        ("model.safetensors", "weights"),
+    ],
+)
+def test_models_differ_when_a_file_does(tmp_path: Path, file: str, part: str) -> None:
+    """The message names the part, and what to do."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    card = model_card(MODEL, LORA, "m", "main")
+    card.check_same(model_card(folder, LORA, "copy", None))
+    data = bytearray((folder / file).read_bytes())
+    data[-1:] = b"\n}" if file.endswith("json") and data[-1:] == b"}" else bytes([data[-1] ^ 1])
+    if file.endswith("json"):
+        data = bytearray(json.dumps(json.loads((folder / file).read_bytes()), indent=7).encode())
+    (folder / file).write_bytes(bytes(data))
+    with pytest.raises(BaseModelMismatch, match=f"in: {part}. The run uses m at revision main"):
+        card.check_same(model_card(folder, LORA, "copy", None))
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path, file: str) -> None:
+    """The missing file is named."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / file).unlink()
+    with pytest.raises(InvalidSettings, match=r"\.safetensors|not a Hugging Face model folder"):
+        model_card(folder, LORA, "m", None)
+
+
+def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) -> None:
+    """As a list or a number; none at all is refused."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [4, 5]}')
+    assert model_card(folder, LORA, "m", None).eos_token_ids == (4, 5)
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    with pytest.raises(InvalidSettings, match="names no eos_token_id"):
+        model_card(folder, LORA, "m", None)

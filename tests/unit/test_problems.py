@@ -1,0 +1,45 @@
+"""Problem files."""
+
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem, read_problems, write_problems
+
+
+def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Defaults are left out and come back; metadata and Unicode survive."""
+    problems = [
+        Problem(id="1", prompt="2 + 2 =", answer="4"),
+        Problem(id="2", prompt="π?", answer="3", topic="π", verifier="exact", metadata={"a": [1]}),
+    ]
+    write_problems(tmp_path / "p.jsonl", problems)
+    assert read_problems(tmp_path / "p.jsonl") == problems
+    assert "metadata" not in (tmp_path / "p.jsonl").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "holds no problem"),
+        (b"{", "line 1"),
+        (b'{"id": "1", "prompt": "x", "answer": "y"}\n\n', "line 2: the line is empty"),
+        (b'{"id": "1", "answer": "y"}', "line 1: prompt"),
+        (b'{"id": "1", "prompt": "", "answer": "y"}', "line 1: prompt"),
+        (b'{"id": "1", "prompt": "x", "answer": "y", "z": 1}', "line 1: z"),
+        (b'{"id": "1", "prompt": "x", "answer": "y"}\n' * 2, "line 2: id '1' occurs twice"),
+        (b"\xff\xff", "cannot be read"),
+    ],
+)
+def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, message: str) -> None:
+    """The file, the line and the field are named."""
+    (tmp_path / "p.jsonl").write_bytes(data)
+    with pytest.raises(InvalidProblems, match=message):
+        read_problems(tmp_path / "p.jsonl")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A typo in a path is said back."""
+    with pytest.raises(InvalidProblems, match=r"nowhere.jsonl cannot be read"):
+        read_problems(tmp_path / "nowhere.jsonl")

@@ -1,0 +1,79 @@
+"""Which steps are public, and which prompts each step takes."""
+
+from collections import Counter
+
+import pytest
+
+from pubswap_protocol.draws import rng_for, seed_for
+from pubswap_protocol.schedule import (
+    private_batch,
+    private_steps_per_round,
+    public_batch,
+    public_step,
+    public_steps_per_round,
+    take,
+)
+from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
+
+
+def settings(period: int = 2, steps: int = 10, **fields: object) -> RunSettings:
+    """A run with this swap period and tau."""
+    swap = SwapSettings(period=period)
+    return RunSettings(local_steps=steps, swap=swap, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("period", "public"),
+    [(1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), (2, [2, 4, 6, 8, 10]), (4, [4, 8]), (8, [8])],
+)
+def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) -> None:
+    """Step s of 1..tau is public when s mod period = 0; public steps count from 1."""
+    run = settings(period)
+    found = {s: public_step(run, s) for s in range(1, 11)}
+    assert [s for s, k in found.items() if k is not None] == public
+    assert [k for k in found.values() if k is not None] == list(range(1, len(public) + 1))
+    assert public_steps_per_round(run) == len(public)
+    assert private_steps_per_round(run) == 10 - len(public)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_the_baselines_have_no_public_step(method: str) -> None:
+    """Every step is private."""
+    run = settings(method=method)
+    assert all(public_step(run, s) is None for s in range(1, 11))
+    assert (public_steps_per_round(run), private_steps_per_round(run)) == (0, 10)
+
+
+@pytest.mark.parametrize(("size", "count"), [(10, 3), (7, 7), (5, 8), (64, 8), (1, 1)])
+def test_an_epoch_takes_each_problem_once(size: int, count: int) -> None:
+    """Consecutive batches walk the set without replacement, epoch after epoch."""
+    walked = [i for position in range(3 * size) for i in take(size, count, position, "key")]
+    epochs = [walked[start : start + size] for start in range(0, len(walked), size)]
+    assert all(Counter(epoch) == Counter(range(size)) for epoch in epochs)
+    if size >= 10:
+        assert epochs[0] != epochs[1]
+
+
+def test_private_batches_go_on_from_round_to_round() -> None:
+    """Over two rounds no private problem comes twice before all have come."""
+    run = settings(grpo=GrpoSettings(prompts_per_step=4))
+    steps = [s for s in range(1, 11) if public_step(run, s) is None]
+    seen = [i for r in (1, 2) for s in steps for i in private_batch(run, "a", 40, r, s)]
+    assert sorted(seen) == list(range(40))
+    assert private_batch(run, "a", 40, 1, 1) != private_batch(run, "b", 40, 1, 1)
+
+
+def test_public_batches_are_the_same_for_everyone_and_go_on_too() -> None:
+    """They depend on seed, round and public step alone."""
+    run = settings(grpo=GrpoSettings(prompts_per_step=4))
+    seen = [i for r in (1, 2) for k in range(1, 6) for i in public_batch(run, 40, r, k)]
+    assert sorted(seen) == list(range(40))
+    other = settings(grpo=GrpoSettings(prompts_per_step=4), seed=1)
+    assert public_batch(run, 40, 1, 1) != public_batch(other, 40, 1, 1)
+
+
+def test_draws_are_functions_of_their_key() -> None:
+    """The same key gives the same numbers, and keys do not run into each other."""
+    assert seed_for("a", "bc") != seed_for("ab", "c")
+    assert seed_for(1, 2) != seed_for("1", "2") != seed_for(12)
+    assert rng_for("x").integers(1 << 30) == rng_for("x").integers(1 << 30)

@@ -1,0 +1,62 @@
+"""A run's settings: the paper's defaults, and what is refused."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pubswap_protocol.settings import RunSettings
+
+
+def test_defaults_are_the_paper_s() -> None:
+    """The values of the paper's appendix, where the run file is silent."""
+    run = RunSettings()
+    grpo = run.grpo
+    assert (run.clients, run.method, run.swap.strategy, run.swap.period) == (
+        4,
+        "pubswap",
+        "keep",
+        2,
+    )
+    assert (grpo.prompts_per_step, grpo.responses_per_prompt, grpo.gradient_epochs) == (8, 8, 2)
+    assert (run.lora.rank, run.lora.alpha, run.lora.target_modules) == (32, 64, "all-linear")
+    assert (grpo.learning_rate, grpo.weight_decay, grpo.max_grad_norm) == (1e-5, 0.01, 1.0)
+    assert (grpo.clip_low, grpo.clip_high, grpo.kl_beta) == (0.2, 0.25, 1e-4)
+    assert (grpo.temperature, run.evaluation.temperature, run.evaluation.batch_size) == (
+        0.7,
+        0.7,
+        512,
+    )
+    assert (grpo.max_prompt_tokens, grpo.max_response_tokens) == (1024, 2048)
+    assert (grpo.entropy_coefficient, grpo.dual_clip, grpo.donor_ratio) == (0.0, None, "local")
+    assert (grpo.loss_aggregation, grpo.optimizer_state) == ("sequence_mean", "reset")
+    assert (run.aggregation.rule, run.aggregation.weights) == ("fedit", "uniform")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"grpo": {"responses_per_prompt": 7}}, "must be even"),
+        ({"swap": {"period": 50}}, "no step would be public"),
+        ({"swap": {"quorum": 5}}, "quorum is larger"),
+        ({"aggregation": {"quorum": 5}}, "quorum is larger"),
+        ({"grpo": {"temperature": 0}}, "grpo.temperature"),
+        ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),
+        ({"rounds": 0}, "rounds"),
+        ({"tau": 3}, "tau"),
+        ({"lora": {"rank": 0}}, "lora.rank"),
+        ({"method": "fedsgd"}, "method"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_key(values: dict[str, Any], message: str) -> None:
+    """An unknown key, a value out of range, an impossible combination."""
+    with pytest.raises(ValidationError) as caught:
+        RunSettings.model_validate(values)
+    first = caught.value.errors()[0]
+    assert message in ".".join(map(str, first["loc"])) + " " + first["msg"]
+
+
+@pytest.mark.parametrize("values", [{"method": "fedavg"}, {"swap": {"strategy": "random"}}])
+def test_an_odd_k_is_fine_without_keep(values: dict[str, Any]) -> None:
+    """Only `keep` needs halves."""
+    RunSettings.model_validate({**values, "grpo": {"responses_per_prompt": 7}})

@@ -1,0 +1,92 @@
+"""What each verifier takes for right and wrong."""
+
+import pytest
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import check_verifier, extract_answer, score, verifier_version
+from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
+
+
+def problem(answer: str, **fields: object) -> Problem:
+    """A problem with this answer."""
+    return Problem(id="1", prompt="?", answer=answer, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer> 4 </answer> Answer: 5", "4"),
+        ("<answer>1</answer><answer>2</answer>", "2"),
+        ("Answer: 3\nanswer: 4 \nthe end", "4"),
+        ("The answer is: 7", "7"),
+        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+        (r"\boxed{1} or \boxed{2", r"\boxed{1} or \boxed{2"),
+        ("one\ntwo\n\n", "two"),
+        ("", ""),
+    ],
+)
+def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None:
+    """Tags go before a line, a line before a box, a box before the last line."""
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "answer", "right"),
+    [
+        ("math", r"Thus \boxed{\frac{1}{2}}", "1/2", True),
+        ("math", "Answer: 42", "42", True),
+        ("math", "0.5", r"\frac{1}{2}", True),
+        ("math", "The answer is $x^2+1$", "x^2+1", True),
+        ("math", "The answer is $1+x^2$", "$x^2+1$", True),
+        ("math", "Answer: 41", "42", False),
+        ("math", "", "42", False),
+        ("math", r"\frac{", "42", False),
+        ("math", "no number", "42", False),
+        ("choice", "Answer: C", "C", True),
+        ("choice", "(C)", "C", True),
+        ("choice", "The answer is C.", "C", True),
+        ("choice", "The answer is: (C)", "C", True),
+        ("choice", r"\boxed{C}", "C", True),
+        ("choice", "C) aspirin", "C", True),
+        ("choice", "Answer: c", "C", True),
+        ("choice", "Answer: C. Beta blockers", "C", True),
+        ("choice", "Answer: B", "C", False),
+        ("choice", "A or C", "C", False),
+        ("choice", "(A) or (C)", "C", False),
+        ("choice", "I do not know", "C", False),
+        ("choice", "", "C", False),
+        ("exact", "Answer:  forty  two ", "forty two", True),
+        ("exact", "\uff14\uff12", "42", True),
+        ("exact", "Forty two", "forty two", False),
+        ("exact", "x" * (MAX_RESPONSE_CHARACTERS + 1), "x", False),
+        ("reasoning_gym:chain_sum", "Steps: 1+1=2. Answer: 2", "2", True),
+        ("reasoning_gym:chain_sum", "Answer: 3", "2", False),
+        ("reasoning_gym:chain_sum", "Answer: 2 apples", "2", False),
+    ],
+)
+def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
+    """1.0 or 0.0, and nothing between."""
+    assert score(name, response, problem(answer)) == float(right)
+
+
+@pytest.mark.parametrize("name", ["oracle", "", "reasoning_gym:", "Math"])
+def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
+    """The message names those that exist."""
+    with pytest.raises(InvalidSettings, match="choice, exact, math, reasoning_gym"):
+        check_verifier(name)
+    with pytest.raises(InvalidSettings):
+        score(name, "x", problem("x"))
+
+
+def test_an_unknown_reasoning_gym_task_is_refused() -> None:
+    """The task is named."""
+    with pytest.raises(InvalidSettings, match="no task 'telepathy'"):
+        score("reasoning_gym:telepathy", "x", problem("x"))
+
+
+def test_versions_name_the_rule_and_the_library() -> None:
+    """A member with another math-verify would give other rewards."""
+    assert verifier_version("exact") == "exact@1"
+    assert verifier_version("math").startswith("math@1+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@1+0.")
