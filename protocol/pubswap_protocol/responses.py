@@ -82,9 +82,10 @@ def decode_responses(data: bytes, rules: ResponseRules) -> list[list[Response]]:
     positive or not finite.
     """
     arrays = _arrays(data)
-    if tuple(arrays["prompts"].tolist()) != rules.prompts:
+    prompts = arrays["prompts"]
+    if prompts.ndim != 1 or tuple(prompts.tolist()) != rules.prompts:
         raise InvalidResponses(
-            f"The responses are for prompts {arrays['prompts'].tolist()}, but this public step "
+            f"The responses are for prompts {prompts.tolist()}, but this public step "
             f"asks for {list(rules.prompts)}, in this order."
         )
     shape = (len(rules.prompts), rules.responses_per_prompt)

@@ -98,7 +98,7 @@ def _spec(name: str, entry: object) -> TensorSpec:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise InvalidAdapter(f"Tensor {name!r} must have dtype, shape and data_offsets only.")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in DTYPE_BYTES:
+    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InvalidAdapter(f"Tensor {name!r} has the dtype {dtype!r}.")
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
         raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")

@@ -1,7 +1,7 @@
 """Aggregation of adapters, tensor by tensor over memory-mapped files.
 
-Memory does not grow with the number of clients: one slice of one tensor of one client is held at
-a time, beside the accumulator.
+Memory does not grow with the number of clients: the mean holds one slice of one client's tensor
+beside the accumulator, and the drift holds a slice that is the narrower the more clients there are.
 """
 
 import math
@@ -51,11 +51,12 @@ def drift(files: Sequence[AdapterFile]) -> Drift:
     |theta_n - theta_m|^2 = G_nn + G_mm - 2 G_nm.
     """
     count = len(files)
+    width = max(1, SLICE // count)
     gram = np.zeros((count, count), dtype=np.float64)
     for name in files[0].layout.specs:
         tensors = [file.tensor(name).reshape(-1) for file in files]
-        for begin in range(0, tensors[0].size, SLICE):
-            rows = np.stack([tensor[begin : begin + SLICE] for tensor in tensors])
+        for begin in range(0, tensors[0].size, width):
+            rows = np.stack([tensor[begin : begin + width] for tensor in tensors])
             centred = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
             gram += centred @ centred.T
     norms = np.diag(gram)

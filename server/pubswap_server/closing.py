@@ -21,5 +21,20 @@ def closes(
         return False
     if expected <= arrived:
         return True
-    late = now >= first_at + timedelta(seconds=deadline_seconds)
-    return late and len(arrived) >= quorum
+    due = closes_at(arrived, quorum, first_at, deadline_seconds)
+    return due is not None and now >= due
+
+
+def closes_at(
+    arrived: Set[str], quorum: int, first_at: datetime | None, deadline_seconds: float
+) -> datetime | None:
+    """When to look again: the deadline; None while only a further arrival can close.
+
+    A deadline beyond the calendar's end never comes.
+    """
+    if not arrived or first_at is None or len(arrived) < quorum:
+        return None
+    try:
+        return first_at + timedelta(seconds=deadline_seconds)
+    except OverflowError:
+        return None

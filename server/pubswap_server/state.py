@@ -10,6 +10,7 @@ cancelled is reached from every state but finished. `paused` is a flag on any st
 open and finished: nothing new is given out, what is under way may come in.
 """
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from pubswap_protocol.errors import WrongState
@@ -17,6 +18,17 @@ from pubswap_protocol.messages import RunState
 
 ROUND_UNDER_WAY = frozenset({RunState.TRAINING, RunState.EXCHANGING})
 ENDED = frozenset({RunState.FINISHED, RunState.CANCELLED})
+_PAUSABLE = frozenset(RunState) - ENDED - {RunState.CREATED}
+
+_NEXT = {
+    RunState.CREATED: "Open it first.",
+    RunState.OPEN: "Start it to begin round 1.",
+    RunState.TRAINING: "Its round goes on until the updates are in; ask for its state again.",
+    RunState.EXCHANGING: "Its round goes on until the updates are in; ask for its state again.",
+    RunState.AGGREGATING: "Its round's adapter is being made; ask for its state again.",
+    RunState.FINISHED: "It has ended; create another run.",
+    RunState.CANCELLED: "It has ended; create another run.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +43,37 @@ class RunStatus:
 
 def opened(status: RunStatus) -> RunStatus:
     """Members can now see the run's initial adapter."""
-    _require(status, {RunState.CREATED}, "open", "A run is opened once.")
+    _require(status, {RunState.CREATED}, "open")
     return replace(status, state=RunState.OPEN)
 
 
 def started(status: RunStatus) -> RunStatus:
     """Round 1 begins."""
-    _require(status, {RunState.OPEN}, "start", "Only an open run that has not begun can start.")
+    _require(status, {RunState.OPEN}, "start")
     return replace(status, state=RunState.TRAINING, round=1)
 
 
 def exchange_began(status: RunStatus) -> RunStatus:
     """The first client of a public step has sent its responses."""
-    _require(status, ROUND_UNDER_WAY, "exchange in", "Ask for the task again.")
+    _require(status, ROUND_UNDER_WAY, "exchange in")
     return replace(status, state=RunState.EXCHANGING)
 
 
 def exchange_ended(status: RunStatus) -> RunStatus:
     """The last open exchange is closed."""
-    _require(status, {RunState.EXCHANGING}, "end an exchange in", "There is none under way.")
+    _require(status, {RunState.EXCHANGING}, "end an exchange in")
     return replace(status, state=RunState.TRAINING)
 
 
 def updates_closed(status: RunStatus) -> RunStatus:
     """The round takes no further update."""
-    _require(status, ROUND_UNDER_WAY, "aggregate", "No round is under way.")
+    _require(status, ROUND_UNDER_WAY, "aggregate")
     return replace(status, state=RunState.AGGREGATING)
 
 
 def aggregated(status: RunStatus) -> RunStatus:
     """The round's adapter is published: the next round begins, or the run is finished."""
-    _require(status, {RunState.AGGREGATING}, "publish a round of", "No round is being averaged.")
+    _require(status, {RunState.AGGREGATING}, "publish a round of")
     if status.round == status.rounds:
         return replace(status, state=RunState.FINISHED, paused=False)
     return replace(status, state=RunState.TRAINING, round=status.round + 1)
@@ -69,30 +81,22 @@ def aggregated(status: RunStatus) -> RunStatus:
 
 def paused(status: RunStatus) -> RunStatus:
     """Nothing new is given out."""
-    _require_begun(status, "pause")
+    _require(status, _PAUSABLE, "pause")
     return replace(status, paused=True)
 
 
 def resumed(status: RunStatus) -> RunStatus:
     """Work is given out again."""
-    _require_begun(status, "resume")
+    _require(status, _PAUSABLE, "resume")
     return replace(status, paused=False)
 
 
 def cancelled(status: RunStatus) -> RunStatus:
     """The run ends for good; its adapters so far are kept."""
-    if status.state in ENDED:
-        raise WrongState(f"The run is already {status.state}.")
+    _require(status, frozenset(RunState) - ENDED, "cancel")
     return replace(status, state=RunState.CANCELLED, paused=False)
 
 
-def _require_begun(status: RunStatus, verb: str) -> None:
-    if status.state in ENDED or status.state is RunState.CREATED:
-        raise WrongState(f"Cannot {verb} a run that is {status.state}.")
-
-
-def _require(
-    status: RunStatus, allowed: "set[RunState] | frozenset[RunState]", verb: str, advice: str
-) -> None:
+def _require(status: RunStatus, allowed: Set[RunState], verb: str) -> None:
     if status.state not in allowed:
-        raise WrongState(f"Cannot {verb} a run that is {status.state}. {advice}")
+        raise WrongState(f"Cannot {verb} a run that is {status.state}. {_NEXT[status.state]}")

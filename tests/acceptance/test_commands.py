@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -221,24 +220,19 @@ def test_a_daemon_waits_for_a_coordinator_that_is_not_there_yet(tmp_path: Path) 
     """Started first, the daemon keeps trying and joins once the coordinator answers."""
     with Processes(tmp_path / "logs") as processes:
         first = serve(processes, tmp_path)
-        run = create_run(first, {"clients": 1, "rounds": 1})
-        state = enroll(first, run, "early")
-        url = first.api.url
+        with first.api:
+            run = create_run(first, {"clients": 1, "rounds": 1})
+            state = enroll(first, run, "early")
+    port = int(first.api.url.rsplit(":", 1)[-1])
     with Processes(tmp_path / "logs2") as processes:
-        late = Coordinator(processes, first.api, tmp_path)
-        start_client(late, state, 3)
+        start_client(Coordinator(processes, first.api, tmp_path), state, 3)
         log = tmp_path / "logs2" / "early.log"
         deadline = time.monotonic() + 60
         while "Trying again" not in log.read_text():
             processes.check()
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        port = url.rsplit(":", 1)[-1]
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", int(port))) != 0
-        processes.start("again", ["serve", "--port", port, "--data-dir", str(tmp_path / "c")])
-        with first.api:
-            while first.api.run(run.id).state != "open":
-                time.sleep(0.2)
+        late = serve(processes, tmp_path, port)
+        with late.api:
             start(late, run)
             assert wait_finished(late, run).rounds[-1].updates == 1

@@ -61,11 +61,11 @@ def sums(seed: int, count: int) -> list[Problem]:
     return [Problem(**record) for record in records]
 
 
-def serve(processes: Processes, folder: Path) -> Coordinator:
-    """Start `pubswap serve` on a free port and wait for it."""
-    url = f"http://127.0.0.1:{free_port()}"
-    port = url.rsplit(":", 1)[-1]
-    processes.start("coordinator", ["serve", "--port", port, "--data-dir", str(folder / "c")])
+def serve(processes: Processes, folder: Path, port: int | None = None) -> Coordinator:
+    """Start `pubswap serve`, on a free port unless one is given, and wait for it."""
+    url = f"http://127.0.0.1:{port or free_port()}"
+    options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(folder / "c")]
+    processes.start("coordinator", ["serve", *options])
     with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
         wait_until_ready(probe, 60, processes.check)
     api = CoordinatorClient(url, operator_token(folder / "c" / "operator-token"), Backoff(tries=3))

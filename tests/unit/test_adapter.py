@@ -89,9 +89,11 @@ BAD: dict[str, bytes] = {
     "are not this run's": save({**GOOD, "x": np.zeros(1, np.float32)}),
     f"{NAME}' has shape": save({**GOOD, NAME: np.zeros((3, 2), np.float32)}),
     f"{NAME}' is F64": save({**GOOD, NAME: GOOD[NAME].astype(np.float64)}),
+    f"{NAME}' holds a number that": save({**GOOD, NAME: np.full((2, 3), np.nan, np.float32)}),
     f"{NAME}' holds a number": save({**GOOD, NAME: np.full((2, 3), np.inf, np.float32)}),
     "carries metadata": save(GOOD, metadata={"a": "b"}),
     "bytes where its header says": encode_adapter(LAYOUT, GOOD) + b"x",
+    "has .* bytes where its header": encode_adapter(LAYOUT, GOOD)[:-1],
     "shorter than a safetensors header": b"abc",
     "header's length": (MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"x" * 100,
     "not plain JSON": raw(b'{"a": 1, "a": 2}'),
@@ -99,11 +101,16 @@ BAD: dict[str, bytes] = {
     "1 to 4096 can be": raw({}),
     "dtype, shape and data_offsets only": raw({"a": {**entry([1], 0, 4), "note": "x"}}, b"x" * 4),
     "has the dtype": raw({"a": entry([1], 0, 4, "X9")}, b"x" * 4),
+    "has the dtype \\[": raw({"a": {**entry([1], 0, 4), "dtype": ["F32"]}}, b"x" * 4),
+    "has the dtype {": raw({"a": {**entry([1], 0, 4), "dtype": {}}}, b"x" * 4),
     "no usable shape": raw({"a": entry([1, 1, 1, 1, 1], 0, 4)}, b"x" * 4),
     "no usable shape or offsets": raw({"a": entry([True], 0, 4)}, b"x" * 4),
     "usable shape or offsets": raw({"a": entry([1], -4, 0)}, b"x" * 4),
     "do not fit its shape": raw({"a": entry([2], 0, 4)}, b"x" * 4),
     "do not fit its shape and dtype": raw({"a": entry([0], 0, 0)}),
+    "begin where the one before it ends": raw(
+        {"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"x" * 12
+    ),
     "does not begin where": raw({"a": entry([1], 0, 4), "b": entry([1], 2, 6)}, b"x" * 6),
 }
 
@@ -115,7 +122,7 @@ def test_a_bad_file_is_refused_in_memory_and_on_disk(tmp_path: Path, message: st
         decode_adapter(LAYOUT, BAD[message])
     path = tmp_path / "bad.safetensors"
     path.write_bytes(BAD[message])
-    with pytest.raises(InvalidAdapter):
+    with pytest.raises(InvalidAdapter, match=message):
         AdapterFile(path, LAYOUT).check_finite()
 
 
@@ -133,6 +140,29 @@ def test_arbitrary_bytes_raise_nothing_but_invalid_adapter(data: bytes) -> None:
             read_header(attempt)
         except InvalidAdapter:
             continue
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+ENTRY = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "I32"]) | JSON,
+        "shape": st.lists(st.integers(0, 3), max_size=5) | JSON,
+        "data_offsets": st.lists(st.integers(-1, 40), min_size=2, max_size=2) | JSON,
+    }
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), ENTRY | JSON, max_size=3) | JSON, st.binary())
+def test_any_json_header_raises_nothing_but_invalid_adapter(header: Any, data: bytes) -> None:
+    """Whatever JSON stands where a dtype, a shape or an offset should."""
+    try:
+        read_header(raw(header, data))
+    except InvalidAdapter:
+        return
 
 
 @given(st.integers(0, LAYOUT.file_bytes - 1), st.integers(0, 255))

@@ -58,11 +58,13 @@ def test_the_mean_of_equal_adapters_is_that_adapter(tmp_path: Path) -> None:
     assert b"".join(FedIT().aggregate(files, [1.0] * 4)) == encode_adapter(LAYOUT, one)
 
 
+@pytest.mark.parametrize("slice_", [1, 7, SLICE])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_drift_is_the_distance_between_clients_and_from_their_mean(
-    tmp_path: Path, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, slice_: int
 ) -> None:
-    """Against flat vectors and every pair."""
+    """Against flat vectors and every pair, however narrow the slices are."""
+    monkeypatch.setattr("pubswap_server.aggregation.SLICE", slice_)
     made = adapters(LAYOUT, count)
     measured = drift(on_disk(tmp_path, LAYOUT, made))
     flat = [np.concatenate([a[n].ravel() for n in sorted(a)]).astype(float) for a in made]
@@ -83,3 +85,16 @@ def test_memory_does_not_grow_with_the_adapters_or_the_clients(tmp_path: Path) -
     tracemalloc.stop()
     assert total == layout.file_bytes
     assert peak < 10 * 4 * SLICE < 8 * layout.file_bytes / 2
+
+
+def test_measuring_drift_holds_no_more_for_more_clients(tmp_path: Path) -> None:
+    """Sixteen clients take about the memory of two."""
+    layout = AdapterLayout(tensors={"x.lora_A.weight": (2, SLICE)})
+    files = on_disk(tmp_path, layout, [{"x.lora_A.weight": np.ones((2, SLICE), np.float32)}])
+    peaks = []
+    for count in (2, 16):
+        tracemalloc.start()
+        drift(files * count)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]

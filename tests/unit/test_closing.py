@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pubswap_server.closing import closes
+from pubswap_server.closing import closes, closes_at
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,3 +29,17 @@ def test_closing_needs_everybody_or_a_quorum_after_the_deadline(
     first = START if arrived else None
     now = START + timedelta(seconds=seconds)
     assert closes(expected, arrived, quorum, first, 10, now) is closed
+
+
+def test_only_a_quorum_gives_a_time_to_look_again() -> None:
+    """Before it nothing but an arrival can close, so there is no time to wait for."""
+    assert closes_at({"a"}, 1, START, 10) == START + timedelta(seconds=10)
+    assert closes_at({"a"}, 2, START, 10) is None
+    assert closes_at(set(), 1, None, 10) is None
+
+
+def test_a_deadline_beyond_the_calendar_never_comes() -> None:
+    """An operator who means 'never' may say a very large number."""
+    assert closes_at({"a"}, 1, START, 1e12) is None
+    assert not closes({"a", "b"}, {"a"}, 1, START, 1e300, START)
+    assert closes({"a"}, {"a"}, 1, START, 1e300, START)

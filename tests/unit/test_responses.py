@@ -43,6 +43,8 @@ def edited(**arrays: Any) -> bytes:
     [
         (edited(prompts=np.array([3, 8], np.int32)), "asks for"),
         (edited(prompts=np.array([7, 3], np.int32)), "in this order"),
+        (edited(prompts=np.array(3, np.int32)), "asks for"),
+        (edited(prompts=np.array([[3, 7]], np.int32)), "asks for"),
         (edited(lengths=np.array([[3, 1, 2, 4]], np.int32)), "the shape"),
         (edited(lengths=np.array([[3, 0], [2, 4]], np.int32)), "1 to 4 tokens"),
         (edited(lengths=np.array([[5, 1], [2, 2]], np.int32)), "1 to 4 tokens"),
@@ -51,6 +53,7 @@ def edited(**arrays: Any) -> bytes:
         (edited(tokens=np.full(10, -1, np.int32)), r"in 0\.\.9"),
         (edited(logprobs=np.full(10, 0.1, np.float32)), "at most 0"),
         (edited(logprobs=np.full(10, -np.inf, np.float32)), "finite"),
+        (edited(logprobs=np.full(10, np.nan, np.float32)), "finite"),
         (edited(donated=np.zeros(4, np.uint8)), "shape"),
         (edited(tokens=np.full(10, 1, np.int64)), "exactly these tensors"),
         (edited(name=np.zeros(1, np.uint8)), "exactly these tensors"),

@@ -38,7 +38,7 @@ def test_each_transition_leads_where_it_is_drawn_and_nowhere_else(name: str, sta
     if start in DRAWN[name]:
         assert transition(name)(before).state is DRAWN[name][start]
     else:
-        with pytest.raises(WrongState, match=start.value):
+        with pytest.raises(WrongState, match=rf"a run that is {start.value}\. \w+"):
             transition(name)(before)
 
 
@@ -48,6 +48,15 @@ def test_the_last_round_finishes_the_run_and_ends_a_pause() -> None:
     assert after == RunStatus(S.FINISHED, False, 3, 3)
     assert state.aggregated(RunStatus(S.AGGREGATING, False, 2, 3)).round == 3
     assert state.started(RunStatus(S.OPEN, False, 0, 3)).round == 1
+
+
+def test_a_pause_is_a_flag_that_resuming_takes_back() -> None:
+    """The state stays, twice is as good as once, and the flag outlives the round's moves."""
+    status = RunStatus(S.TRAINING, False, 1, 3)
+    held = state.paused(status)
+    assert held == state.paused(held) == RunStatus(S.TRAINING, True, 1, 3)
+    assert state.resumed(held) == state.resumed(status) == status
+    assert state.aggregated(state.updates_closed(held)).paused
 
 
 @given(st.lists(st.sampled_from(sorted(DRAWN)), max_size=60))

@@ -106,3 +106,11 @@ def test_draws_depend_on_round_step_prompt_and_client() -> None:
     drawn = [[[c for c in g if c.client == "c"] for g in groups] for groups in [base, *others]]
     assert len({repr(groups) for groups in drawn}) == len(drawn)
     assert replaced(base, "a") == 8
+
+
+def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
+    """Two prompts of one step, and two steps of one round, draw differently."""
+    correct = {name: np.zeros((1, 8), bool) for name in CLIENTS}
+    keys = [(0, 1, 1, 3), (1, 1, 1, 3), (0, 2, 1, 3), (0, 1, 2, 3), (0, 1, 1, 4)]
+    drawn = [exchange("random", correct, "a", s, r, k, [prompt]) for s, r, k, prompt in keys]
+    assert len({repr(groups) for groups in drawn}) == len(keys)
