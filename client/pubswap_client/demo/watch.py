@@ -6,7 +6,6 @@ from collections.abc import Callable
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.operator.tables import members_table, size_text
@@ -69,26 +68,22 @@ def watch_run(
     )
     view = api.run(run)
     task = bar.add_task("", total=view.settings.rounds * view.settings.local_steps * _clients(view))
-    shown = -1
+    shown = 0
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        while not complete(view):
+        while True:
+            for round_, score in list(enumerate(evaluated(view)))[shown:]:
+                console.print(f"{f'round {round_}' if round_ else 'base':8} pass@1 {score:.3f}")
+            shown = len(evaluated(view))
+            if complete(view):
+                return view
             if view.state is RunState.CANCELLED:
                 raise WrongState("The run was cancelled.")
             check()
             bar.update(task, completed=steps_done(view))
-            live.update(Group(status_line(view), bar, _clients_table(view)))
-            if len(evaluated(view)) - 1 > shown:
-                shown = len(evaluated(view)) - 1
-                name = f"round {shown}" if shown else "base   "
-                console.print(f"{name}  pass@1 {evaluated(view)[shown]:.3f}")
+            live.update(Group(status_line(view), bar, members_table(view.members)))
             time.sleep(POLL_SECONDS)
             view = api.run(run)
-    return view
 
 
 def _clients(run: RunView) -> int:
     return sum(member.role == "client" for member in run.members)
-
-
-def _clients_table(run: RunView) -> Table:
-    return members_table(run.members)
