@@ -13,6 +13,7 @@ from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.evaluate import pass_at_1
+from pubswap_client.training.logprobs import default_rows
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
@@ -57,7 +58,7 @@ def run_client(settings: ClientSettings) -> None:
             client=member.name,
             problems=problems,
             scorer=member.score,
-            rows=settings.rows,
+            rows=settings.rows or default_rows(member.run.settings, member.run.model),
         )
         Daemon(member.api, member.run, trainer, examples=len(problems)).work()
 

@@ -29,7 +29,11 @@ class ClientSettings(BaseSettings):
     revision: str | None = Field(default=None, description="The hub revision.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = Field(default=None, description="CPU threads; by default all.")
-    rows: Positive = Field(default=64, description="Sequences in a micro-batch of the update.")
+    rows: Positive | None = Field(
+        default=None,
+        description="Sequences in a micro-batch of the update; by default as many as half a "
+        "billion logits allow.",
+    )
     rollout_rows: Positive = Field(default=512, description="Sequences sampled at a time.")
     verifier_workers: Positive = 1
     verifier_seconds: float = Field(default=5.0, gt=0)

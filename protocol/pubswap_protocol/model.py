@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +18,17 @@ from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors import header_length, parse_header
 
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
+
+
+class HasDigests(Protocol):
+    """Whatever says which files a base model has."""
+
+    @property
+    def config_digest(self) -> str: ...
+    @property
+    def tokenizer_digest(self) -> str: ...
+    @property
+    def weights_digest(self) -> str: ...
 
 
 class ModelCard(BaseModel):
@@ -35,7 +47,7 @@ class ModelCard(BaseModel):
     weights_digest: str
     layout: AdapterLayout
 
-    def check_same(self, other: "ModelCard") -> None:
+    def check_same(self, other: HasDigests) -> None:
         """Raises BaseModelMismatch, naming what differs, unless `other` has the same files."""
         fields = ("config_digest", "tokenizer_digest", "weights_digest")
         differing = [f for f in fields if getattr(self, f) != getattr(other, f)]
@@ -59,17 +71,21 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         raise InvalidSettings(
             f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
         ) from None
-    config = json.loads(config_bytes)
+    try:
+        config = json.loads(config_bytes)
+        text_config = config.get("text_config", config)
+        vocabulary = text_config["vocab_size"]
+    except (ValueError, KeyError, AttributeError) as error:
+        raise InvalidSettings(f"{folder}/config.json is no model's: {error!r}") from None
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise InvalidSettings(f"{folder} holds no *.safetensors weights.")
     shapes = _shapes(weights)
-    text_config = config.get("text_config", config)
     return ModelCard(
         source=source,
         revision=revision,
         architecture=config.get("architectures", [config.get("model_type", "unknown")])[0],
-        vocabulary=text_config["vocab_size"],
+        vocabulary=vocabulary,
         eos_token_ids=_eos_token_ids(folder, text_config),
         parameters=sum(_count(shape) for shape in shapes.values()),
         config_digest=_digest(config_bytes),

@@ -1,12 +1,13 @@
 """A run's life over HTTP, with fake members whose adapters are random."""
 
+import threading
 import time
 
 import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import decode_adapter, digest_of, initial_adapter
+from pubswap_protocol.adapter import decode_adapter, digest_of, encode_adapter, initial_adapter
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
     NotFound,
@@ -216,8 +217,6 @@ def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
     fed = create(server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     api = fed.enroll("a")
-    import threading
-
     threading.Timer(0.3, fed.start).start()
     started = time.monotonic()
     assert api.task(fed.run.id, 5).kind is TaskKind.TRAIN
@@ -259,15 +258,8 @@ def test_a_rotated_token_replaces_the_old_one(server: Server) -> None:
 def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> None:
     """Nobody hands in round 2 in round 1."""
     fed = begun(server)
-    digest = fed.submit("a", 1, fed.adapter(1)) and fed.members["a"].put_blob(
-        fed.run.id, b"".join(_encoded(fed))
-    )
+    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+    digest = fed.members["a"].put_blob(fed.run.id, data)
     update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
     with pytest.raises(RoundClosed, match="round 1"):
         fed.members["a"].submit_update(fed.run.id, 2, update)
-
-
-def _encoded(fed: "object") -> list[bytes]:
-    from pubswap_protocol.adapter import encode_adapter
-
-    return [encode_adapter(fed.run.model.layout, fed.adapter(5))]  # type: ignore[attr-defined]

@@ -5,10 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pubswap_client.demo.federation import MODEL
 from pubswap_client.training.groups import Batch, Group, collate
-from pubswap_client.training.logprobs import response_logprobs, score_rows
+from pubswap_client.training.logprobs import default_rows, response_logprobs, score_rows
 from pubswap_client.training.policy import Policy
+from pubswap_protocol.model import model_card
 from pubswap_protocol.responses import Response
+from pubswap_protocol.settings import RunSettings
 
 TEMPERATURE = 0.7
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
@@ -70,3 +73,16 @@ def test_micro_batches_do_not_change_log_probabilities(
     assert found.shape == (batch.rows, batch.width)
     assert not found.requires_grad
     assert torch.allclose(found, whole.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "rows"),
+    [(48, 275, 64), (2048, 151_936, 1), (512, 32_000, 32), (8192, 10**9, 1)],
+)
+def test_micro_batches_hold_no_more_logits_than_half_a_billion(
+    tokens: int, vocabulary: int, rows: int
+) -> None:
+    """A small model takes 64 rows at a time, a real vocabulary with long responses one."""
+    settings = RunSettings.model_validate({"grpo": {"max_response_tokens": tokens}})
+    card = model_card(MODEL, settings.lora, "m", None).model_copy(update={"vocabulary": vocabulary})
+    assert default_rows(settings, card) == rows

@@ -115,3 +115,13 @@ def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) 
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
     with pytest.raises(InvalidSettings, match="names no eos_token_id"):
         model_card(folder, LORA, "m", None)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "x"}'])
+def test_a_config_that_is_no_model_s_is_refused(tmp_path: Path, text: str) -> None:
+    """Broken JSON or a missing vocabulary is said of the file by name."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InvalidSettings, match=r"config\.json is no model's"):
+        model_card(folder, LORA, "m", None)

@@ -57,6 +57,7 @@ def test_a_pause_is_a_flag_that_resuming_takes_back() -> None:
     assert held == state.paused(held) == RunStatus(S.TRAINING, True, 1, 3)
     assert state.resumed(held) == state.resumed(status) == status
     assert state.aggregated(state.updates_closed(held)).paused
+    assert state.cancelled(held) == RunStatus(S.CANCELLED, False, 1, 3)
 
 
 @given(st.lists(st.sampled_from(sorted(DRAWN)), max_size=60))

@@ -9,6 +9,10 @@ from torch.nn import functional
 
 from pubswap_client.training.groups import Batch
 from pubswap_client.training.policy import Policy
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+
+MAX_LOGITS = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,12 @@ def micro_batches(rows: int, size: int) -> Iterator[slice]:
     """Slices of at most `size` rows that cover 0..rows."""
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
+
+
+def default_rows(settings: RunSettings, card: ModelCard) -> int:
+    """Rows of a micro-batch that hold at most half a billion logits (2 GiB in float32), 1 to 64."""
+    logits_of_a_row = settings.grpo.max_response_tokens * card.vocabulary
+    return max(1, min(64, MAX_LOGITS // logits_of_a_row))
 
 
 @torch.no_grad()

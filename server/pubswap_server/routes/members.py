@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.errors import BaseModelMismatch, Conflict
+from pubswap_protocol.errors import Conflict
 from pubswap_protocol.messages import (
     CreateInvite,
     Enroll,
@@ -82,14 +82,7 @@ async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep)
 
     def work(session: Session) -> None:
         row = runs.find(session, run, member)
-        card = runs.model_of(row)
-        fields = ("config_digest", "tokenizer_digest", "weights_digest")
-        differing = [f for f in fields if getattr(card, f) != getattr(body, f)]
-        if differing:
-            names = ", ".join(field.removesuffix("_digest") for field in differing)
-            raise BaseModelMismatch(
-                f"Your base model differs from the run's ({card.source}) in: {names}."
-            )
+        runs.model_of(row).check_same(body)
         wanted = verifier_version(runs.settings_of(row).verifier)
         if body.verifier_version != wanted:
             raise Conflict(

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import exchanges, runs, traffic
@@ -92,6 +93,8 @@ async def _verdicts(
     services: Services, row: RunRow, rules: ResponseRules, public: str, data: bytes
 ) -> list[list[bool]]:
     groups = await to_thread.run_sync(decode_responses, data, rules)
+    if any(response.donated for group in groups for response in group):
+        raise InvalidResponses("`donated` is the coordinator's to say; send zeros.")
     known = await to_thread.run_sync(services.problems, public)
     problems = [known[index] for index in rules.prompts]
     return await services.verdicts(
