@@ -41,13 +41,14 @@ def complete(run: RunView) -> bool:
 
 
 def status_line(run: RunView) -> str:
-    """One line for people: state, pass@1 so far, responses replaced, bytes."""
+    """One line for people: round, state, pass@1 so far, responses replaced, bytes."""
     scores = " → ".join(f"{score:.3f}" for score in evaluated(run)) or "…"
     replaced = sum(swap.replaced for summary in run.rounds for swap in summary.swaps)
     up = sum(summary.traffic.up for summary in run.rounds)
     down = sum(summary.traffic.down for summary in run.rounds)
     return (
-        f"{run.state}  pass@1 {scores}  replaced {replaced}  "
+        f"round {run.round}/{run.settings.rounds} {run.state}  pass@1 {scores}  "
+        f"replaced {replaced}  "
         f"up {size_text(up)}  down {size_text(down)}"
     )
 
