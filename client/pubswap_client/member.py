@@ -12,10 +12,12 @@ from pubswap_client.evaluator import Evaluator
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.settings import ClientSettings
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.evaluate import pass_at_1
-from pubswap_client.training.logprobs import default_rows
+from pubswap_client.training.memory import default_budget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
+from pubswap_client.training.self_check import check_packed_path
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -51,6 +53,7 @@ def run_client(settings: ClientSettings) -> None:
                 f"{settings.data} holds {len(problems)} problems; a step takes "
                 f"{member.run.settings.grpo.prompts_per_step} different ones."
             )
+        check_packed_path(member.policy)
         trainer = LocalTrainer(
             policy=member.policy,
             engine=member.engine,
@@ -58,7 +61,11 @@ def run_client(settings: ClientSettings) -> None:
             client=member.name,
             problems=problems,
             scorer=member.score,
-            rows=settings.rows or default_rows(member.run.settings, member.run.model),
+            budget=TokenBudget(
+                settings.micro_batch_tokens
+                or default_budget(member.policy, settings.gradient_checkpointing)
+            ),
+            checkpointing=settings.gradient_checkpointing,
         )
         Daemon(member.api, member.run, trainer, examples=len(problems)).work()
 
@@ -115,7 +122,9 @@ def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
                 verifier_version=verifier_version(run.settings.verifier),
             ),
         )
-        policy = Policy.load(folder, run.model, run.settings, device=settings.device)
+        policy = Policy.load(
+            folder, run.model, run.settings, device=settings.device, liger=settings.liger
+        )
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
         yield Member(
             api,

@@ -29,10 +29,16 @@ class ClientSettings(BaseSettings):
     revision: str | None = Field(default=None, description="The hub revision.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Positive | None = Field(default=None, description="CPU threads; by default all.")
-    rows: Positive | None = Field(
+    micro_batch_tokens: Positive | None = Field(
         default=None,
-        description="Sequences in a micro-batch of the update; by default as many as half a "
-        "billion logits allow.",
+        description="Tokens computed at a time in the update; by default what memory is estimated "
+        "to hold. It halves by itself when memory runs out.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute layers twice and keep much less of them in memory."
+    )
+    liger: bool = Field(
+        default=False, description="Use liger-kernel's fused layers (CUDA; pip install it)."
     )
     rollout_rows: Positive = Field(default=512, description="Sequences sampled at a time.")
     verifier_workers: Positive = 1

@@ -27,6 +27,8 @@
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
+  + LocalFault                  local_fault                500
+    - OutOfMemory               out_of_memory              500
 
 The server sends an error as RFC 9457 problem+json; the client raises the same class again.
 `code` is stable; the detail is for people and says what to do next.
@@ -243,6 +245,18 @@ class ServerFault(PubSwapError):
 
     code = "server_fault"
     retryable = True
+
+
+class LocalFault(PubSwapError):
+    """Something on this machine keeps it from going on."""
+
+    code = "local_fault"
+
+
+class OutOfMemory(LocalFault):
+    """Memory ran out, also in the smallest steps."""
+
+    code = "out_of_memory"
 
 
 def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

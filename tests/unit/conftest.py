@@ -52,19 +52,48 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def save_model(folder: Path, kind: str, **changes: Any) -> Path:
-    """A random Qwen3 or Llama of a few thousand parameters, as a Hugging Face folder."""
+    """A random model of a few thousand parameters, as a Hugging Face folder."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import (
+        GraniteConfig,
+        GraniteForCausalLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+        MistralConfig,
+        MistralForCausalLM,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    configs = {"qwen3": Qwen3Config, "llama": LlamaConfig}
-    models = {"qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM}
+    configs = {
+        "qwen3": Qwen3Config,
+        "qwen2": Qwen2Config,
+        "llama": LlamaConfig,
+        "granite": GraniteConfig,
+        "mistral": MistralConfig,
+    }
+    models = {
+        "qwen3": Qwen3ForCausalLM,
+        "qwen2": Qwen2ForCausalLM,
+        "llama": LlamaForCausalLM,
+        "granite": GraniteForCausalLM,
+        "mistral": MistralForCausalLM,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(7)
         models[kind](configs[kind](**(SIZES | changes))).save_pretrained(folder)
     save_tokenizer(folder)
     return folder
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[..., Path]:
+    """A function (kind, **config) that makes a model of its own for a test."""
+    return lambda kind, **changes: save_model(tmp_path / kind, kind, **changes)
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +112,28 @@ def tiny_mild_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Llama."""
     return save_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_untied_qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen2, whose attention has biases, with an output layer of its own."""
+    changes = {"hidden_size": 24, "num_attention_heads": 3, "initializer_range": 0.1}
+    return save_model(tmp_path_factory.mktemp("qwen2"), "qwen2", **changes)
+
+
+@pytest.fixture(scope="session")
+def tiny_sliding_mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Mistral that sees 5 tokens back."""
+    return save_model(
+        tmp_path_factory.mktemp("mistral"), "mistral", sliding_window=5, initializer_range=0.1
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_mild_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama with tied embeddings."""
+    changes = {"tie_word_embeddings": True, "initializer_range": 0.1}
+    return save_model(tmp_path_factory.mktemp("mild-llama"), "llama", **changes)
 
 
 @pytest.fixture(scope="session")

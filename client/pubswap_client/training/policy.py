@@ -10,9 +10,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from pubswap_client.training.attention import Tree, tree_attention_in
 from pubswap_protocol.adapter import Adapter, AdapterLayout
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
@@ -38,6 +40,10 @@ class Policy:
         self.card = card
         self.settings = settings
         self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._causal_model = model.get_base_model()
+        # Flash attention needs a GPU and half precision.
+        self.portable = self.device.type != "cuda" or self.dtype == torch.float32
         self._tokenizer = tokenizer
         self._parameters = _factors(model, card.layout)
 
@@ -49,17 +55,24 @@ class Policy:
         settings: RunSettings,
         device: Device = "auto",
         revision: str | None = None,
+        liger: bool = False,
     ) -> Self:
         """Load the base model from a folder, or from the hub at a revision.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        has not the layers that the card's adapter belongs to.
+        has not the layers that the card's adapter belongs to. With `liger`, its fused norms,
+        rotations and MLPs take the place of the model's own (CUDA only).
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         place = _device(device)
         dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        if liger:
+            _fuse(model, place)
+        if place.type == "cuda":
+            # The float32 factors' products then run on tensor cores, with TF32's ten bits.
+            torch.set_float32_matmul_precision("high")
         tokenizer = _Tokenizer(source, revision)
         return cls(_with_lora(model.to(place), card, settings.lora), tokenizer, card, settings)
 
@@ -88,17 +101,29 @@ class Policy:
         with self.model.disable_adapter():
             yield
 
-    def logits(self, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
-        """The last `keep` positions' logits (B, keep, V) of left-padded rows (B, S)."""
-        output = self.model(
+    @contextmanager
+    def packed(self, checkpointing: bool = False) -> Iterator[None]:
+        """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
+        decoder = self._causal_model.get_decoder()
+        with tree_attention_in(decoder.config), _checkpointed(decoder, checkpointing):
+            yield
+
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, tree: Tree) -> Tensor:
+        """The last layer's normalised hidden states (S, H) of one pack (1, S)."""
+        output = self._causal_model.get_decoder()(
             input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions(attention_mask),
-            logits_to_keep=keep,
+            position_ids=position_ids,
             use_cache=False,
+            tree=tree,
+            portable=self.portable,
         )
-        logits: Tensor = output.logits
-        return logits
+        hidden: Tensor = output.last_hidden_state.squeeze(0)
+        return hidden
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """The frozen output layer: its weight (V, H), and its bias (V,) or None."""
+        layer = self._causal_model.get_output_embeddings()
+        return layer.weight, getattr(layer, "bias", None)
 
     def encode(self, prompt: str) -> list[int]:
         """A prompt's token ids, in the chat template if the run uses it and the model has one.
@@ -138,6 +163,27 @@ class _Tokenizer:
         return [int(token) for token in tokens]
 
 
+@contextmanager
+def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
+    """Recompute each layer in the backward pass; the layers themselves stay in eval mode."""
+    if not enabled:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing.*", FutureWarning)
+        decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        layers = [layer for layer in decoder.modules() if isinstance(layer, CheckpointedLayer)]
+        # A layer only recomputes if its own flag says training; dropout modules keep theirs.
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            decoder.gradient_checkpointing_disable()
+            for layer in layers:
+                layer.training = False
+
+
 def positions(attention_mask: Tensor) -> Tensor:
     """Position ids (B, S) of left-padded rows: 0 at each row's first token."""
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -156,8 +202,21 @@ def _device(device: Device) -> torch.device:
     return torch.device(device)
 
 
+def _fuse(model: Any, place: torch.device) -> None:
+    """Put liger-kernel's layers into the model; its fused loss is not used, ours is leaner."""
+    if place.type != "cuda":
+        raise InvalidSettings("liger = true needs a CUDA GPU; remove it, or set device = 'cuda'.")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError:
+        raise InvalidSettings("liger = true needs it installed: pip install liger-kernel") from None
+    _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=False, cross_entropy=False)
+
+
 def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     modules = target_modules(card.layout)
+    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in modules):
+        raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
     known = {name for name, _ in model.named_modules()}
     missing = [name for name in modules if name not in known]
     if missing:

@@ -73,7 +73,7 @@ class TransformersEngine:
         samples = _Samples(len(draws), draws.shape[1], device)
         for step in range(draws.shape[1]):
             tokens = sample(logits, temperature, draws[state.rows, step])
-            samples.add(state, tokens, token_scores(logits, tokens, temperature).logprobs)
+            samples.add(state, tokens, token_scores(logits, tokens, temperature))
             state.finished |= torch.isin(tokens, eos)
             if step + 1 == draws.shape[1] or bool(state.finished.all()):
                 break

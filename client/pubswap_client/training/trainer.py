@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Group, collate
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
@@ -38,9 +39,10 @@ class LocalTrainer:
         client: str,
         problems: Sequence[Problem],
         scorer: Scorer,
-        rows: int = 64,
+        budget: TokenBudget,
+        checkpointing: bool = False,
     ) -> None:
-        """Train `client` on its private `problems`, with `rows` rows in a micro-batch.
+        """Train `client` on its private `problems`, with a micro-batch's token budget.
 
         Raises InvalidProblems if a private prompt is too long: now, not in the middle of a run.
         """
@@ -50,7 +52,8 @@ class LocalTrainer:
         self.client = client
         self.problems = problems
         self.scorer = scorer
-        self.rows = rows
+        self.budget = budget
+        self.checkpointing = checkpointing
         self.round = 0
         self._optimizer: torch.optim.Optimizer | None = None
         self._round_start: list[Tensor] = []
@@ -131,8 +134,13 @@ class LocalTrainer:
             ],
             self.policy.card.eos_token_ids,
             self.settings.grpo.advantage_epsilon,
-            self.policy.device,
         )
         return update(
-            self.policy, self._optimizer, batch, self.settings, self._round_start, self.rows
+            self.policy,
+            self._optimizer,
+            batch,
+            self.settings,
+            self._round_start,
+            self.budget,
+            self.checkpointing,
         )

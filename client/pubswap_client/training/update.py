@@ -1,24 +1,28 @@
-"""One GRPO step's optimizer steps on a batch (ALGORITHM, step 6)."""
+"""One GRPO step's optimizer steps on a batch (ALGORITHM, step 6).
+
+The batch goes through the model in packs: no padding, each prompt once for its responses, no
+logits held. Coefficients sum to 1 over the whole batch, so the losses and gradients of packs, and
+of processes, add up to the whole batch's.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pubswap_client.training.advantages import zero_variance
+from pubswap_client.training.budget import TokenBudget, is_out_of_memory
 from pubswap_client.training.groups import Batch
-from pubswap_client.training.logprobs import micro_batches, response_logprobs, score_rows
-from pubswap_client.training.objective import (
-    Loss,
-    Targets,
-    fedprox_penalty,
-    objective,
-    token_weights,
-)
+from pubswap_client.training.logprobs import score_pack
+from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
+from pubswap_client.training.team import Alone, Team
 from pubswap_protocol.settings import GrpoSettings, RunSettings
+
+ALONE = Alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
+    """Sums over the batch with the coefficients c, and the gradient's norm."""
+
     loss: float
     kl: float
     clip_share: float
@@ -50,47 +56,136 @@ def update(
     batch: Batch,
     settings: RunSettings,
     round_start: Sequence[Tensor],
-    rows: int = 64,
+    budget: TokenBudget | None = None,
+    checkpointing: bool = False,
+    team: Team = ALONE,
 ) -> StepMetrics:
-    """`gradient_epochs` optimizer steps on the whole batch, `rows` rows at a time in memory.
+    """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
+    When memory runs out, the budget is halved and the pass under way begins again. With a team,
+    every process calls this with the same batch and ends with the same factors.
     """
     started = time.monotonic()
-    targets = _targets(policy, batch, settings.grpo, rows)
-    with_entropy = settings.grpo.entropy_coefficient != 0
-    epochs = []
-    for number in range(settings.grpo.gradient_epochs):
-        optimizer.zero_grad(set_to_none=True)
-        losses = []
-        for part in micro_batches(batch.rows, rows):
-            scores = score_rows(policy, batch, part, settings.grpo.temperature, with_entropy)
-            if number == 0:  # pi_old is this very pass, so rho = 1 and no other pass is needed
-                targets.old[part] = scores.logprobs.detach()
-            losses.append(
-                objective(scores.logprobs, targets.rows(part), settings.grpo, scores.entropy)
-            )
-            losses[-1].total.backward()  # type: ignore[no-untyped-call]
-        penalty = _backward_fedprox(policy, settings, round_start)
-        norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
-        optimizer.step()
-        epochs.append(_epoch(losses, penalty, norm.item()))
+    passes = _Passes(policy, batch, settings.grpo, budget or TokenBudget(1 << 30), team)
+    with policy.packed(checkpointing):
+        passes.score_reference()
+        epochs = []
+        for number in range(settings.grpo.gradient_epochs):
+            sums = passes.accumulate(first=number == 0)
+            penalty = _backward_fedprox(policy, settings, round_start)
+            norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
+            optimizer.step()
+            loss, kl, clip_share = sums.tolist()
+            epochs.append(_Epoch(loss + penalty, kl, clip_share, norm.item()))
     return _metrics(batch, epochs, time.monotonic() - started)
 
 
-def _targets(policy: Policy, batch: Batch, settings: GrpoSettings, rows: int) -> Targets:
-    """The whole batch's targets; `old` is filled in during the first epoch."""
-    reference = None
-    if settings.kl_beta:
-        with policy.reference():
-            reference = response_logprobs(policy, batch, settings.temperature, rows)
+class _Passes:
+    """The passes of one update over its batch; (B, T) tensors are kept flat."""
+
+    def __init__(
+        self, policy: Policy, batch: Batch, settings: GrpoSettings, budget: TokenBudget, team: Team
+    ) -> None:
+        self.policy = policy
+        self.batch = batch
+        self.settings = settings
+        self.budget = budget
+        self.team = team
+        self.rows = _rows(batch, settings)
+        self.targets = _targets(batch, settings, policy.device)
+
+    @torch.no_grad()
+    def score_reference(self) -> None:
+        """Fill in the base model's log-probabilities, if there is a KL term."""
+        reference = self.targets.reference
+        if reference is None:
+            return
+
+        def score(part: Pack) -> None:
+            reference[part.places] = score_pack(
+                self.policy, part, self.settings.temperature
+            ).logprobs
+
+        with self.policy.reference():
+            self._each_pack(score, clear=[reference])
+        self.team.add([reference])
+
+    def accumulate(self, first: bool) -> Tensor:
+        """Leave the whole batch's gradient in the factors; returns its loss, KL and clip share.
+
+        The first epoch's own pass is pi_old, so that rho = 1 and no other pass is needed.
+        """
+        factors = self.policy.trainable()
+        for factor in factors:
+            factor.grad = torch.zeros_like(factor)
+        gradients = [factor.grad for factor in factors if factor.grad is not None]
+        sums = torch.zeros(3, device=self.policy.device)
+        with_entropy = self.settings.entropy_coefficient != 0
+
+        def learn(part: Pack) -> None:
+            scores = score_pack(self.policy, part, self.settings.temperature, with_entropy)
+            if first:
+                self.targets.old[part.places] = scores.logprobs.detach()
+            targets = self.targets.take(part.places)
+            loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
+            loss.total.backward()  # type: ignore[no-untyped-call]
+            sums.add_(torch.stack([loss.total.detach(), loss.kl, loss.clip_share]))
+
+        old = [self.targets.old] if first else []
+        self._each_pack(learn, clear=[*gradients, sums, *old])
+        self.team.add([*gradients, sums, *old])
+        return sums
+
+    def _each_pack(self, work: Callable[[Pack], None], clear: Sequence[Tensor]) -> None:
+        """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""
+        while True:
+            if not self.team.any(self._exhausted(work)):
+                return
+            self.budget.halve()
+            for tensor in clear:
+                tensor.zero_()
+
+    def _exhausted(self, work: Callable[[Pack], None]) -> bool:
+        """Whether memory ran out on the way. The failed pass is freed when this returns."""
+        plans = plan(self.batch.prompt_lengths, self.batch.lengths, self.rows, self.budget.tokens)
+        try:
+            for rows in self.team.share(plans):
+                work(pack(self.batch, rows, self.policy.device))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return True
+        return False
+
+
+def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
+    """The rows that have anything to teach: all, unless a group's rewards are equal.
+
+    Such a group's advantages are 0, so it is left with its KL and entropy terms.
+    """
+    other_terms = settings.kl_beta != 0 or settings.entropy_coefficient != 0
+    if other_terms and settings.zero_variance == "kl":
+        return list(range(batch.rows))
+    idle = zero_variance(batch.rewards).repeat_interleave(batch.group_size).tolist()
+    return [row for row in range(batch.rows) if not idle[row]]
+
+
+def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targets:
+    """The whole batch's targets (B T,); `old` and `reference` are filled in later."""
+    width = batch.width
+
+    def of_rows(values: Tensor) -> Tensor:
+        return values.repeat_interleave(width).to(device)
+
+    behaviour = batch.behaviour.flatten().to(device)
     return Targets(
-        advantages=batch.advantages,
-        weights=token_weights(batch.response_mask, settings.loss_aggregation),
-        old=torch.zeros_like(batch.behaviour),
-        donated=batch.donated,
-        behaviour=batch.behaviour,
-        reference=reference,
+        advantages=of_rows(batch.advantages),
+        weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),
+        old=torch.zeros_like(behaviour),
+        donated=of_rows(batch.donated),
+        behaviour=behaviour,
+        reference=torch.zeros_like(behaviour) if settings.kl_beta else None,
     )
 
 
@@ -105,18 +200,9 @@ def _backward_fedprox(
     return penalty.item()
 
 
-def _epoch(losses: Sequence[Loss], penalty: float, norm: float) -> _Epoch:
-    return _Epoch(
-        loss=sum(loss.total.item() for loss in losses) + penalty,
-        kl=sum(loss.kl.item() for loss in losses),
-        clip_share=sum(loss.clip_share.item() for loss in losses),
-        grad_norm=norm,
-    )
-
-
 def _metrics(batch: Batch, epochs: Sequence[_Epoch], seconds: float) -> StepMetrics:
     own = batch.rewards.flatten()[~batch.donated]
-    tokens = int(batch.response_mask.sum())
+    tokens = sum(batch.lengths)
 
     def mean(name: str) -> float:
         return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
