@@ -1,6 +1,6 @@
 """Packs: micro-batches of a token budget with no padding, in which a prompt stands once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -50,7 +50,9 @@ def plan(
 
 
 def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
-    """The rows, which are in order, as one pack."""
+    """The rows, which are in order, as one pack; no rows make a pack with nothing to score."""
+    if not rows:
+        return _idle(batch, device)
     spans: list[Span] = []
     inputs, positions, predictors, places, tokens = [], [], [], [], []
     end = 0
@@ -87,7 +89,14 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
     )
 
 
-def packs(batch: Batch, plans: Sequence[Sequence[int]], device: torch.device) -> Iterator[Pack]:
-    """The packs of a plan, made one at a time."""
-    for rows in plans:
-        yield pack(batch, rows, device)
+def _idle(batch: Batch, device: torch.device) -> Pack:
+    """One token and nothing to score: for a process that must take part and has no rows left."""
+    nothing = torch.zeros(0, dtype=torch.int64, device=device)
+    return Pack(
+        input_ids=batch.prompt(0)[None, :1].to(device),
+        position_ids=torch.zeros((1, 1), dtype=torch.int64, device=device),
+        tree=Tree((Span(0, 1),), device),
+        predictors=nothing,
+        places=nothing,
+        tokens=nothing,
+    )

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -21,6 +21,9 @@ from pubswap_protocol.model import ModelCard, target_modules
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.texts import decode_all, load_tokenizer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -53,15 +56,18 @@ class Policy:
         source: Path | str,
         card: ModelCard,
         settings: RunSettings,
-        device: Device = "auto",
+        device: Device | torch.device = "auto",
         revision: str | None = None,
         liger: bool = False,
+        mesh: "DeviceMesh | None" = None,
     ) -> Self:
         """Load the base model from a folder, or from the hub at a revision.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
         has not the layers that the card's adapter belongs to. With `liger`, its fused norms,
-        rotations and MLPs take the place of the model's own (CUDA only).
+        rotations and MLPs take the place of the model's own (CUDA only). With a `mesh`, the base's
+        layers are sharded over its processes (FSDP2), and each layer is whole only while it
+        computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -74,7 +80,10 @@ class Policy:
             # The float32 factors' products then run on tensor cores, with TF32's ten bits.
             torch.set_float32_matmul_precision("high")
         tokenizer = _Tokenizer(source, revision)
-        return cls(_with_lora(model.to(place), card, settings.lora), tokenizer, card, settings)
+        model = _with_lora(model if mesh else model.to(place), card, settings.lora)
+        if mesh is not None:
+            _shard(model, mesh)
+        return cls(model.to(place), tokenizer, card, settings)
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
@@ -194,7 +203,9 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _device(device: Device) -> torch.device:
+def _device(device: Device | torch.device) -> torch.device:
+    if isinstance(device, torch.device):
+        return device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
@@ -237,6 +248,15 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
         return get_peft_model(model, config, autocast_adapter_dtype=True)
+
+
+def _shard(model: Any, mesh: "DeviceMesh") -> None:
+    """Shard each layer's frozen weights; the factors are small, and whole on every process."""
+    from torch.distributed.fsdp import fully_shard
+
+    factors = {parameter for parameter in model.parameters() if parameter.requires_grad}
+    for layer in model.get_base_model().get_decoder().layers:
+        fully_shard(layer, mesh=mesh, ignored_params=factors)
 
 
 def _factors(model: Any, layout: AdapterLayout) -> dict[str, torch.nn.Parameter]:

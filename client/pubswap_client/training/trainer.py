@@ -16,6 +16,7 @@ from pubswap_client.training.groups import Group, collate
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
 from pubswap_client.training.rollout import RolloutEngine
+from pubswap_client.training.team import ALONE, Team
 from pubswap_client.training.update import StepMetrics, update
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -41,6 +42,7 @@ class LocalTrainer:
         scorer: Scorer,
         budget: TokenBudget,
         checkpointing: bool = False,
+        team: Team = ALONE,
     ) -> None:
         """Train `client` on its private `problems`, with a micro-batch's token budget.
 
@@ -54,6 +56,7 @@ class LocalTrainer:
         self.scorer = scorer
         self.budget = budget
         self.checkpointing = checkpointing
+        self.team = team
         self.round = 0
         self._optimizer: torch.optim.Optimizer | None = None
         self._round_start: list[Tensor] = []
@@ -143,4 +146,5 @@ class LocalTrainer:
             self._round_start,
             self.budget,
             self.checkpointing,
+            self.team,
         )

@@ -19,10 +19,8 @@ from pubswap_client.training.logprobs import score_pack
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
-from pubswap_client.training.team import Alone, Team
+from pubswap_client.training.team import ALONE, Team
 from pubswap_protocol.settings import GrpoSettings, RunSettings
-
-ALONE = Alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,13 @@ def update(
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
-    When memory runs out, the budget is halved and the pass under way begins again. With a team,
-    every process calls this with the same batch and ends with the same factors.
+    When memory runs out, the budget is halved and the pass under way begins again. A team's leader
+    calls this, its followers `follow_update`; all end with the same factors.
     """
     started = time.monotonic()
-    passes = _Passes(policy, batch, settings.grpo, budget or TokenBudget(1 << 30), team)
+    budget = budget or TokenBudget(1 << 30)
+    team.announce(batch, budget.tokens, policy.trainable())
+    passes = _Passes(policy, batch, settings.grpo, budget, team)
     with policy.packed(checkpointing):
         passes.score_reference()
         epochs = []
@@ -76,9 +76,27 @@ def update(
             penalty = _backward_fedprox(policy, settings, round_start)
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             optimizer.step()
+            team.spread(policy.trainable())
             loss, kl, clip_share = sums.tolist()
             epochs.append(_Epoch(loss + penalty, kl, clip_share, norm.item()))
     return _metrics(batch, epochs, time.monotonic() - started)
+
+
+def follow_update(
+    policy: Policy,
+    batch: Batch,
+    settings: RunSettings,
+    budget: TokenBudget,
+    checkpointing: bool,
+    team: Team,
+) -> None:
+    """A follower's part in an update: its packs' gradients; the leader makes the steps."""
+    passes = _Passes(policy, batch, settings.grpo, budget, team)
+    with policy.packed(checkpointing):
+        passes.score_reference()
+        for number in range(settings.grpo.gradient_epochs):
+            passes.accumulate(first=number == 0)
+            team.spread(policy.trainable())
 
 
 class _Passes:
@@ -148,7 +166,7 @@ class _Passes:
 
     def _exhausted(self, work: Callable[[Pack], None]) -> bool:
         """Whether memory ran out on the way. The failed pass is freed when this returns."""
-        plans = plan(self.batch.prompt_lengths, self.batch.lengths, self.rows, self.budget.tokens)
+        plans = plan(self.batch.prompt_lengths, self.batch.lengths, self.rows, self._limit())
         try:
             for rows in self.team.share(plans):
                 work(pack(self.batch, rows, self.policy.device))
@@ -157,6 +175,11 @@ class _Passes:
                 raise
             return True
         return False
+
+    def _limit(self) -> int:
+        """Tokens at a time: the budget, or less so that every process has something to do."""
+        everything = sum(self.batch.prompt_lengths) + sum(self.batch.lengths)
+        return min(self.budget.tokens, -(-everything // self.team.size))
 
 
 def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
