@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from pubswap_client.api import CoordinatorClient
+from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.evaluator import Evaluator
+from pubswap_client.lock import locked
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
+from pubswap_client.progress import ProgressStore
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.evaluate import pass_at_1
@@ -67,7 +70,8 @@ def run_client(settings: ClientSettings) -> None:
             ),
             checkpointing=settings.gradient_checkpointing,
         )
-        Daemon(member.api, member.run, trainer, examples=len(problems)).work()
+        progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
+        Daemon(member.api, member.run, trainer, progress, examples=len(problems)).work()
 
 
 def run_evaluator(settings: ClientSettings) -> None:
@@ -103,6 +107,7 @@ def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
     if settings.threads:
         set_threads(settings.threads)
     with (
+        locked(settings.state),
         CoordinatorClient(stored.coordinator, membership.token) as api,
         VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
     ):

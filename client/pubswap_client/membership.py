@@ -1,10 +1,10 @@
 """What enrolling leaves behind: the coordinator's address and the token, for its owner only."""
 
-import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pubswap_client.files import write_whole
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Membership
 
@@ -27,13 +27,7 @@ def save_membership(state: Path, stored: StoredMembership) -> Path:
     """Write the membership atomically, mode 0600."""
     state.mkdir(parents=True, exist_ok=True)
     path = membership_path(state)
-    temporary = path.with_suffix(".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(stored.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_whole(path, f"{stored.model_dump_json(indent=2)}\n".encode())
     return path
 
 

@@ -1,7 +1,7 @@
 """SIGTERM and Ctrl-C end a member at once and cleanly.
 
-Local work can be done again from the run's seed and files are replaced whole, so that there is
-nothing to wait for: the signal raises wherever the main thread is, and `with` blocks clean up.
+Every finished local step is on disk and files are replaced whole, so that there is nothing to
+wait for: the signal raises wherever the main thread is, and `with` blocks clean up.
 """
 
 import signal

@@ -12,6 +12,7 @@
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
     - NameTaken                 name_taken                 409
+    - StateInUse                state_in_use               409
   + Gone                        gone                       410
     - InviteExpired             invite_expired             410
     - InviteUsed                invite_used                410
@@ -29,6 +30,7 @@
   + ServerFault                 server_fault               500   (worth a retry)
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
+    - NotSaved                  not_saved                  507
 
 The server sends an error as RFC 9457 problem+json; the client raises the same class again.
 `code` is stable; the detail is for people and says what to do next.
@@ -150,6 +152,12 @@ class NameTaken(Conflict):
     code = "name_taken"
 
 
+class StateInUse(Conflict):
+    """Another daemon is using this state folder."""
+
+    code = "state_in_use"
+
+
 class Gone(PubSwapError):
     """This is no longer available."""
 
@@ -257,6 +265,13 @@ class OutOfMemory(LocalFault):
     """Memory ran out, also in the smallest steps."""
 
     code = "out_of_memory"
+
+
+class NotSaved(LocalFault):
+    """The local disk did not take a file."""
+
+    code = "not_saved"
+    status = 507
 
 
 def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

@@ -55,10 +55,13 @@ class Coordinator:
     folder: Path
 
 
-def sums(seed: int, count: int) -> list[Problem]:
-    """Sums as the small model knows them; it gets some right, so that there is an advantage."""
+def sums(seed: int, count: int, verifier: str | None = None) -> list[Problem]:
+    """Sums as the small model knows them; it gets some right, so that there is an advantage.
+
+    Their verifier is reasoning-gym's own, unless another is named.
+    """
     records = islice(unique_problems("chain_sum", seed, "demo"), count)
-    return [Problem(**record) for record in records]
+    return [Problem(**record | ({"verifier": verifier} if verifier else {})) for record in records]
 
 
 def serve(processes: Processes, folder: Path, port: int | None = None) -> Coordinator:
@@ -72,11 +75,13 @@ def serve(processes: Processes, folder: Path, port: int | None = None) -> Coordi
     return Coordinator(processes, api, folder)
 
 
-def create_run(coordinator: Coordinator, overrides: Mapping[str, Any]) -> RunView:
+def create_run(
+    coordinator: Coordinator, overrides: Mapping[str, Any], verifier: str | None = None
+) -> RunView:
     """Create and open a run on the small model with sums as problems."""
     folder = coordinator.folder
-    write_problems(folder / "public.jsonl", sums(1, 12))
-    write_problems(folder / "test.jsonl", sums(2, 12))
+    write_problems(folder / "public.jsonl", sums(1, 12, verifier))
+    write_problems(folder / "test.jsonl", sums(2, 12, verifier))
     path = folder / "run.toml"
     path.write_text(RUN_FILE.format(model=MODEL))
     return create_and_open(coordinator.api, prepare(load_run_file(path, overrides), folder))
@@ -92,12 +97,20 @@ def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.
     return state
 
 
-def start_client(coordinator: Coordinator, state: Path, seed: int) -> None:
-    """Start an organisation's daemon on private problems of its own."""
+def client_command(state: Path, seed: int, verifier: str | None = None) -> list[str]:
+    """What starts an organisation's daemon, on private problems of its own."""
     data = state / "private.jsonl"
-    write_problems(data, sums(seed, 10))
+    write_problems(data, sums(seed, 10, verifier))
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
-    coordinator.processes.start(state.name, ["client", "start", *options], ONE_THREAD)
+    return ["client", "start", *options]
+
+
+def start_client(
+    coordinator: Coordinator, state: Path, seed: int, verifier: str | None = None
+) -> None:
+    """Start an organisation's daemon on private problems of its own."""
+    command = client_command(state, seed, verifier)
+    coordinator.processes.start(state.name, command, ONE_THREAD)
 
 
 def start(coordinator: Coordinator, run: RunView) -> None:

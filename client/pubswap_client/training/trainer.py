@@ -16,6 +16,7 @@ from pubswap_client.training.groups import Group, collate
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
 from pubswap_client.training.rollout import RolloutEngine
+from pubswap_client.training.snapshot import Snapshot, load_optimizer_state, optimizer_state
 from pubswap_client.training.team import ALONE, Team
 from pubswap_client.training.update import StepMetrics, update
 from pubswap_protocol.adapter import Adapter
@@ -61,7 +62,7 @@ class LocalTrainer:
         self._optimizer: torch.optim.Optimizer | None = None
         self._round_start: list[Tensor] = []
         self._own_rewards: list[list[float]] = []
-        self._rollout_seconds = 0.0
+        self.rollout_seconds = 0.0
         for problem in problems:
             policy.encode(problem.prompt)
 
@@ -70,11 +71,20 @@ class LocalTrainer:
         self.round = round_
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
-        grpo = self.settings.grpo
-        if self._optimizer is None or grpo.optimizer_state == "reset":
-            self._optimizer = torch.optim.AdamW(
-                self.policy.trainable(), lr=grpo.learning_rate, weight_decay=grpo.weight_decay
-            )
+        if self._optimizer is None or self.settings.grpo.optimizer_state == "reset":
+            self._optimizer = self._new_optimizer()
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the factors and of the optimizer's state."""
+        if self._optimizer is None:
+            raise WrongState("A snapshot was asked for before a round began.")
+        return Snapshot(self.adapter(), optimizer_state(self._optimizer, self._names()))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`."""
+        self.policy.load_adapter(snapshot.adapter)
+        self._optimizer = self._new_optimizer()
+        load_optimizer_state(self._optimizer, self._names(), snapshot.optimizer)
 
     def private_step(self, step: int) -> StepMetrics:
         """Local step 1..tau of the round on the next private problems."""
@@ -90,8 +100,13 @@ class LocalTrainer:
         started = time.monotonic()
         groups = self._rollout(step, problems)
         self._own_rewards = self._rewards(problems, groups)
-        self._rollout_seconds = time.monotonic() - started
+        self.rollout_seconds = time.monotonic() - started
         return groups
+
+    def resume_rollout(self, problems: Sequence[Problem], groups: Groups, seconds: float) -> None:
+        """Take up our own responses of an earlier process, whose rollout took these seconds."""
+        self._own_rewards = self._rewards(problems, groups)
+        self.rollout_seconds = seconds
 
     def public_step(self, step: int, problems: Sequence[Problem], groups: Groups) -> StepMetrics:
         """Local step `step` on the groups that the exchange gave, rewarded anew.
@@ -105,12 +120,22 @@ class LocalTrainer:
         return replace(
             metrics,
             reward=sum(own) / len(own) if own else metrics.reward,
-            seconds=time.monotonic() - started + self._rollout_seconds,
+            seconds=time.monotonic() - started + self.rollout_seconds,
         )
 
     def adapter(self) -> Adapter:
         """A copy of the current factors."""
         return self.policy.adapter()
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        grpo = self.settings.grpo
+        return torch.optim.AdamW(
+            self.policy.trainable(), lr=grpo.learning_rate, weight_decay=grpo.weight_decay
+        )
+
+    def _names(self) -> list[str]:
+        """The factors' names, in the order of `policy.trainable()`."""
+        return sorted(self.policy.card.layout.tensors)
 
     def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
         grpo = self.settings.grpo

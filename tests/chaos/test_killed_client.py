@@ -1,0 +1,139 @@
+"""A daemon that is killed by SIGKILL again and again, in a federation of real processes."""
+
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pubswap_client.demo.processes import Processes
+from support.processes import (
+    client_command,
+    create_run,
+    enroll,
+    serve,
+    start,
+    start_client,
+    wait_finished,
+)
+from support.zygote import Zygote
+
+STEPS = 4
+PERIOD = 2
+SETTINGS = {"local_steps": STEPS, "swap.period": PERIOD, "verifier": "exact"}
+WAITING = "1.2 exchanged waiting"
+
+# Where alpha is killed, in each of two rounds: in two private and in two public steps. After a
+# rename the save is done and its other points do not come again, so that a step has one of them.
+PLAN = {
+    "start": ("task before", "task after"),
+    "{} begin": ("blob before", "blob after"),
+    "{}.1": (
+        *("generate before", "generate after", "update before", "update after"),
+        *("save checkpoint half", "save checkpoint renamed"),
+    ),
+    "{}.2": (
+        *("swap_prompts before", "generate before", "generate after", "save own before"),
+        *("save own half", "save own renamed", "submit_responses before"),
+        *("submit_responses after", "exchanged waiting", "save received half"),
+        *("save received renamed", "update before", "save checkpoint half", "heartbeat before"),
+    ),
+    "{}.3": ("save checkpoint before", "save checkpoint written", "save checkpoint after"),
+    "{}.4": (
+        *("swap_prompts after", "save own written", "save own after", "exchanged before"),
+        *("exchanged after", "save received before", "save received written"),
+        *("save received after", "update after", "save checkpoint written", "heartbeat after"),
+    ),
+    "{} end": ("put_blob before", "put_blob after", "submit_update before", "submit_update after"),
+}
+
+
+UNSAVED = ("before", "half", "written")
+# A death at one of these points costs the update, or the sampling, that came before it.
+LOSES_UPDATE = {"update after", *(f"save checkpoint {point}" for point in UNSAVED)}
+LOSES_PRIVATE_SAMPLES = {"generate after", "update before"} | LOSES_UPDATE
+LOSES_PUBLIC_SAMPLES = {"generate after", *(f"save own {point}" for point in UNSAVED)}
+
+Live = Callable[[str | None], int]
+Lives = Callable[[Live, Callable[[], None]], None]
+
+
+def planned() -> list[str]:
+    """The names of the points at which alpha dies, in this order."""
+    names = [f"start {what}" for what in PLAN["start"]]
+    for number in (1, 2):
+        for place, points in PLAN.items():
+            names += [f"{place.format(number)} {what}" for what in points if place != "start"]
+    # Only in round 1 is it certain that the wait is long: the other client is not started before.
+    return [name for name in names if name == WAITING or not name.endswith("waiting")]
+
+
+def federation(folder: Path, lives: Lives) -> tuple[list[bytes], list[str]]:
+    """Run a federation whose alpha lives as `lives` says; returns all adapters and the trace.
+
+    `lives` gets a function that runs alpha to a point or to its end, and one that starts beta.
+    """
+    folder.mkdir()
+    trace = folder / "trace"
+    with Zygote(folder / "logs" / "alpha.log") as zygote, Processes(folder / "logs") as processes:
+        coordinator = serve(processes, folder)
+        with coordinator.api:
+            run = create_run(coordinator, SETTINGS, "exact")
+            states = {name: enroll(coordinator, run, name) for name in ("alpha", "beta")}
+            command = client_command(states["alpha"], 3, "exact")
+            start(coordinator, run)
+            lives(
+                lambda last: zygote.live(command, trace, last),
+                lambda: start_client(coordinator, states["beta"], 4, "exact"),
+            )
+            view = wait_finished(coordinator, run)
+            rounds = [str(summary.round) for summary in view.rounds]
+            adapters = [coordinator.api.global_adapter(run.id, which) for which in rounds]
+            left = sorted(path.name for path in (states["alpha"] / "progress").iterdir())
+            assert left == ["checkpoint.safetensors"]
+    return adapters, trace.read_text().splitlines()
+
+
+def kinds(points: Iterable[str]) -> set[tuple[str, str]]:
+    """What happens in each round, whatever the step."""
+    places = [point.split(" ", 1) for point in points if not point.startswith("between")]
+    return {(place[0], what.removeprefix("begin ").removeprefix("end ")) for place, what in places}
+
+
+def count(points: Iterable[str], what: set[str], steps: str = "1234") -> int:
+    """How many points of some local steps are one of `what`."""
+    found = [point.split(" ", 1) for point in points]
+    return sum(place[2:] in tuple(steps) and name in what for place, name in found)
+
+
+def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -> None:
+    """Over eighty deaths later, every round's global adapter is that of an undisturbed run.
+
+    Nothing but the piece of work that a death interrupted was done again.
+    """
+    plan = planned()
+
+    def undisturbed(live: Live, start_beta: Callable[[], None]) -> None:
+        start_beta()
+        assert live(None) == 0
+
+    def killed(live: Live, start_beta: Callable[[], None]) -> None:
+        for point in plan:
+            assert live(point) == -signal.SIGKILL, point
+            if point == WAITING:
+                start_beta()
+        assert live(None) == 0
+
+    expected, record = federation(tmp_path / "undisturbed", undisturbed)
+    missing = kinds(record) - kinds(plan)
+    assert {what for _, what in missing} <= {"exchanged waiting"}, "a kind of point is not planned"
+    adapters, trace = federation(tmp_path / "killed", killed)
+
+    assert adapters == expected
+    assert len(set(adapters)) == 3
+    assert len(plan) == len(set(plan)) >= 80
+    assert set(plan) <= set(trace)
+    done = 2 * STEPS
+    assert count(record, {"update after"}) == count(record, {"generate after"}) == done
+    assert count(trace, {"update after"}) == done + count(plan, LOSES_UPDATE)
+    assert count(trace, {"generate after"}) == (
+        done + count(plan, LOSES_PRIVATE_SAMPLES, "13") + count(plan, LOSES_PUBLIC_SAMPLES, "24")
+    )

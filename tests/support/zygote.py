@@ -1,0 +1,112 @@
+"""A process that has imported the client once, and forks a child for each life of a daemon.
+
+A daemon's imports take seconds, and a test that kills it a hundred times starts it as often. A
+child runs the same console entry as `pubswap` does.
+"""
+
+import importlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+MODULES = (
+    "pubswap_client.member",
+    "peft.utils.transformers_weight_conversion",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+LIFE_SECONDS = 120.0
+
+
+class Zygote:
+    """The test's end: start lives, one after another. They all end when the block does."""
+
+    def __init__(self, log: Path) -> None:
+        """The daemons' output is appended to `log`."""
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        path = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.zygote", str(log)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                env=os.environ
+                | {"PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def live(self, arguments: Sequence[str], trace: Path, last: str | None = None) -> int:
+        """Run `pubswap arguments...` to its end or to the point `last`; returns its status.
+
+        The status is negative for a signal's number. Fails, with the log's end, after two minutes.
+        """
+        order = {"arguments": list(arguments), "trace": str(trace), "last": last}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        deadline = time.monotonic() + LIFE_SECONDS
+        while not select.select([self._process.stdout], [], [], 1.0)[0]:
+            assert time.monotonic() < deadline, f"still alive, before {last!r}:\n{self._tail()}"
+        answer = self._process.stdout.readline()
+        assert answer, f"the zygote is gone:\n{self._tail()}"
+        return int(answer)
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+
+
+def main(log: Path) -> None:
+    """The zygote's end: one fork for each line on stdin, its exit status to stdout."""
+    for module in MODULES:
+        importlib.import_module(module)
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if not child:
+            _live(log, **json.loads(line))
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+def _live(log: Path, arguments: list[str], trace: str, last: str | None) -> None:
+    """A life: never returns."""
+    from pubswap_protocol.cli import main as pubswap
+    from support.points import install
+
+    output = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, place)
+    install(Path(trace), last)
+    sys.argv = ["pubswap", *arguments]
+    status = 1
+    try:
+        pubswap()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(bool(error.code))
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
