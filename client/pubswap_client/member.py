@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,10 +12,11 @@ from pubswap_client.evaluator import Evaluator
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.settings import ClientSettings
+from pubswap_client.training.engines import make_engine
 from pubswap_client.training.evaluate import pass_at_1
 from pubswap_client.training.logprobs import default_rows
 from pubswap_client.training.policy import Policy, set_threads
-from pubswap_client.training.rollout import TransformersEngine
+from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -36,7 +37,7 @@ class Member:
     name: str
     run: RunView
     policy: Policy
-    engine: TransformersEngine
+    engine: RolloutEngine
     score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
 
 
@@ -117,11 +118,6 @@ def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
         )
         policy = Policy.load(folder, run.model, run.settings, device=settings.device)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
-        yield Member(
-            api,
-            membership.name,
-            run,
-            policy,
-            TransformersEngine(policy, max_rows=settings.rollout_rows),
-            partial(pool.score_many, run.settings.verifier),
-        )
+        with closing(make_engine(settings, policy, folder)) as engine:
+            score = partial(pool.score_many, run.settings.verifier)
+            yield Member(api, membership.name, run, policy, engine, score)

@@ -27,6 +27,8 @@
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
+  + EngineFault                 engine_fault               500
+    - StaleAdapter              stale_adapter              500
 
 The server sends an error as RFC 9457 problem+json; the client raises the same class again.
 `code` is stable; the detail is for people and says what to do next.
@@ -243,6 +245,18 @@ class ServerFault(PubSwapError):
 
     code = "server_fault"
     retryable = True
+
+
+class EngineFault(PubSwapError):
+    """The rollout engine failed, or answered something that cannot be used."""
+
+    code = "engine_fault"
+
+
+class StaleAdapter(EngineFault):
+    """The rollout engine does not serve the policy's current adapter."""
+
+    code = "stale_adapter"
 
 
 def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

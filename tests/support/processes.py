@@ -9,7 +9,7 @@ from typing import Any
 
 from pubswap_client.api import CoordinatorClient, wait_until_ready
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.membership import StoredMembership, save_membership
 from pubswap_client.operator.commands import operator_token
@@ -61,11 +61,16 @@ def sums(seed: int, count: int) -> list[Problem]:
     return [Problem(**record) for record in records]
 
 
-def serve(processes: Processes, folder: Path, port: int | None = None) -> Coordinator:
+def serve(
+    processes: Processes,
+    folder: Path,
+    port: int | None = None,
+    program: Sequence[str] = PUBSWAP,
+) -> Coordinator:
     """Start `pubswap serve`, on a free port unless one is given, and wait for it."""
     url = f"http://127.0.0.1:{port or free_port()}"
     options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(folder / "c")]
-    processes.start("coordinator", ["serve", *options])
+    processes.start("coordinator", ["serve", *options], program=program)
     with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
         wait_until_ready(probe, 60, processes.check)
     api = CoordinatorClient(url, operator_token(folder / "c" / "operator-token"), Backoff(tries=3))
@@ -92,11 +97,14 @@ def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.
     return state
 
 
-def start_client(coordinator: Coordinator, state: Path, seed: int) -> None:
-    """Start an organisation's daemon on private problems of its own."""
+def start_client(
+    coordinator: Coordinator, state: Path, seed: int, more: Sequence[str] = ()
+) -> None:
+    """Start an organisation's daemon on private problems of its own, with `more` options."""
     data = state / "private.jsonl"
     write_problems(data, sums(seed, 10))
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
+    options += more
     coordinator.processes.start(state.name, ["client", "start", *options], ONE_THREAD)
 
 

@@ -18,7 +18,7 @@ from pubswap_protocol.responses import Response
 
 
 class RolloutEngine(Protocol):
-    """Samples from the current policy."""
+    """Samples from the policy as it is when it is asked."""
 
     def generate(
         self,
@@ -29,6 +29,10 @@ class RolloutEngine(Protocol):
         seed: int,
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds; it cannot be used again."""
         ...
 
 
@@ -60,6 +64,9 @@ class TransformersEngine:
             part = slice(start, start + size)
             groups += self._generate(prompts[part], draws[part], temperature)
         return groups
+
+    def close(self) -> None:
+        """Nothing: model and memory are the policy's."""
 
     def _generate(
         self, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float
