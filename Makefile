@@ -12,7 +12,7 @@ test: .venv/dev.stamp  ## all tests, with coverage
 	OMP_NUM_THREADS=1 $(BIN)/pytest --cov --cov-report=term
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
-	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/vllm
+	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines
 
 venv-vllm: .venv-vllm/stamp
 

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,9 @@ from pubswap_protocol.errors import EngineFault
 
 needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM: make test-vllm")
 
-VLLM = (str(Path(sys.executable).with_name("vllm")),)
+# `vllm serve` by its module: the command asks for a package called vllm, the CPU build has another
+# name.
+SERVE = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 LONGEST = 96  # 64 tokens of the prompt and 32 of the response
 LORA = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", "--max-cpu-loras", "4")
 RIGHT = (*LORA, "--logprobs-mode", "processed_logprobs")
@@ -27,11 +28,11 @@ def start_replica(
 ) -> str:
     """Start `vllm serve` on a free port; returns its URL at once."""
     port = free_port()
-    model = ["serve", str(MODEL), "--dtype", "float32", "--max-model-len", str(LONGEST)]
+    model = ["--model", str(MODEL), "--dtype", "float32", "--max-model-len", str(LONGEST)]
     small = ["--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--max-num-seqs", "32"]
     where = ["--host", "127.0.0.1", "--port", str(port)]
     env = QUIET | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True" if updating else "False"}
-    processes.start(name, [*model, *small, *where, *options], env, program=VLLM)
+    processes.start(name, [*model, *small, *where, *options], env, program=SERVE)
     return f"http://127.0.0.1:{port}"
 
 

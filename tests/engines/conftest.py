@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support.replicas import LORA, start_replica, wait_for_replica
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
+from support.replicas import LORA, start_replica, wait_for_replica
 
 if TYPE_CHECKING:
     from pubswap_client.training.policy import Policy

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.replicas import LONGEST, needs_vllm
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.inference import InferenceServer
@@ -17,6 +16,7 @@ from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.responses import Response
+from support.replicas import LONGEST, needs_vllm
 
 if TYPE_CHECKING:
     from pubswap_client.training.policy import Policy
