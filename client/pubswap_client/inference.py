@@ -124,9 +124,7 @@ class InferenceServer:
         try:
             return model.model_validate_json(reply.content)
         except ValidationError as error:
-            raise EngineFault(
-                f"{reply.url} answered something that is not vLLM's: {error}"
-            ) from None
+            raise EngineFault(f"{reply.url} did not answer as vLLM does: {error}") from None
 
     def _patiently(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         """The reply; while the server is away, asked for again. Asking twice does no harm."""

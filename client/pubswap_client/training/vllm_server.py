@@ -64,8 +64,9 @@ class VllmServerEngine:
             }
             for place, prompt in enumerate(prompts)
         ]
+        version = self._reload.current()
         try:
-            replies = self._replicas.complete(self._reload.current(), bodies)
+            replies = self._replicas.complete(version, bodies)
         except StaleAdapter:
             # A replica was restarted since we looked. Asked again, all load the adapter anew.
             replies = self._replicas.complete(self._reload.current(), bodies)
