@@ -83,7 +83,7 @@ class InferenceServer:
         connections: int = 32,
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._patience = connect_seconds
+        self.connect_seconds = connect_seconds
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -128,7 +128,7 @@ class InferenceServer:
 
     def _patiently(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         """The reply; while the server is away, asked for again. Asking twice does no harm."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self.connect_seconds
         while True:
             try:
                 reply = self._http.request(method, path, json=body)

@@ -54,10 +54,28 @@ def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path)
     assert settings.threads == 1
 
 
+def test_the_vllm_table_is_read_from_the_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared folder is relative to the file; a key need not be written into it."""
+    text = 'engine = "vllm-server"\n[vllm]\nurls = ["http://gpu:8000"]\nadapter_dir = "shared"\n'
+    (tmp_path / "client.toml").write_text(text)
+    monkeypatch.setenv("PUBSWAP_CLIENT_VLLM__API_KEY", "secret")
+    settings = load_settings(tmp_path / "client.toml")
+    assert settings.vllm.adapter_dir == tmp_path / "shared"
+    assert settings.vllm.api_key is not None
+    assert settings.vllm.api_key.get_secret_value() == "secret"
+    assert "secret" not in repr(settings)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("devise = 'cpu'", "devise"),
+        ("engine = 'sglang'", "engine"),
+        ("engine = 'vllm-server'", r"vllm\.urls and vllm\.adapter_dir"),
+        ("vllm.tensor_parallel = 0", r"vllm\.tensor_parallel"),
+        ("vllm = 3", "vllm"),
         ("device = 'tpu'", "device"),
         ("threads = 0", "threads"),
         ("threads", "is not TOML"),

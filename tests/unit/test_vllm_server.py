@@ -1,5 +1,7 @@
 """The engine on `vllm serve` replicas, against a fake server: adapters, errors, settings."""
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.engines import make_engine
+from pubswap_client.training.replicas import in_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.vllm_server import VllmServerEngine
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
@@ -189,6 +192,34 @@ def test_an_unusable_completion_is_an_engine_fault(
             generate(engine)
 
 
+def test_closing_does_not_wait_for_a_replica_that_is_away(
+    policy: "Policy", tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so in the log, and deletes the adapters all the same."""
+    with fake_vllm() as fake:
+        settings = VllmSettings(urls=(fake.url,), connect_seconds=60)
+        engine = VllmServerEngine(policy, MODEL, tmp_path, settings)
+    started = time.monotonic()
+    engine.close()
+    assert time.monotonic() - started < 10
+    assert "could not be unloaded" in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_give_results_in_order_and_the_first_error() -> None:
+    """With fewer threads than arguments; after an error nothing new begins."""
+    assert in_threads(lambda value: value * value, range(50), 3) == [n * n for n in range(50)]
+    begun = []
+
+    def fail(value: int) -> None:
+        begun.append(value)
+        raise EngineFault(str(value))
+
+    with pytest.raises(EngineFault, match="0"):
+        in_threads(fail, range(1000), 1)
+    assert len(begun) < 1000
+
+
 def test_a_member_s_settings_choose_the_engine(
     policy: "Policy", fakes: list[FakeVllm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +232,6 @@ def test_a_member_s_settings_choose_the_engine(
         assert len(generate(engine)) == 3
         (path,) = fakes[0].adapters.values()
         assert Path(path).parents[1] == tmp_path / "shared"
-    monkeypatch.setitem(__import__("sys").modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(InvalidSettings, match=r"pip install 'pubswap\[client,vllm\]'"):
         make_engine(ClientSettings(engine="vllm"), policy, MODEL)

@@ -57,9 +57,11 @@ class HotReload:
     def close(self) -> None:
         """Unload what is served, and delete its folder."""
         served, self._served = self._served, None
-        if served is not None:
-            self._loader.unload(served)
-        self._folders.clear()
+        try:
+            if served is not None:
+                self._loader.unload(served)
+        finally:
+            self._folders.clear()
 
     def _is_there(self, version: AdapterVersion) -> bool:
         try:

@@ -1,16 +1,14 @@
 """`vllm serve` replicas of one base model: what is loaded in one is loaded in all."""
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from pubswap_client.inference import Completions, InferenceServer, Refused, ServedModel
 from pubswap_client.training.adapter_folders import AdapterVersion
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
-
-log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -25,12 +23,16 @@ class Replicas:
     def __init__(self, servers: Sequence[InferenceServer], requests: int, command: str) -> None:
         """Talk to each server with at most `requests` requests at a time."""
         self.servers = servers
+        self._threads = requests * len(servers)
         self._command = command
-        self._pool = ThreadPoolExecutor(requests * len(servers), thread_name_prefix="vllm")
+
+    def stop_waiting(self) -> None:
+        """From now on, do not wait for a replica that is away."""
+        for server in self.servers:
+            server.connect_seconds = 0
 
     def close(self) -> None:
         """Close all connections."""
-        self._pool.shutdown(cancel_futures=True)
         for server in self.servers:
             server.close()
 
@@ -96,7 +98,7 @@ class Replicas:
                 )
             return reply
 
-        return self._all(one, range(len(bodies)))
+        return in_threads(one, range(len(bodies)), self._threads)
 
     def _load(self, server: InferenceServer, version: AdapterVersion) -> None:
         try:
@@ -112,16 +114,7 @@ class Replicas:
             ) from None
 
     def _everywhere(self, call: Callable[[InferenceServer], None]) -> None:
-        self._all(call, self.servers)
-
-    def _all(self, call: Callable[[A], R], arguments: Iterable[A]) -> list[R]:
-        """The results in order; on the first error, what has not begun is left out."""
-        futures = [self._pool.submit(call, argument) for argument in arguments]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        in_threads(call, self.servers, len(self.servers))
 
     def _wrong(self, server: InferenceServer, what: str) -> InvalidSettings:
         return InvalidSettings(f"vLLM at {server.url} {what}; start it with: {self._command}")
@@ -161,6 +154,42 @@ def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequ
     first, last = tokens[-1], tokens[0]
     gap = cold[first] - cold[last]
     return gap > SMALLEST_GAP and warm[first] - warm[last] > 0.75 * gap
+
+
+def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> list[R]:
+    """The results in order; on the first error, which is raised, what has not begun is left out.
+
+    The threads are daemons: when the daemon is told to stop, it does not wait for a long answer,
+    and vLLM gives up a request whose connection has gone.
+    """
+    waiting: SimpleQueue[int] = SimpleQueue()
+    finished: SimpleQueue[tuple[int, R | None, Exception | None]] = SimpleQueue()
+    for place in range(len(arguments)):
+        waiting.put(place)
+
+    def work() -> None:
+        with suppress(Empty):
+            while True:
+                place = waiting.get_nowait()
+                try:
+                    finished.put((place, call(arguments[place]), None))
+                except Exception as error:
+                    finished.put((place, None, error))
+
+    for _ in range(min(threads, len(arguments))):
+        threading.Thread(target=work, daemon=True, name="vllm").start()
+    results: dict[int, Any] = {}
+    try:
+        while len(results) < len(arguments):
+            place, result, error = finished.get()
+            if error is not None:
+                raise error
+            results[place] = result
+    finally:
+        with suppress(Empty):
+            while True:
+                waiting.get_nowait()
+    return [results[place] for place in range(len(arguments))]
 
 
 def _serves(models: Sequence[ServedModel], version: AdapterVersion) -> bool:

@@ -4,6 +4,7 @@ On a GPU it shares the memory with the trainer: it sleeps (weights in host memor
 cache) whenever it does not sample.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ from pubswap_client.training.adapter_folders import AdapterFolders, AdapterVersi
 from pubswap_client.training.hot_reload import HotReload
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.sampling import checked_response, sampling_parameters
-from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
+from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, StaleAdapter
 from pubswap_protocol.responses import Response
+
+log = logging.getLogger(__name__)
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 CPU_CACHE_GIB = 1.0
@@ -57,45 +60,48 @@ class VllmEngine:
         Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
         answer that cannot be used.
         """
-        with self._awake():
+        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        parameters = [
+            self._sampling_params(
+                detokenize=False,
+                **sampling_parameters(
+                    self.policy.card, count, max_tokens, temperature, seed, place
+                ),
+            )
+            for place in range(len(prompts))
+        ]
+        with self._awake(), _faults("sample"):
             version = self._reload.current()
             outputs = self._llm.generate(
-                [{"prompt_token_ids": list(prompt)} for prompt in prompts],
-                [
-                    self._sampling_params(
-                        detokenize=False,
-                        **sampling_parameters(
-                            self.policy.card, count, max_tokens, temperature, seed, place
-                        ),
-                    )
-                    for place in range(len(prompts))
-                ],
-                lora_request=self._request(version),
-                use_tqdm=False,
+                inputs, parameters, lora_request=self._request(version), use_tqdm=False
             )
         return [self._group(output, version, count, max_tokens) for output in outputs]
 
     def close(self) -> None:
         """End vLLM's process, and delete the adapters."""
-        self._reload.close()
-        self._llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_SECONDS)
+        try:
+            self._reload.close()
+        except EngineFault as error:
+            log.warning("The adapter could not be unloaded: %s", error.detail)
+        finally:
+            self._llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_SECONDS)
 
     # The loader of hot reload
 
     def load(self, version: AdapterVersion) -> None:
         """Load a version from its folder; raises EngineFault if vLLM refuses it."""
-        try:
+        with _faults(f"load the adapter {version.path}"):
             self._llm.llm_engine.add_lora(self._request(version))
-        except Exception as error:
-            raise EngineFault(f"vLLM does not load the adapter {version.path}: {error}") from error
 
     def unload(self, version: AdapterVersion) -> None:
         """Forget a version."""
-        self._llm.llm_engine.remove_lora(version.number)
+        with _faults("unload an adapter"):
+            self._llm.llm_engine.remove_lora(version.number)
 
     def check(self, version: AdapterVersion) -> None:
         """Raises StaleAdapter unless the version's number is among those loaded."""
-        loaded = self._llm.llm_engine.list_loras()
+        with _faults("list its adapters"):
+            loaded = self._llm.llm_engine.list_loras()
         if version.number not in loaded:
             raise StaleAdapter(
                 f"vLLM does not serve adapter {version.number} ({version.name}), only "
@@ -165,6 +171,17 @@ def lora_rank(rank: int) -> int:
         if rank <= allowed:
             return allowed
     raise InvalidSettings(f"vLLM serves adapters up to rank {LORA_RANKS[-1]}, not {rank}.")
+
+
+@contextmanager
+def _faults(what: str) -> Iterator[None]:
+    """Any error of vLLM's own, such as that its process has died, as an EngineFault."""
+    try:
+        yield
+    except PubSwapError:
+        raise
+    except Exception as error:
+        raise EngineFault(f"vLLM could not {what}: {error!r}; its output says why.") from error
 
 
 def _import_vllm() -> Any:

@@ -1,5 +1,6 @@
 """Rollouts by `vllm serve` replicas that the organisation runs itself."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from pubswap_client.training.sampling import checked_response, sampling_paramete
 from pubswap_client.training.vllm_engine import lora_rank
 from pubswap_protocol.errors import EngineFault, StaleAdapter
 from pubswap_protocol.responses import Response
+
+log = logging.getLogger(__name__)
 
 
 class VllmServerEngine:
@@ -74,8 +77,11 @@ class VllmServerEngine:
 
     def close(self) -> None:
         """Unload the adapter and close all connections."""
+        self._replicas.stop_waiting()
         try:
             self._reload.close()
+        except EngineFault as error:
+            log.warning("The adapter could not be unloaded: %s", error.detail)
         finally:
             self._replicas.close()
 
