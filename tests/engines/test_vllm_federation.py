@@ -1,5 +1,6 @@
 """An organisation whose rollouts are vLLM's, in a federation of real processes."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,28 @@ def test_a_client_whose_rollouts_are_vllm_s_finishes_a_run(
     left = tmp_path / "shared" if engine == "vllm-server" else state / "adapters"
     assert left.is_dir()
     assert list(left.rglob("*.safetensors")) == []
+
+
+def test_a_client_that_is_stopped_leaves_no_process_of_vllm(tmp_path: Path) -> None:
+    """SIGTERM in mid-run: vLLM's own processes end too, and the adapters are deleted."""
+    import psutil
+
+    def of_vllm() -> set[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return {child for child in children if "VLLM" in child.name()}
+
+    others = of_vllm()
+    with Processes(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path, program=(str(COORDINATOR),))
+        with coordinator.api:
+            run = create_run(coordinator, {"clients": 1, "rounds": 99})
+            state = enroll(coordinator, run, "alpha")
+            start_client(coordinator, state, seed=3, more=["--engine", "vllm"])
+            start(coordinator, run)
+            while coordinator.api.run(run.id).round < 2:
+                processes.check()
+                time.sleep(0.2)
+        started = of_vllm() - others
+        assert started
+    assert not [process for process in started if process.is_running()]
+    assert list((state / "adapters").iterdir()) == []

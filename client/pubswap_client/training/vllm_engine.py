@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 CPU_CACHE_GIB = 1.0
-SHUTDOWN_SECONDS = 30.0
+# A supervisor kills what does not end within ten.
+SHUTDOWN_SECONDS = 5.0
 
 
 class VllmEngine:
