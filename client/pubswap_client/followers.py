@@ -46,10 +46,14 @@ def followers(count: int, command: Sequence[str] | None = None) -> Iterator[None
         threading.Thread(target=_end_with, args=(process, stopping), daemon=True).start()
     try:
         yield
-    finally:
+    except BaseException:
         stopping.set()
         for process in processes:
-            _stop(process)
+            process.kill()  # they may wait for us in the middle of something, and keep nothing
+        raise
+    stopping.set()
+    for process in processes:
+        _stop(process)
 
 
 def die_with_the_leader() -> None:

@@ -31,6 +31,8 @@
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
     - NotSaved                  not_saved                  507
+    - EngineFault               engine_fault               500
+      + StaleAdapter            stale_adapter              500
 
 The server sends an error as RFC 9457 problem+json; the client raises the same class again.
 `code` is stable; the detail is for people and says what to do next.
@@ -272,6 +274,18 @@ class NotSaved(LocalFault):
 
     code = "not_saved"
     status = 507
+
+
+class EngineFault(LocalFault):
+    """The rollout engine failed, or answered something that cannot be used."""
+
+    code = "engine_fault"
+
+
+class StaleAdapter(EngineFault):
+    """The rollout engine does not serve the policy's current adapter."""
+
+    code = "stale_adapter"
 
 
 def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

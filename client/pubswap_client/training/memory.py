@@ -73,3 +73,12 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
+
+
+def memory_used(device: torch.device) -> int:
+    """Bytes: a GPU's peak since the last call, or what this process holds of a CPU's memory."""
+    if device.type == "cuda":
+        peak = int(torch.cuda.max_memory_allocated(device))
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak
+    return int(psutil.Process().memory_info().rss)

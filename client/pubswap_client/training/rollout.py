@@ -18,7 +18,7 @@ from pubswap_protocol.responses import Response
 
 
 class RolloutEngine(Protocol):
-    """Samples from the current policy."""
+    """Samples from the policy as it is when it is asked."""
 
     def generate(
         self,

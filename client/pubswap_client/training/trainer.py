@@ -44,6 +44,7 @@ class LocalTrainer:
         budget: TokenBudget,
         checkpointing: bool = False,
         team: Team = ALONE,
+        max_mismatch: float | None = None,
     ) -> None:
         """Train `client` on its private `problems`, with a micro-batch's token budget.
 
@@ -58,6 +59,7 @@ class LocalTrainer:
         self.budget = budget
         self.checkpointing = checkpointing
         self.team = team
+        self.max_mismatch = max_mismatch
         self.round = 0
         self._optimizer: torch.optim.Optimizer | None = None
         self._round_start: list[Tensor] = []
@@ -172,4 +174,5 @@ class LocalTrainer:
             self.budget,
             self.checkpointing,
             self.team,
+            self.max_mismatch,
         )

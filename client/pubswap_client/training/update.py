@@ -16,6 +16,8 @@ from pubswap_client.training.advantages import zero_variance
 from pubswap_client.training.budget import TokenBudget, is_out_of_memory
 from pubswap_client.training.groups import Batch
 from pubswap_client.training.logprobs import score_pack
+from pubswap_client.training.memory import memory_used
+from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
@@ -36,6 +38,10 @@ class StepMetrics:
     tokens: int
     seconds: float
     grad_norm: float  # before clipping
+    mismatch: float = 0.0  # engine's and trainer's log-probabilities of own tokens: mean, in nats
+    mismatch_max: float = 0.0
+    mismatch_kl: float = 0.0
+    memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +63,14 @@ def update(
     budget: TokenBudget | None = None,
     checkpointing: bool = False,
     team: Team = ALONE,
+    max_mismatch: float | None = None,
 ) -> StepMetrics:
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
     When memory runs out, the budget is halved and the pass under way begins again. A team's leader
-    calls this, its followers `follow_update`; all end with the same factors.
+    calls this, its followers `follow_update`; all end with the same factors. Raises StaleAdapter,
+    before any step is made, if own tokens were not sampled from this policy (see mismatch.py).
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
@@ -73,13 +81,17 @@ def update(
         epochs = []
         for number in range(settings.grpo.gradient_epochs):
             sums = passes.accumulate(first=number == 0)
+            if number == 0 and max_mismatch is not None:
+                check(passes.mismatch(), max_mismatch)
             penalty = _backward_fedprox(policy, settings, round_start)
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             optimizer.step()
             team.spread(policy.trainable())
             loss, kl, clip_share = sums.tolist()
             epochs.append(_Epoch(loss + penalty, kl, clip_share, norm.item()))
-    return _metrics(batch, epochs, time.monotonic() - started)
+    return _metrics(
+        batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
+    )
 
 
 def follow_update(
@@ -155,6 +167,13 @@ class _Passes:
         self.team.add([*gradients, sums, *old])
         return sums
 
+    def mismatch(self) -> Mismatch:
+        """Of own tokens, whose log-probabilities we and the engine both know."""
+        rows = torch.zeros(self.batch.rows, dtype=torch.bool)
+        rows[self.rows] = True
+        own = (rows & ~self.batch.donated)[:, None] & self.batch.response_mask
+        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own.flatten())
+
     def _each_pack(self, work: Callable[[Pack], None], clear: Sequence[Tensor]) -> None:
         """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""
         while True:
@@ -223,7 +242,9 @@ def _backward_fedprox(
     return penalty.item()
 
 
-def _metrics(batch: Batch, epochs: Sequence[_Epoch], seconds: float) -> StepMetrics:
+def _metrics(
+    batch: Batch, epochs: Sequence[_Epoch], mismatch: Mismatch, memory: int, seconds: float
+) -> StepMetrics:
     own = batch.rewards.flatten()[~batch.donated]
     tokens = sum(batch.lengths)
 
@@ -240,4 +261,8 @@ def _metrics(batch: Batch, epochs: Sequence[_Epoch], seconds: float) -> StepMetr
         tokens=tokens,
         seconds=seconds,
         grad_norm=mean("grad_norm"),
+        mismatch=mismatch.mean_abs,
+        mismatch_max=mismatch.max_abs,
+        mismatch_kl=mismatch.kl,
+        memory_bytes=memory,
     )
