@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format install up down clean
+.PHONY: demo test bench bench-grpo check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -10,6 +10,11 @@ demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 test: .venv/dev.stamp  ## all tests, with coverage
 	$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/pytest --cov --cov-report=term
+
+bench: bench-grpo  ## all benchmarks
+
+bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's GRPOTrainer, in about an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

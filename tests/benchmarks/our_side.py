@@ -11,7 +11,7 @@ from workload import EOS, Workload, start_adapter, text
 
 from pubswap_client.training.groups import Group, collate
 from pubswap_client.training.logprobs import default_rows
-from pubswap_client.training.policy import Device, Policy
+from pubswap_client.training.policy import Policy
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import update
@@ -24,26 +24,25 @@ from pubswap_protocol.settings import RunSettings
 class OurSide:
     """A policy with an optimizer that lives across updates, as in a round."""
 
-    def __init__(self, folder: Path, settings: RunSettings, device: Device) -> None:
+    def __init__(self, folder: Path, settings: RunSettings, device: str) -> None:
         """Load the model in `folder`."""
         card = model_card(folder, settings.lora, "benchmark", None)
         self.settings = settings
-        self.policy = Policy.load(folder, card, settings, device)
+        self.policy = Policy.load(folder, card, settings, device)  # type: ignore[arg-type]
         self.start = start_adapter(card.layout)
         self.rows = default_rows(settings, card)  # what the client uses when nothing is set
         self.clock = Clock(self.policy.device)
-        self._optimizer = torch.optim.AdamW(
-            self.policy.trainable(),
-            lr=settings.grpo.learning_rate,
-            weight_decay=settings.grpo.weight_decay,
-        )
-        self._round_start: list[Tensor] = []
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start adapter."""
+        """Back to the start adapter, with a new optimizer."""
         self.policy.load_adapter(self.start)
-        self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
+        factors = self.policy.trainable()
+        grpo = self.settings.grpo
+        self._round_start = [factor.detach().clone() for factor in factors]
+        self._optimizer = torch.optim.AdamW(
+            factors, lr=grpo.learning_rate, weight_decay=grpo.weight_decay
+        )
 
     def update(self, workload: Workload) -> Outcome:
         """The update phase: responses and rewards are known, `gradient_epochs` steps follow."""

@@ -1,7 +1,9 @@
 """What a side's update or step gave, and a clock that waits for the GPU."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -9,7 +11,13 @@ from pubswap_protocol.adapter import Adapter
 
 
 class Clock:
-    """Seconds, read after all work that was given to the device is done."""
+    """Seconds, read after all work that was given to the device is done.
+
+    `source` may be time.process_time instead: with one thread it is the time that a side would
+    take alone, also while other processes want the same cores.
+    """
+
+    source: ClassVar[Callable[[], float]] = time.perf_counter
 
     def __init__(self, device: torch.device) -> None:
         """Of work on `device`."""
@@ -18,7 +26,7 @@ class Clock:
     def __call__(self) -> float:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
-        return time.perf_counter()
+        return Clock.source()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,25 +5,17 @@ own sampling is held to them by a logits processor. TRL's names that begin with 
 private, so that `trl` is pinned in the dev extra.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from our_side import force, forced_tokens
-from timing import Clock, Outcome, Times
-from torch import Tensor
-from workload import Workload, start_adapter, text
-
-from pubswap_protocol.adapter import Adapter
-from pubswap_protocol.model import model_card
-from pubswap_protocol.settings import RunSettings
-
 import datasets
+import torch
 import trl
 import trl.trainer.utils
+from our_side import force, forced_tokens
 from peft import LoraConfig
+from timing import Clock, Outcome, Times
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -31,6 +23,11 @@ from transformers import (
     PrinterCallback,
     TrainerCallback,
 )
+from workload import Workload, start_adapter, text
+
+from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
 
 
 class TrlSide:
@@ -43,7 +40,6 @@ class TrlSide:
         card = model_card(folder, settings.lora, "benchmark", None)
         self.start = start_adapter(card.layout)
         self.clock = Clock(torch.device(device))
-        self.compact = False
         self._workload: Workload | None = None
         self._marks: dict[str, float] = {}
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
@@ -67,7 +63,8 @@ class TrlSide:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start adapter."""
+        """Back to the start adapter, with a new optimizer."""
+        self.trainer.optimizer = None  # train() then makes one
         with torch.no_grad():
             for name, parameter in self._factors().items():
                 parameter.copy_(torch.from_numpy(self.start[name]))
@@ -83,6 +80,19 @@ class TrlSide:
             grad_norm=sum(line["grad_norm"] for line in logged) / len(logged),
             adapter=self._adapter(),
         )
+
+    def valid_positions_update(self, workload: Workload) -> Outcome:
+        """The update phase, with TRL's fused LM head at response positions only, on a CPU too.
+
+        TRL does so by itself where it has Triton; on a CPU it scores prompts and padding as well,
+        which says nothing about a GPU.
+        """
+        original = trl.trainer.utils._use_triton
+        trl.trainer.utils._use_triton = lambda _device: True
+        try:
+            return self.update(workload)
+        finally:
+            trl.trainer.utils._use_triton = original
 
     def step(self, workload: Workload) -> Times:
         """A whole step: TRL's own generation through transformers, then the update."""
@@ -100,8 +110,7 @@ class TrlSide:
         self._marks.clear()
         self._losses.clear()
         self.trainer.train_dataset = _dataset(workload)
-        with _compact_head(self.compact):
-            self.trainer.train()
+        self.trainer.train()
         marks = self._marks
         return Times(marks["known"] - marks["begin"], marks["end"] - marks["known"])
 
@@ -173,21 +182,6 @@ class _Forced(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return force(scores, self._table[:, input_ids.shape[1] - self._before])
-
-
-@contextmanager
-def _compact_head(wanted: bool) -> Iterator[None]:
-    """Inside, if wanted, TRL's fused LM head skips prompts and padding on a CPU too.
-
-    It does so by itself wherever it has Triton, so that its default is a handicap on a CPU alone.
-    """
-    original = trl.trainer.utils._use_triton
-    if wanted:
-        trl.trainer.utils._use_triton = lambda _device: True
-    try:
-        yield
-    finally:
-        trl.trainer.utils._use_triton = original
 
 
 def _config(settings: RunSettings, device: str, rows: int, scratch: Path) -> Any:

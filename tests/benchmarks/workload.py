@@ -120,7 +120,8 @@ class Workload:
         return {
             "prompts": len(prompts),
             "responses_per_prompt": len(responses) // len(prompts),
-            "prompt_tokens": prompts,
+            "prompt_min": min(prompts),
+            "prompt_max": max(prompts),
             "response_mean": float(np.mean(responses)),
             "response_median": float(np.median(responses)),
             "response_max": max(responses),

@@ -29,9 +29,7 @@ def test_weights_equal_the_models_own(shape: ModelShape, tiny_qwen3: Path) -> No
     from safetensors.numpy import load_file
 
     arrays = load_file(tiny_qwen3 / "model.safetensors")
-    linear = {
-        name: array.shape for name, array in arrays.items() if name.endswith("_proj.weight")
-    }
+    linear = {name: array.shape for name, array in arrays.items() if name.endswith("_proj.weight")}
     layout = adapter_layout(linear, LoraSettings(rank=2, alpha=4))
     assert shape.linear == sum(rows * columns for rows, columns in linear.values())
     assert shape.lora == sum(rows * columns for rows, columns in layout.tensors.values())
