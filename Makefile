@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-vllm venv-vllm check format install up down clean
+.PHONY: demo test test-vllm venv-vllm bench bench-grpo check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -15,6 +15,11 @@ test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines
 
 venv-vllm: .venv-vllm/stamp
+
+bench: bench-grpo  ## all benchmarks
+
+bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's GRPOTrainer, in about an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

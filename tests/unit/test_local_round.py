@@ -12,7 +12,9 @@ import pytest
 from pubswap_client import files
 from pubswap_client.checkpoint import Owner
 from pubswap_client.progress import ProgressStore
+from pubswap_client.reporting import LogLines
 from pubswap_client.round import LocalRound
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
@@ -150,7 +152,7 @@ class World:
         for number in range(1, ROUNDS + 1):
             if number not in self.coordinator.updates:
                 local: Any = LocalRound
-                one = local(self.coordinator, run, trainer, store, number, start)
+                one = local(self.coordinator, run, trainer, store, LogLines(), number, start)
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.updates[number].adapter
@@ -220,7 +222,10 @@ def world(
 
         def trainer() -> LocalTrainer:
             policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
-            return LocalTrainer(policy, engine(policy), settings, "a", problems, even_scorer)
+            budget = TokenBudget(1 << 20)
+            return LocalTrainer(
+                policy, engine(policy), settings, "a", problems, even_scorer, budget
+            )
 
         return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
 

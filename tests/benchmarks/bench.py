@@ -1,0 +1,130 @@
+"""One run of the benchmark: its model, workloads and sides, and the figures found so far."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from compare import best_rows, interleaved, medians, peak, same_work
+from report import memory_line, throughput_line
+from rich.console import Console
+from sides import Side, make_side
+from timing import Outcome, Times, matmul_rate
+from trl_side import TrlSide
+from workload import Lengths, Workload, run_settings
+
+from pubswap_client.training.flops import ModelShape, update_flops
+
+
+@dataclass
+class Bench:
+    """Measures into `result`: figures by name, `lines` of the table, and `raw` times."""
+
+    folder: Path
+    scratch: Path
+    device: str
+    threads: int
+    repeats: int
+    rollout: bool
+    ragged: Lengths
+    uniform: Lengths
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    result: dict[str, Any] = field(default_factory=lambda: {"lines": {}, "raw": {}})
+
+    def sides(self, trl_rows: list[int]) -> tuple[Side, TrlSide]:
+        """Ours, and TRL's with the fastest of these micro-batches on ragged lengths."""
+        candidates = {rows: self._side("trl", rows) for rows in trl_rows}
+        rows, seconds = best_rows(candidates, self.workload(self.ragged))
+        self.note(f"TRL with per_device_train_batch_size {rows}; seconds an update: {seconds}")
+        self.result["raw"] |= {"trl_rows": rows, "trl_rows_seconds": seconds}
+        best = candidates[rows]
+        assert isinstance(best, TrlSide)
+        return self._side("ours"), best
+
+    def compare(self, name: str, ours: Side, theirs: TrlSide) -> None:
+        """The figures of the workload "ragged" or "uniform"."""
+        work = self.workload(getattr(self, name))
+        raw = self.result["raw"][name] = {"workload": work.describe()}
+        self.note(f"{name}: {raw['workload']}")
+        raw["apart"] = self._same_work(work, ours, theirs)
+        whole = self.rollout and name == "ragged"
+        works = {"ours": _timed(ours, work, whole), "trl": _timed(theirs, work, whole)}
+        if self.device == "cpu" and name == "ragged":
+            works["trl_valid_positions"] = lambda: theirs.valid_positions_update(work).times
+        rates: list[float] = []
+        times = interleaved(self.repeats, works, lambda: rates.append(self._rate()), self.note)
+        for side, found in times.items():
+            raw[side] = {"medians": medians(found), "repeats": [asdict(one) for one in found]}
+        raw["matmul_flops_per_second"] = rates
+        self._speed_figures(name, work, raw, whole)
+
+    def memory(self) -> None:
+        """The figure of peak memory, each side alone in a process."""
+        ours, trl = (
+            peak(side, self.folder, self.ragged, self.device, self.threads)
+            for side in ("ours", "trl")
+        )
+        self.result["raw"]["memory"] = {"ours": ours, "trl": trl}
+        line = self.result["lines"]["peak memory of an update"] = memory_line(ours, trl)
+        self.result["memory_vs_trl"] = line["ratio"]
+
+    def workload(self, lengths: Lengths) -> Workload:
+        """The one that these lengths give, always the same."""
+        return Workload.make(lengths, self._config()["vocab_size"])
+
+    def note(self, text: str) -> None:
+        """Say how far the run is, apart from its output."""
+        self.console.print(text, style="dim", highlight=False, soft_wrap=True)
+
+    def _speed_figures(self, name: str, work: Workload, raw: dict[str, Any], whole: bool) -> None:
+        ours, trl = raw["ours"]["medians"], raw["trl"]["medians"]
+        figures = {f"update_{name}_vs_trl": (ours["update"], trl["update"])}
+        if whole:
+            figures[f"step_{name}_vs_trl"] = (ours["step"], trl["step"])
+            figures[f"rollout_{name}_vs_trl"] = (ours["rollout"], trl["rollout"])
+        if "trl_valid_positions" in raw:
+            better = raw["trl_valid_positions"]["medians"]["update"]
+            figures[f"update_{name}_vs_trl_valid_positions"] = (ours["update"], better)
+        for figure, pair in figures.items():
+            line = self.result["lines"][figure] = throughput_line(*pair, work.tokens)
+            self.result[figure] = line["ratio"]
+        if name == "ragged":
+            raw["update_flops"] = self._flops(work)
+            rate = median(raw["matmul_flops_per_second"])
+            self.result["flops_vs_matmul"] = raw["update_flops"] / ours["update"] / rate
+
+    def _same_work(self, work: Workload, ours: Side, theirs: Side) -> dict[str, float]:
+        """Also the warm-up of both sides."""
+        ours.reset()
+        theirs.reset()
+        exact = self.device == "cpu"  # bfloat16 passes differ by more than any tolerance of ours
+        apart = same_work(ours.update(work), theirs.update(work), ours.start, exact)
+        self.note(f"The same work: the sides' results are apart by {apart}")
+        return apart
+
+    def _side(self, name: str, rows: int = 8) -> Side:
+        settings = run_settings(self.ragged)
+        return make_side(name, self.folder, settings, self.device, rows, self.scratch)
+
+    def _rate(self) -> float:
+        return matmul_rate(torch.device(self.device))
+
+    def _flops(self, work: Workload) -> int:
+        grpo = run_settings(self.ragged).grpo
+        shape = ModelShape.from_config(self._config(), run_settings(self.ragged).lora.rank)
+        return update_flops(shape, work.lengths, grpo.gradient_epochs, reference=True)
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads((self.folder / "config.json").read_bytes())
+        return config
+
+
+def _timed(side: Side, work: Workload, whole: bool) -> Callable[[], Times]:
+    def update() -> Times:
+        outcome: Outcome = side.update(work)
+        return outcome.times
+
+    return (lambda: side.step(work)) if whole else update

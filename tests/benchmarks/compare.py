@@ -1,0 +1,108 @@
+"""Comparisons of the two sides: that they do the same work, and how long it takes them."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from sides import Side
+from timing import Outcome, Times
+from workload import Lengths, Workload
+
+from pubswap_protocol.adapter import Adapter
+
+HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+
+
+def keep_heap() -> None:
+    """Start this process anew with a heap that is never given back, unless it has one.
+
+    PyTorch asks glibc for each large tensor, which maps and unmaps fresh pages for it. Their
+    price is the machine's (on some virtual machines it is most of the run), not a trainer's, so
+    that both sides are timed on pages that are there already. Memory is measured without this.
+    """
+    if any(os.environ.get(name) != value for name, value in HEAP.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | HEAP)
+
+
+def same_work(
+    ours: Outcome, theirs: Outcome, start: Adapter, exact: bool = True
+) -> dict[str, float]:
+    """How far one update's results are apart; raises AssertionError if it was other work.
+
+    The factors' change is compared because it depends on every gradient of both epochs.
+    """
+    moved = [
+        np.concatenate([(side.adapter[name] - start[name]).ravel() for name in sorted(start)])
+        for side in (ours, theirs)
+    ]
+    apart = {
+        "loss": abs(ours.loss - theirs.loss),
+        "grad_norm": abs(ours.grad_norm / theirs.grad_norm - 1),
+        "adapter_change": float(np.linalg.norm(moved[0] - moved[1]) / np.linalg.norm(moved[1])),
+    }
+    limits = {"loss": 1e-4, "grad_norm": 1e-3, "adapter_change": 1e-2}
+    assert not exact or all(apart[name] <= limits[name] for name in limits), apart
+    return apart
+
+
+def interleaved(
+    repeats: int,
+    works: Mapping[str, Callable[[], Times]],
+    between: Callable[[], None],
+    note: Callable[[str], None],
+) -> dict[str, list[Times]]:
+    """Each work `repeats` times, in turn; the order is turned round each time."""
+    found: dict[str, list[Times]] = {name: [] for name in works}
+    for repeat in range(repeats):
+        between()
+        for name in list(works) if repeat % 2 == 0 else reversed(list(works)):
+            times = works[name]()
+            found[name].append(times)
+            note(f"{repeat + 1}/{repeats} {name}: {times.rollout:.2f} + {times.update:.2f} s")
+    return found
+
+
+def best_rows(sides: Mapping[int, Side], workload: Workload) -> tuple[int, dict[int, float]]:
+    """Of TRL's sides by micro-batch size, the one with the shortest update.
+
+    The largest goes first, once more, so that the heap has grown before anything is timed. A size
+    that does not fit in memory counts as endless.
+    """
+    seconds = dict.fromkeys(sides, math.inf)
+    for rows in (max(sides), *sides):
+        try:
+            seconds[rows] = sides[rows].update(workload).times.update
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if "memory" not in str(error):
+                raise
+    return min(seconds, key=lambda rows: seconds[rows]), seconds
+
+
+def peak(side: str, folder: Path, lengths: Lengths, device: str, threads: int) -> dict[str, int]:
+    """memory.py's measure of one side, in a fresh process with the allocator's own defaults."""
+    environment = {name: value for name, value in os.environ.items() if name not in HEAP}
+    command = [
+        *(sys.executable, str(Path(__file__).with_name("memory.py"))),
+        *("--side", side, "--folder", str(folder), "--lengths", json.dumps(asdict(lengths))),
+        *("--device", device, "--threads", str(threads)),
+    ]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    measured: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def medians(times: list[Times]) -> dict[str, float]:
+    """Of each phase, in seconds."""
+    return {
+        "rollout": median(one.rollout for one in times),
+        "update": median(one.update for one in times),
+        "step": median(one.step for one in times),
+    }

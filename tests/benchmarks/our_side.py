@@ -1,0 +1,148 @@
+"""Our side: `collate` and `update` on frozen responses, and LocalTrainer's own whole step."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from timing import Clock, Outcome, Times
+from torch import Tensor
+from workload import EOS, Workload, start_adapter, text
+
+from pubswap_client.training.budget import TokenBudget
+from pubswap_client.training.groups import Group, collate
+from pubswap_client.training.memory import default_budget
+from pubswap_client.training.policy import Policy
+from pubswap_client.training.rollout import TransformersEngine
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.update import update
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.responses import Response
+from pubswap_protocol.settings import RunSettings
+
+
+class OurSide:
+    """A policy with an optimizer that lives across updates, as in a round."""
+
+    def __init__(self, folder: Path, settings: RunSettings, device: str) -> None:
+        """Load the model in `folder`."""
+        card = model_card(folder, settings.lora, "benchmark", None)
+        self.settings = settings
+        self.policy = Policy.load(folder, card, settings, device)  # type: ignore[arg-type]
+        self.start = start_adapter(card.layout)
+        # What the client uses when nothing is set.
+        self.budget = TokenBudget(default_budget(self.policy, checkpointing=False))
+        self.clock = Clock(self.policy.device)
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the start adapter, with a new optimizer."""
+        self.policy.load_adapter(self.start)
+        factors = self.policy.trainable()
+        grpo = self.settings.grpo
+        self._round_start = [factor.detach().clone() for factor in factors]
+        self._optimizer = torch.optim.AdamW(
+            factors, lr=grpo.learning_rate, weight_decay=grpo.weight_decay
+        )
+
+    def update(self, workload: Workload) -> Outcome:
+        """The update phase: responses and rewards are known, `gradient_epochs` steps follow."""
+        groups = [
+            Group(prompt, [_response(tokens) for tokens in group], rewards)
+            for prompt, group, rewards in zip(
+                workload.prompts, workload.responses, workload.rewards, strict=True
+            )
+        ]
+        started = self.clock()
+        batch = collate(
+            groups, self.policy.card.eos_token_ids, self.settings.grpo.advantage_epsilon
+        )
+        metrics = update(
+            self.policy, self._optimizer, batch, self.settings, self._round_start, self.budget
+        )
+        times = Times(rollout=0.0, update=self.clock() - started)
+        return Outcome(times, metrics.loss, metrics.grad_norm, self.policy.adapter())
+
+    def step(self, workload: Workload) -> Times:
+        """A whole private step: rollout to the workload's responses, rewards, update."""
+        engine = _ForcedEngine(self.policy, workload, self.clock)
+        problems = [
+            Problem(id=str(place), prompt=text(prompt), answer="-")
+            for place, prompt in enumerate(workload.prompts)
+        ]
+
+        def rewards(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+            left = {problem.id: iter(workload.rewards[int(problem.id)]) for problem in problems}
+            return [next(left[problem.id]) for _, problem in cases]
+
+        trainer = LocalTrainer(
+            self.policy, engine, self.settings, "benchmark", problems, rewards, self.budget
+        )
+        trainer.begin_round(1, self.start)
+        started = self.clock()
+        trainer.private_step(1)
+        total = self.clock() - started
+        return Times(rollout=engine.seconds, update=total - engine.seconds)
+
+
+class _ForcedEngine(TransformersEngine):
+    """Samples as ever, but from logits that leave only the workload's next token."""
+
+    def __init__(self, policy: Policy, workload: Workload, clock: Clock) -> None:
+        super().__init__(policy)
+        self.seconds = 0.0
+        self._clock = clock
+        self._known = {
+            tuple(prompt): group
+            for prompt, group in zip(workload.prompts, workload.responses, strict=True)
+        }
+        self._table = torch.empty(0)
+        self._place = 0
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        first: int = 0,
+    ) -> list[list[Response]]:
+        started = self._clock()
+        groups = super().generate(prompts, count, max_tokens, temperature, seed, first)
+        self.seconds += self._clock() - started
+        found = [[response.tokens.tolist() for response in group] for group in groups]
+        if found != [self._known[tuple(prompt)] for prompt in prompts]:
+            raise RuntimeError("The rollout did not sample the workload's responses.")
+        return groups
+
+    def _prefill(self, prompts, count):  # type: ignore[no-untyped-def]
+        state, logits = super()._prefill(prompts, count)
+        rows = [tokens for prompt in prompts for tokens in self._known[tuple(prompt)]]
+        self._table = forced_tokens(rows).to(logits.device)
+        self._place = 0
+        return state, force(logits, self._table[state.rows, 0])
+
+    def _decode(self, state, tokens):  # type: ignore[no-untyped-def]
+        self._place += 1
+        logits = super()._decode(state, tokens)
+        return force(logits, self._table[state.rows, self._place])
+
+
+def forced_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
+    """The rows' tokens (B, T), and EOS ever after."""
+    table = torch.full((len(rows), max(map(len, rows))), EOS)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = torch.tensor(row)
+    return table
+
+
+def force(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Logits (B, V) that leave only `tokens` (B,)."""
+    return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
+
+
+def _response(tokens: Sequence[int]) -> Response:
+    # The policy's ratios are to its own pass before the first step; these are never looked at.
+    return Response(np.array(tokens, dtype=np.int32), np.full(len(tokens), -1.0, dtype=np.float32))

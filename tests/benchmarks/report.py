@@ -1,0 +1,65 @@
+"""The figures as a table, and as JSON with all that they come from."""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).with_name("results")
+PACKAGES = ("torch", "transformers", "peft", "trl", "accelerate", "numpy")
+
+
+def environment(device_name: str, threads: int) -> dict[str, Any]:
+    """What the figures were measured with."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "device": device_name,
+        "threads": threads,
+    }
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """One line for each figure that was measured."""
+    table = Table(title="PubSwap against TRL's GRPOTrainer, medians")
+    for column in ("", "PubSwap", "TRL", "ratio"):
+        table.add_column(column, justify="left" if column == "" else "right")
+    for name, line in result["lines"].items():
+        table.add_row(name, line["ours"], line["trl"], f"{line['ratio']:.2f}")
+    console.print(table)
+    if "flops_vs_matmul" in result:
+        console.print(
+            f"Our ragged update runs at {result['flops_vs_matmul']:.1%} of a large matrix "
+            f"product's FLOP/s."
+        )
+
+
+def throughput_line(ours: float, trl: float, tokens: int) -> dict[str, Any]:
+    """Real tokens per second of two times; above 1, we are faster."""
+    return {
+        "ours": f"{tokens / ours:,.0f} tok/s",
+        "trl": f"{tokens / trl:,.0f} tok/s",
+        "ratio": trl / ours,
+    }
+
+
+def memory_line(ours: dict[str, int], trl: dict[str, int]) -> dict[str, Any]:
+    """Growth over what is loaded; below 1, we need less."""
+    return {
+        "ours": f"{ours['growth'] / 2**20:,.0f} MiB",
+        "trl": f"{trl['growth'] / 2**20:,.0f} MiB",
+        "ratio": ours["growth"] / trl["growth"],
+    }
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """The figures first, then what they come from."""
+    figures = {name: round(value, 4) for name, value in result.items() if type(value) is float}
+    rest = {name: value for name, value in result.items() if name not in figures}
+    rest.pop("lines")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures | rest, indent=2) + "\n")

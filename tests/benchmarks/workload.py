@@ -1,0 +1,187 @@
+"""What both sides work on: a random model, and groups whose lengths and tokens are drawn once.
+
+A random model hardly ever ends a response, so that sampled lengths would all be the limit, and
+the cost of padding would not be seen. Lengths are drawn here, and both sides are held to them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from pubswap_protocol.adapter import Adapter, AdapterLayout
+from pubswap_protocol.settings import RunSettings
+
+PAD, EOS = 0, 1
+FIRST_WORD = 2  # ids below it are special
+PROMPTS, RESPONSES = 8, 8  # b and K: 64 rows, the paper's step
+
+SMALL_MODEL: dict[str, Any] = {
+    "vocab_size": 32768,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+QWEN3_1_7B: dict[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rope_theta": 1_000_000.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How a workload's lengths are drawn: prompts uniform, responses lognormal and cut."""
+
+    prompts: tuple[int, int]
+    median: float
+    sigma: float
+    cut: int
+
+    def draw(self, rng: np.random.Generator) -> tuple[list[int], list[list[int]]]:
+        """b prompt lengths, and b x K response lengths."""
+        prompts = rng.integers(self.prompts[0], self.prompts[1] + 1, PROMPTS)
+        drawn = self.median * np.exp(self.sigma * rng.standard_normal((PROMPTS, RESPONSES)))
+        return prompts.tolist(), np.clip(drawn.round(), 2, self.cut).astype(int).tolist()
+
+
+RAGGED = Lengths(prompts=(64, 256), median=120, sigma=0.8, cut=512)
+UNIFORM = Lengths(prompts=(64, 64), median=64, sigma=0, cut=64)
+GPU_RAGGED = Lengths(prompts=(256, 1024), median=600, sigma=0.8, cut=2048)
+GPU_UNIFORM = Lengths(prompts=(256, 256), median=256, sigma=0, cut=256)
+QUICK_RAGGED = Lengths(prompts=(16, 64), median=30, sigma=0.8, cut=128)
+QUICK_UNIFORM = Lengths(prompts=(16, 16), median=16, sigma=0, cut=16)
+WARM_UP = Lengths(prompts=(4, 8), median=6, sigma=0.2, cut=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """b prompts with K responses each, as token ids, and a fixed reward for each response."""
+
+    prompts: list[list[int]]
+    responses: list[list[list[int]]]
+    rewards: list[list[float]]
+
+    @classmethod
+    def make(cls, lengths: Lengths, vocabulary: int, seed: int = 0) -> "Workload":
+        """Random tokens; a response ends in EOS unless it was cut. About half are rewarded."""
+        rng = np.random.default_rng(seed)
+        before, after = lengths.draw(rng)
+
+        def words(count: int) -> list[int]:
+            return [int(word) for word in rng.integers(FIRST_WORD, vocabulary, count)]
+
+        def response(length: int) -> list[int]:
+            last = words(1) if length == lengths.cut and lengths.sigma else [EOS]
+            return words(length - 1) + last
+
+        return cls(
+            prompts=[words(length) for length in before],
+            responses=[[response(length) for length in group] for group in after],
+            # The first two differ in every group, so that no group is without a gradient.
+            rewards=[[1.0, 0.0, *rng.integers(0, 2, RESPONSES - 2).astype(float)] for _ in before],
+        )
+
+    @property
+    def lengths(self) -> list[tuple[int, list[int]]]:
+        """Of each group: the prompt's length, and its responses' lengths."""
+        return [
+            (len(prompt), [len(response) for response in group])
+            for prompt, group in zip(self.prompts, self.responses, strict=True)
+        ]
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens of all rows: each response, and its prompt once for each response."""
+        return sum(prompt * len(group) + sum(group) for prompt, group in self.lengths)
+
+    @property
+    def limit(self) -> int:
+        """The longest response."""
+        return max(length for _, group in self.lengths for length in group)
+
+    def describe(self) -> dict[str, Any]:
+        """What a reader needs to judge the figures."""
+        responses = [length for _, group in self.lengths for length in group]
+        prompts = [prompt for prompt, _ in self.lengths]
+        return {
+            "prompts": len(prompts),
+            "responses_per_prompt": len(responses) // len(prompts),
+            "prompt_min": min(prompts),
+            "prompt_max": max(prompts),
+            "response_mean": float(np.mean(responses)),
+            "response_median": float(np.median(responses)),
+            "response_max": max(responses),
+            "real_tokens": self.tokens,
+            "padded_tokens": len(responses) * (max(prompts) + max(responses)),
+        }
+
+
+def text(tokens: Sequence[int]) -> str:
+    """The text that the model's tokenizer turns into exactly these tokens."""
+    return " ".join(f"w{token}" for token in tokens)
+
+
+def save_model(folder: Path, shape: dict[str, Any], dtype: torch.dtype) -> Path:
+    """A Qwen3 with random weights and tied embeddings, and a tokenizer of one word a token."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        **shape,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=PAD,
+    )
+    Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
+    words = {f"w{i}": i for i in range(FIRST_WORD, shape["vocab_size"])}
+    tokenizer = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS} | words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+    ).save_pretrained(folder)
+    return folder
+
+
+def run_settings(lengths: Lengths) -> RunSettings:
+    """The paper's settings, with TRL's epsilon, which is not to be set there.
+
+    Responses are frozen, so there is no engine whose log-probabilities could be corrected.
+    """
+    return RunSettings.model_validate(
+        {
+            "method": "fedavg",
+            "clients": 1,
+            "chat_template": "none",
+            "grpo": {
+                "prompts_per_step": PROMPTS,
+                "responses_per_prompt": RESPONSES,
+                "advantage_epsilon": 1e-4,
+                "rollout_correction": "none",
+                "max_prompt_tokens": lengths.prompts[1],
+                "max_response_tokens": lengths.cut,
+            },
+        }
+    )
+
+
+def start_adapter(layout: AdapterLayout) -> Adapter:
+    """Factors away from zero, so that the KL term and all gradients are there to be compared."""
+    rng = np.random.default_rng(1)
+    return {
+        name: rng.normal(0, 0.02, shape).astype(np.float32)
+        for name, shape in sorted(layout.tensors.items())
+    }
