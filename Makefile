@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format install up down clean
+.PHONY: demo test test-vllm venv-vllm check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -10,6 +10,11 @@ demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 test: .venv/dev.stamp  ## all tests, with coverage
 	$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/pytest --cov --cov-report=term
+
+test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
+	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines
+
+venv-vllm: .venv-vllm/stamp
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -37,6 +42,14 @@ install: .venv/dev.stamp
 	$(INSTALL) -e '.[server,client,dev]'
 	touch $@
 
+# A second environment: vLLM and the coordinator want different versions of fastapi. Nothing is
+# resolved, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
+.venv-vllm/stamp: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-vllm.txt
+	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
 up: .env  ## the same federation in containers
 	docker compose up --build
 
@@ -47,4 +60,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv demo-out
+	rm -rf .venv .venv-vllm demo-out

@@ -13,6 +13,7 @@ Config = Annotated[Path | None, typer.Option(help="A client.toml with these sett
 State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Engine = Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads for this process.")]
 
 client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
@@ -55,7 +56,11 @@ def start(
     data: Annotated[Path | None, typer.Option(help="The private problems (JSONL).")] = None,
     model: Model = None,
     device: Device = None,
+    engine: Engine = None,
     threads: Threads = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes that share each update, one for each GPU.")
+    ] = None,
 ) -> None:
     """Train on the private data until the run ends. Stop at any time with Ctrl-C or SIGTERM."""
     from pubswap_client.settings import load_settings
@@ -63,7 +68,14 @@ def start(
 
     _log_to_stderr()
     settings = load_settings(
-        config, state=state, data=data, model=model, device=device, threads=threads
+        config,
+        state=state,
+        data=data,
+        model=model,
+        device=device,
+        engine=engine,
+        threads=threads,
+        processes=processes,
     )
     with until_stopped():
         from pubswap_client.member import run_client
@@ -76,6 +88,7 @@ def evaluate(
     state: State = None,
     model: Model = None,
     device: Device = None,
+    engine: Engine = None,
     threads: Threads = None,
 ) -> None:
     """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
@@ -83,7 +96,9 @@ def evaluate(
     from pubswap_client.stopping import until_stopped
 
     _log_to_stderr()
-    settings = load_settings(config, state=state, model=model, device=device, threads=threads)
+    settings = load_settings(
+        config, state=state, model=model, device=device, engine=engine, threads=threads
+    )
     with until_stopped():
         from pubswap_client.member import run_evaluator
 

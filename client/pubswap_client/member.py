@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,15 +10,22 @@ from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.evaluator import Evaluator
+from pubswap_client.followers import launched_rank
 from pubswap_client.lock import locked
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
 from pubswap_client.settings import ClientSettings
+from pubswap_client.training.budget import TokenBudget
+from pubswap_client.training.crew import Crew
+from pubswap_client.training.engines import make_engine
 from pubswap_client.training.evaluate import pass_at_1
-from pubswap_client.training.logprobs import default_rows
-from pubswap_client.training.policy import Policy, set_threads
-from pubswap_client.training.rollout import TransformersEngine
+from pubswap_client.training.memory import default_budget
+from pubswap_client.training.policy import Policy
+from pubswap_client.training.recruiting import Charter, crew_of, load_policy, run_follower
+from pubswap_client.training.rollout import RolloutEngine
+from pubswap_client.training.self_check import check_packed_path
+from pubswap_client.training.team import ALONE
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -39,21 +46,25 @@ class Member:
     name: str
     run: RunView
     policy: Policy
-    engine: TransformersEngine
+    engine: RolloutEngine
     score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
 
 
 def run_client(settings: ClientSettings) -> None:
-    """Train for one organisation until the run ends."""
+    """Train for one organisation until the run ends; or help to, as one of several processes."""
+    if launched_rank() not in (None, 0):
+        run_follower(settings)
+        return
     if settings.data is None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
-    with _member(settings, Role.CLIENT) as member:
+    with crew_of(settings) as crew, _member(settings, Role.CLIENT, crew) as member:
         if len(problems) < member.run.settings.grpo.prompts_per_step:
             raise InvalidProblems(
                 f"{settings.data} holds {len(problems)} problems; a step takes "
                 f"{member.run.settings.grpo.prompts_per_step} different ones."
             )
+        check_packed_path(member.policy)
         trainer = LocalTrainer(
             policy=member.policy,
             engine=member.engine,
@@ -61,7 +72,13 @@ def run_client(settings: ClientSettings) -> None:
             client=member.name,
             problems=problems,
             scorer=member.score,
-            rows=settings.rows or default_rows(member.run.settings, member.run.model),
+            budget=TokenBudget(
+                settings.micro_batch_tokens
+                or default_budget(member.policy, settings.gradient_checkpointing)
+            ),
+            checkpointing=settings.gradient_checkpointing,
+            team=crew or ALONE,
+            max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
         )
         progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
         Daemon(member.api, member.run, trainer, progress, examples=len(problems)).work()
@@ -88,7 +105,7 @@ def run_evaluator(settings: ClientSettings) -> None:
 
 
 @contextmanager
-def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
+def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> Iterator[Member]:
     """Say hello with the right model, and load it."""
     stored = load_membership(settings.state)
     membership = stored.membership
@@ -97,8 +114,6 @@ def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
             f"{settings.state} is the membership of {membership.name}, whose role is "
             f"{membership.role}; this command needs the role {role}."
         )
-    if settings.threads:
-        set_threads(settings.threads)
     with (
         locked(settings.state),
         CoordinatorClient(stored.coordinator, membership.token) as api,
@@ -120,13 +135,11 @@ def _member(settings: ClientSettings, role: Role) -> Iterator[Member]:
                 verifier_version=verifier_version(run.settings.verifier),
             ),
         )
-        policy = Policy.load(folder, run.model, run.settings, device=settings.device)
+        charter = Charter(folder, run.model, run.settings)
+        if crew is not None:
+            crew.tell(charter)
+        policy = load_policy(settings, charter, crew)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
-        yield Member(
-            api,
-            membership.name,
-            run,
-            policy,
-            TransformersEngine(policy, max_rows=settings.rollout_rows),
-            partial(pool.score_many, run.settings.verifier),
-        )
+        with closing(make_engine(settings, policy, folder, crew)) as engine:
+            score = partial(pool.score_many, run.settings.verifier)
+            yield Member(api, membership.name, run, policy, engine, score)

@@ -6,9 +6,9 @@ winning. What is trained is the run's to say; where and on what is the organisat
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_protocol.errors import InvalidSettings
@@ -16,10 +16,60 @@ from pubswap_protocol.errors import InvalidSettings
 Positive = Annotated[int, Field(gt=0)]
 
 
+class VllmSettings(BaseModel):
+    """The table `[vllm]`: how `engine = "vllm"` starts vLLM, where `"vllm-server"` finds it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    urls: tuple[str, ...] = Field(
+        default=(), description="vllm-server: the replicas, such as http://gpu-1:8000."
+    )
+    adapter_dir: Path | None = Field(
+        default=None,
+        description="vllm-server: a folder that we write and all replicas read, at the same path.",
+    )
+    api_key: SecretStr | None = Field(
+        default=None, description="vllm-server: what the replicas were given as --api-key."
+    )
+    requests: Positive = Field(
+        default=32, description="vllm-server: prompts sent to one replica at a time."
+    )
+    connect_seconds: float = Field(
+        default=120, ge=0, description="vllm-server: how long to wait for a replica to come back."
+    )
+    response_seconds: float = Field(
+        default=3600, gt=0, description="vllm-server: how long one prompt's responses may take."
+    )
+    sleep: bool = Field(
+        default=True,
+        description="vllm: leave the GPU's memory to the trainer while nothing is sampled.",
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.4, gt=0, lt=1, description="vllm: the share of the GPU's memory it may take."
+    )
+    kv_cache_gib: float | None = Field(
+        default=None,
+        gt=0,
+        description="vllm: the key-value cache; by default what that share leaves, 1 on a CPU.",
+    )
+    tensor_parallel: Positive = Field(default=1, description="vllm: GPUs for one replica.")
+    enforce_eager: bool | None = Field(
+        default=None, description="vllm: no CUDA graphs and no compilation; by default on a CPU."
+    )
+    max_mismatch: float = Field(
+        default=0.05,
+        gt=0,
+        description="Mean difference between the engine's and the trainer's log-probabilities, "
+        "in nats a token, from which the engine is taken to serve another policy.",
+    )
+
+
 class ClientSettings(BaseSettings):
     """`client.toml`, validated. Relative paths are relative to the file."""
 
-    model_config = SettingsConfigDict(env_prefix="PUBSWAP_CLIENT_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PUBSWAP_CLIENT_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
 
     state: Path = Field(default=Path("pubswap-state"), description="Token and local progress.")
     data: Path | None = Field(default=None, description="The private JSONL; it is only ever read.")
@@ -28,15 +78,50 @@ class ClientSettings(BaseSettings):
     )
     revision: str | None = Field(default=None, description="The hub revision.")
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: Positive | None = Field(default=None, description="CPU threads; by default all.")
-    rows: Positive | None = Field(
-        default=None,
-        description="Sequences in a micro-batch of the update; by default as many as half a "
-        "billion logits allow.",
+    threads: Positive | None = Field(
+        default=None, description="CPU threads of each process; by default all, shared out."
     )
-    rollout_rows: Positive = Field(default=512, description="Sequences sampled at a time.")
+    processes: Positive = Field(
+        default=1, description="Processes that share each update, one for each GPU."
+    )
+    shard: bool = Field(
+        default=False,
+        description="Spread the base model's layers over the processes (FSDP2), for one that does "
+        "not fit a GPU. Sample with vllm-server then: transformers samples slowly in shards.",
+    )
+    micro_batch_tokens: Positive | None = Field(
+        default=None,
+        description="Tokens computed at a time in the update; by default what memory is estimated "
+        "to hold. It halves by itself when memory runs out.",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute layers twice and keep much less of them in memory."
+    )
+    liger: bool = Field(
+        default=False, description="Use liger-kernel's fused layers (CUDA; pip install it)."
+    )
+    engine: Literal["transformers", "vllm", "vllm-server"] = Field(
+        default="transformers",
+        description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas.",
+    )
+    vllm: VllmSettings = VllmSettings()
+    rollout_rows: Positive = Field(
+        default=512, description="Sequences sampled at a time by the engine transformers."
+    )
     verifier_workers: Positive = 1
     verifier_seconds: float = Field(default=5.0, gt=0)
+
+    @model_validator(mode="after")
+    def _shards_have_processes(self) -> Self:
+        if self.shard and self.processes == 1:
+            raise ValueError("shard = true needs processes = 2 or more")
+        return self
+
+    @model_validator(mode="after")
+    def _server_is_known(self) -> Self:
+        if self.engine == "vllm-server" and not (self.vllm.urls and self.vllm.adapter_dir):
+            raise ValueError("engine = 'vllm-server' needs vllm.urls and vllm.adapter_dir")
+        return self
 
 
 def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
@@ -44,14 +129,20 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
     values: dict[str, Any] = {}
     if config is not None:
         values = read_toml(config)
-        for key in ("state", "data"):
-            if key in values:
-                values[key] = config.parent / values[key]
+        _relative_to(config.parent, values, ("state", "data"))
+        _relative_to(config.parent, values.get("vllm"), ("adapter_dir",))
     values |= {key: value for key, value in overrides.items() if value is not None}
     try:
         return ClientSettings(**values)
     except ValidationError as error:
         raise InvalidSettings(f"{config or 'settings'}: {first_error(error)}") from None
+
+
+def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:
+    """Make these paths of a table relative to a folder; other types are pydantic's to refuse."""
+    for key in keys:
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = folder / table[key]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

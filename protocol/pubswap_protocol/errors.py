@@ -28,7 +28,11 @@
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
-  + NotSaved                    not_saved                  507
+  + LocalFault                  local_fault                500
+    - OutOfMemory               out_of_memory              500
+    - NotSaved                  not_saved                  507
+    - EngineFault               engine_fault               500
+      + StaleAdapter            stale_adapter              500
 
 The server sends an error as RFC 9457 problem+json; the client raises the same class again.
 `code` is stable; the detail is for people and says what to do next.
@@ -253,11 +257,35 @@ class ServerFault(PubSwapError):
     retryable = True
 
 
-class NotSaved(PubSwapError):
+class LocalFault(PubSwapError):
+    """Something on this machine keeps it from going on."""
+
+    code = "local_fault"
+
+
+class OutOfMemory(LocalFault):
+    """Memory ran out, also in the smallest steps."""
+
+    code = "out_of_memory"
+
+
+class NotSaved(LocalFault):
     """The local disk did not take a file."""
 
     code = "not_saved"
     status = 507
+
+
+class EngineFault(LocalFault):
+    """The rollout engine failed, or answered something that cannot be used."""
+
+    code = "engine_fault"
+
+
+class StaleAdapter(EngineFault):
+    """The rollout engine does not serve the policy's current adapter."""
+
+    code = "stale_adapter"
 
 
 def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:

@@ -40,6 +40,16 @@ class GrpoSettings(_Settings):
     loss_aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
     donor_ratio: Literal["local", "donor", "decoupled"] = "local"
     donor_ratio_cap: float = Field(default=2.0, gt=0, description="C of the decoupled ratio.")
+    rollout_correction: Literal["token_truncate", "none"] = Field(
+        default="token_truncate",
+        description="Weigh own tokens by min(pi_old / pi_engine, C): 1 but for rounding when the "
+        "trainer itself samples, a correction when vLLM does.",
+    )
+    rollout_correction_cap: float = Field(default=2.0, gt=0, description="C of that ratio.")
+    zero_variance: Literal["kl", "drop"] = Field(
+        default="kl",
+        description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
+    )
     optimizer_state: Literal["reset", "keep"] = "reset"
     temperature: float = Field(default=0.7, gt=0)
     max_prompt_tokens: Positive = 1024

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.adapter import decode_adapter, digest_of
 from support.processes import federated_adapter
 
 
@@ -36,3 +37,15 @@ def test_same_seed_gives_the_same_adapter_bit_for_bit(tmp_path: Path) -> None:
     _, other = federated_adapter(tmp_path / "other", {"seed": 8})
     assert first == second
     assert first != other
+
+
+def test_clients_of_two_processes_train_what_clients_of_one_do(tmp_path: Path) -> None:
+    """Whole runs end within 1e-5 of each other: sums are in another order, and nothing else."""
+    overrides = {"grpo.learning_rate": 1e-5}
+    view, one = federated_adapter(tmp_path / "one", overrides)
+    _, two = federated_adapter(tmp_path / "two", overrides, more=["--processes", "2"])
+    layout = view.model.layout
+    wanted, found = decode_adapter(layout, one), decode_adapter(layout, two)
+    moved = max(float(np.abs(array).max()) for name, array in wanted.items() if "lora_B" in name)
+    assert moved > 1e-5
+    assert max(float(np.abs(wanted[name] - found[name]).max()) for name in wanted) <= 1e-5

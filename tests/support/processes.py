@@ -9,7 +9,7 @@ from typing import Any
 
 from pubswap_client.api import CoordinatorClient, wait_until_ready
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.membership import StoredMembership, save_membership
 from pubswap_client.operator.commands import operator_token
@@ -64,11 +64,16 @@ def sums(seed: int, count: int, verifier: str | None = None) -> list[Problem]:
     return [Problem(**record | ({"verifier": verifier} if verifier else {})) for record in records]
 
 
-def serve(processes: Processes, folder: Path, port: int | None = None) -> Coordinator:
+def serve(
+    processes: Processes,
+    folder: Path,
+    port: int | None = None,
+    program: Sequence[str] = PUBSWAP,
+) -> Coordinator:
     """Start `pubswap serve`, on a free port unless one is given, and wait for it."""
     url = f"http://127.0.0.1:{port or free_port()}"
     options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(folder / "c")]
-    processes.start("coordinator", ["serve", *options])
+    processes.start("coordinator", ["serve", *options], program=program)
     with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
         wait_until_ready(probe, 60, processes.check)
     api = CoordinatorClient(url, operator_token(folder / "c" / "operator-token"), Backoff(tries=3))
@@ -97,19 +102,25 @@ def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.
     return state
 
 
-def client_command(state: Path, seed: int, verifier: str | None = None) -> list[str]:
+def client_command(
+    state: Path, seed: int, verifier: str | None = None, more: Sequence[str] = ()
+) -> list[str]:
     """What starts an organisation's daemon, on private problems of its own."""
     data = state / "private.jsonl"
     write_problems(data, sums(seed, 10, verifier))
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
-    return ["client", "start", *options]
+    return ["client", "start", *options, *more]
 
 
 def start_client(
-    coordinator: Coordinator, state: Path, seed: int, verifier: str | None = None
+    coordinator: Coordinator,
+    state: Path,
+    seed: int,
+    verifier: str | None = None,
+    more: Sequence[str] = (),
 ) -> None:
-    """Start an organisation's daemon on private problems of its own."""
-    command = client_command(state, seed, verifier)
+    """Start an organisation's daemon on private problems of its own, with `more` options."""
+    command = client_command(state, seed, verifier, more)
     coordinator.processes.start(state.name, command, ONE_THREAD)
 
 
@@ -131,9 +142,15 @@ def wait_finished(coordinator: Coordinator, run: RunView, seconds: float = 240) 
 
 
 def federated_adapter(
-    folder: Path, overrides: Mapping[str, Any], order: Sequence[str] = ("alpha", "beta")
+    folder: Path,
+    overrides: Mapping[str, Any],
+    order: Sequence[str] = ("alpha", "beta"),
+    more: Sequence[str] = (),
 ) -> tuple[RunView, bytes]:
-    """Run a federation whose clients start in this order; returns the run and its adapter."""
+    """Run a federation whose clients start in this order, with `more` options.
+
+    Returns the run and its adapter.
+    """
     folder.mkdir()
     with Processes(folder / "logs") as processes:
         coordinator = serve(processes, folder)
@@ -141,7 +158,7 @@ def federated_adapter(
             run = create_run(coordinator, overrides)
             states = {name: enroll(coordinator, run, name) for name in order}
             for name, state in states.items():
-                start_client(coordinator, state, seed=3 if name == "alpha" else 4)
+                start_client(coordinator, state, seed=3 if name == "alpha" else 4, more=more)
             start(coordinator, run)
             view = wait_finished(coordinator, run)
             return view, coordinator.api.global_adapter(run.id, "final")

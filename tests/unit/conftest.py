@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,59 +12,16 @@ from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
+from support.models import EOS, VOCABULARY, save_model
 
 if TYPE_CHECKING:
     from pubswap_client.training.policy import Policy
 
-CHARACTERS = "0123456789+-*/= abcdefghijklmnopqrstuvwxyz"
-PAD, EOS, UNKNOWN = 0, 1, 2
-VOCABULARY = 3 + len(CHARACTERS)
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,  # large, so that the distributions are far from uniform
-    "bos_token_id": None,
-    "eos_token_id": EOS,
-    "pad_token_id": PAD,
-}
 
-
-def save_tokenizer(folder: Path) -> None:
-    """One token for each character, and three special ones."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
-    tokenizer = Tokenizer(
-        models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    ).save_pretrained(folder)
-
-
-def save_model(folder: Path, kind: str, **changes: Any) -> Path:
-    """A random Qwen3 or Llama of a few thousand parameters, as a Hugging Face folder."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    configs = {"qwen3": Qwen3Config, "llama": LlamaConfig}
-    models = {"qwen3": Qwen3ForCausalLM, "llama": LlamaForCausalLM}
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        models[kind](configs[kind](**(SIZES | changes))).save_pretrained(folder)
-    save_tokenizer(folder)
-    return folder
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[..., Path]:
+    """A function (kind, **config) that makes a model of its own for a test."""
+    return lambda kind, **changes: save_model(tmp_path / kind, kind, **changes)
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +40,28 @@ def tiny_mild_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny Llama."""
     return save_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_untied_qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen2, whose attention has biases, with an output layer of its own."""
+    changes = {"hidden_size": 24, "num_attention_heads": 3, "initializer_range": 0.1}
+    return save_model(tmp_path_factory.mktemp("qwen2"), "qwen2", **changes)
+
+
+@pytest.fixture(scope="session")
+def tiny_sliding_mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Mistral that sees 5 tokens back."""
+    return save_model(
+        tmp_path_factory.mktemp("mistral"), "mistral", sliding_window=5, initializer_range=0.1
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_mild_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Llama with tied embeddings."""
+    changes = {"tie_word_embeddings": True, "initializer_range": 0.1}
+    return save_model(tmp_path_factory.mktemp("mild-llama"), "llama", **changes)
 
 
 @pytest.fixture(scope="session")

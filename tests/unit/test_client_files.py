@@ -1,7 +1,6 @@
 """Membership, settings, run files, PEFT export: what the client keeps and reads."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,13 @@ from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.membership import StoredMembership, load_membership, save_membership
 from pubswap_client.models import model_folder
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.operator.export import write_peft_folder
 from pubswap_client.operator.runfile import load_run_file, prepare
 from pubswap_client.operator.tables import size_text
+from pubswap_client.peft_folder import write_peft_folder
 from pubswap_client.settings import load_settings
 from pubswap_protocol.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.messages import Membership, Role, RunState, RunView
+from pubswap_protocol.messages import Membership, Role
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 
@@ -55,10 +54,28 @@ def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path)
     assert settings.threads == 1
 
 
+def test_the_vllm_table_is_read_from_the_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared folder is relative to the file; a key need not be written into it."""
+    text = 'engine = "vllm-server"\n[vllm]\nurls = ["http://gpu:8000"]\nadapter_dir = "shared"\n'
+    (tmp_path / "client.toml").write_text(text)
+    monkeypatch.setenv("PUBSWAP_CLIENT_VLLM__API_KEY", "secret")
+    settings = load_settings(tmp_path / "client.toml")
+    assert settings.vllm.adapter_dir == tmp_path / "shared"
+    assert settings.vllm.api_key is not None
+    assert settings.vllm.api_key.get_secret_value() == "secret"
+    assert "secret" not in repr(settings)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("devise = 'cpu'", "devise"),
+        ("engine = 'sglang'", "engine"),
+        ("engine = 'vllm-server'", r"vllm\.urls and vllm\.adapter_dir"),
+        ("vllm.tensor_parallel = 0", r"vllm\.tensor_parallel"),
+        ("vllm = 3", "vllm"),
         ("device = 'tpu'", "device"),
         ("threads = 0", "threads"),
         ("threads", "is not TOML"),
@@ -141,18 +158,8 @@ def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:
     """The folder names the base, the rank, alpha, and each adapted module."""
     settings = RunSettings()
     card = model_card(MODEL, settings.lora, "org/small", "main")
-    run = RunView(
-        id="r1",
-        name="run",
-        state=RunState.FINISHED,
-        paused=False,
-        round=1,
-        settings=settings,
-        model=card,
-        created_at=datetime.now(UTC),
-    )
     adapter = encode_adapter(card.layout, initial_adapter(card.layout, 0))
-    write_peft_folder(run, adapter, tmp_path, "org/small")
+    write_peft_folder(tmp_path, adapter, settings.lora, card, "org/small")
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["revision"]) == (32, 64, "main")
     assert len(config["target_modules"]) == len(card.layout.tensors) // 2

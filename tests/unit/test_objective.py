@@ -35,10 +35,10 @@ class Case:
     def targets(self, settings: GrpoSettings) -> Targets:
         mask = torch.tensor([[t < length for t in range(WIDTH)] for length in LENGTHS])
         return Targets(
-            advantages=torch.tensor(self.advantages, dtype=torch.float64),
+            advantages=torch.tensor(self.advantages, dtype=torch.float64)[:, None],
             weights=token_weights(mask, settings.loss_aggregation).double(),
             old=torch.tensor(self.old),
-            donated=torch.tensor(self.donated),
+            donated=torch.tensor(self.donated)[:, None],
             behaviour=torch.tensor(self.behaviour),
             reference=torch.tensor(self.reference),
         )
@@ -74,6 +74,8 @@ def by_hand(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float, floa
             behaviour, reference = case.behaviour[row, t], case.reference[row, t]
             below = behaviour if donated and s.donor_ratio == "donor" else old
             weight = 1.0
+            if not donated and s.rollout_correction == "token_truncate":
+                weight = min(math.exp(old - behaviour), s.rollout_correction_cap)
             if donated and s.donor_ratio == "decoupled":
                 weight = min(math.exp(old - behaviour), s.donor_ratio_cap)
             ratio = math.exp(logprob - below)
@@ -92,22 +94,31 @@ def by_hand(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float, floa
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "donor_ratio", "dual_clip"),
+    ("aggregation", "donor_ratio", "dual_clip", "rollout_correction"),
     list(
         itertools.product(
-            ["sequence_mean", "token_mean"], ["local", "donor", "decoupled"], [None, 3.0]
+            ["sequence_mean", "token_mean"],
+            ["local", "donor", "decoupled"],
+            [None, 3.0],
+            ["token_truncate", "none"],
         )
     ),
 )
 def test_value_and_gradient_are_those_of_the_loop(
-    case: Case, aggregation: str, donor_ratio: str, dual_clip: float | None
+    case: Case,
+    aggregation: str,
+    donor_ratio: str,
+    dual_clip: float | None,
+    rollout_correction: str,
 ) -> None:
-    """Both aggregations, the three donor ratios, and the dual clip agree with the equations."""
+    """Aggregations, donor ratios, dual clip and correction agree with the equations."""
     settings = GrpoSettings.model_validate(
         {
             "loss_aggregation": aggregation,
             "donor_ratio": donor_ratio,
             "dual_clip": dual_clip,
+            "rollout_correction": rollout_correction,
+            "rollout_correction_cap": 1.5,
             "kl_beta": 0.1,
         }
     )
@@ -141,13 +152,23 @@ def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: Case) -> N
 
 
 def test_parts_of_a_batch_add_up(case: Case) -> None:
-    """The weights are the whole batch's, so the losses of its rows sum to its loss."""
+    """The weights are the whole batch's, so the losses of its tokens sum to its loss."""
     settings = GrpoSettings(dual_clip=3.0)
     targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
     whole = objective(logprobs, targets, settings)
+    assert targets.reference is not None
+    flat = Targets(
+        advantages=targets.advantages.expand_as(logprobs).flatten(),
+        weights=targets.weights.flatten(),
+        old=targets.old.flatten(),
+        donated=targets.donated.expand_as(logprobs).flatten(),
+        behaviour=targets.behaviour.flatten(),
+        reference=targets.reference.flatten(),
+    )
+    order = torch.randperm(logprobs.numel(), generator=torch.Generator().manual_seed(0))
     parts = [
-        objective(logprobs[part], targets.rows(part), settings)
-        for part in (slice(0, 1), slice(1, 5), slice(5, 6))
+        objective(logprobs.flatten()[places], flat.take(places), settings)
+        for places in order.split(7)
     ]
     for name in ("total", "policy", "kl", "clip_share"):
         total = sum(getattr(part, name).item() for part in parts)
@@ -177,10 +198,10 @@ def test_impossible_peer_log_probabilities_do_not_overflow() -> None:
     settings = GrpoSettings(donor_ratio="donor")
     logprobs = torch.tensor([[-1.0], [-1.0]], requires_grad=True)
     targets = Targets(
-        advantages=torch.tensor([0.0, -1.0]),
+        advantages=torch.tensor([[0.0], [-1.0]]),
         weights=torch.full((2, 1), 0.5),
         old=torch.full((2, 1), -1.0),
-        donated=torch.tensor([True, True]),
+        donated=torch.tensor([[True], [True]]),
         behaviour=torch.full((2, 1), -1e30),
         reference=torch.full((2, 1), -1e30),
     )

@@ -16,12 +16,11 @@ from pubswap_protocol.settings import RunSettings
 
 CardOf = Callable[[Path], ModelCard]
 IDS = torch.tensor([[0, 5, 6, 7], [4, 5, 6, 7]])
-MASK = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
 
 
 def logits(policy: Policy) -> torch.Tensor:
     with torch.no_grad():
-        return policy.logits(IDS, MASK, keep=2)
+        return policy.model(input_ids=IDS, logits_to_keep=2).logits
 
 
 @pytest.mark.parametrize("folder", ["tiny_qwen3", "tiny_llama"])
@@ -89,13 +88,6 @@ def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) 
     assert torch.equal(logits(policy), base)
     assert not torch.allclose(adapted, base, atol=1e-3)
     assert all(parameter.requires_grad for parameter in policy.trainable())
-
-
-def test_padding_does_not_change_a_row(policy: Policy) -> None:
-    """A left-padded row has the logits it has alone."""
-    with torch.no_grad():
-        alone = policy.logits(IDS[:1, 1:], MASK[:1, 1:], keep=2)
-    assert torch.allclose(logits(policy)[:1], alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "shape"])

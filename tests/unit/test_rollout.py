@@ -52,7 +52,7 @@ def test_reported_log_probabilities_are_the_trainers(policy: Policy) -> None:
     batch = collate(
         [Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, groups, strict=True)], (EOS,), 1e-6
     )
-    recomputed = response_logprobs(policy, batch, 0.7, rows=64)
+    recomputed = response_logprobs(policy, batch, 0.7, budget=1 << 20)
     assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)
 
 

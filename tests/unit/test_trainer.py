@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.evaluate import pass_at_1
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
@@ -37,8 +38,9 @@ def make_trainer(
         set_threads(1)
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
         engine = TransformersEngine(policy)
+        budget = TokenBudget(60)
         return LocalTrainer(
-            policy, engine, settings, client, [*problems, *more], even_scorer, rows=5
+            policy, engine, settings, client, [*problems, *more], even_scorer, budget
         )
 
     return make

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Batch, Group, collate
-from pubswap_client.training.logprobs import response_logprobs
-from pubswap_client.training.objective import Targets, objective, token_weights
+from pubswap_client.training.objective import objective
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.update import StepMetrics, update
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
+from support.reference import padded_scores, padded_targets
 
 CardOf = Callable[[Path], ModelCard]
 
@@ -46,13 +47,13 @@ def changed(settings: RunSettings, **grpo: Any) -> RunSettings:
 
 
 def one_update(
-    policy: Policy, batch: Batch, settings: RunSettings, rows: int = 64, rate: float = 0.1
+    policy: Policy, batch: Batch, settings: RunSettings, budget: int = 1 << 20, rate: float = 0.1
 ) -> tuple[StepMetrics, Adapter]:
     """An update by plain gradient descent from the policy's adapter, which is put back after."""
     start = policy.adapter()
     optimizer = torch.optim.SGD(policy.trainable(), lr=rate)
     round_start = [torch.zeros_like(factor) for factor in policy.trainable()]
-    metrics = update(policy, optimizer, batch, settings, round_start, rows)
+    metrics = update(policy, optimizer, batch, settings, round_start, TokenBudget(budget))
     trained = policy.adapter()
     policy.load_adapter(start)
     return metrics, trained
@@ -64,21 +65,21 @@ def distance(left: Adapter, right: Adapter) -> float:
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
 @pytest.mark.parametrize("donor_ratio", ["local", "donor", "decoupled"])
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("budget", [1, 30])
 def test_micro_batches_give_the_whole_batchs_gradient(
     policy: Policy,
     batch: Batch,
     run_settings: RunSettings,
     aggregation: str,
     donor_ratio: str,
-    rows: int,
+    budget: int,
 ) -> None:
-    """Two epochs, clipping active: the result does not depend on the rows in memory."""
+    """Two epochs, clipping active: the result does not depend on the tokens in memory."""
     settings = changed(
         run_settings, loss_aggregation=aggregation, donor_ratio=donor_ratio, kl_beta=0.1
     )
     whole, reached = one_update(policy, batch, settings)
-    parts, also_reached = one_update(policy, batch, settings, rows)
+    parts, also_reached = one_update(policy, batch, settings, budget)
     assert distance(reached, policy.adapter()) > 1e-3
     assert distance(reached, also_reached) < 1e-6
     for name in ("loss", "kl", "clip_share", "grad_norm"):
@@ -89,7 +90,8 @@ def test_the_first_epoch_is_the_plain_policy_gradient(
     policy: Policy, batch: Batch, run_settings: RunSettings
 ) -> None:
     """With ratio 1 nothing is clipped, and the step is along sum c A grad log pi."""
-    settings = changed(run_settings, gradient_epochs=1, kl_beta=0.0, max_grad_norm=1e9)
+    plain = {"gradient_epochs": 1, "kl_beta": 0.0, "rollout_correction": "none"}
+    settings = changed(run_settings, max_grad_norm=1e9, **plain)
     metrics, trained = one_update(policy, batch, settings)
     assert metrics.clip_share == 0
     total = torch.zeros(())
@@ -111,21 +113,15 @@ def test_the_second_epoch_is_held_against_the_first_one_s_policy(
     """The old log-probabilities of epoch 2 are those from before epoch 1's step."""
     once = changed(run_settings, gradient_epochs=1)
     twice = changed(run_settings, gradient_epochs=2)
-    old = response_logprobs(policy, batch, 0.7, rows=64)
-    with policy.reference():
-        reference = response_logprobs(policy, batch, 0.7, rows=64)
+    with torch.no_grad():
+        old = padded_scores(policy, batch, 0.7).logprobs
+        with policy.reference():
+            reference = padded_scores(policy, batch, 0.7).logprobs
     first, middle = one_update(policy, batch, once, rate=2.0)
-    both, _ = one_update(policy, batch, twice, rows=5, rate=2.0)
+    both, _ = one_update(policy, batch, twice, budget=30, rate=2.0)
     policy.load_adapter(middle)
-    targets = Targets(
-        advantages=batch.advantages,
-        weights=token_weights(batch.response_mask, "sequence_mean"),
-        old=old,
-        donated=batch.donated,
-        behaviour=batch.behaviour,
-        reference=reference,
-    )
-    second = objective(response_logprobs(policy, batch, 0.7, 64), targets, twice.grpo)
+    targets = padded_targets(batch, twice, old, reference)
+    second = objective(padded_scores(policy, batch, 0.7).logprobs, targets, twice.grpo)
     assert second.clip_share > 0
     assert both.loss == pytest.approx((first.loss + second.total.item()) / 2, abs=1e-5)
     assert both.clip_share == pytest.approx(second.clip_share.item() / 2, abs=1e-5)
@@ -150,8 +146,8 @@ def test_fedprox_adds_mu_times_the_distance_to_the_gradient(
     """Once for the whole batch, however many micro-batches; only under method fedprox."""
     plain = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9)
     prox = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9, method="fedprox")
-    without, free = one_update(policy, batch, plain, rows=5)
-    with_it, held = one_update(policy, batch, prox, rows=5)
+    without, free = one_update(policy, batch, plain, budget=30)
+    with_it, held = one_update(policy, batch, prox, budget=30)
     start = policy.adapter()
     for name, array in start.items():
         assert np.allclose(free[name] - held[name], 0.1 * 0.01 * array, atol=1e-6)

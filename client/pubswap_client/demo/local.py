@@ -13,7 +13,7 @@ from pubswap_client.demo.processes import Processes, free_port
 from pubswap_client.demo.report import plot_curve, print_report, summarise, write_summary
 from pubswap_client.demo.watch import watch_run
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.operator.export import write_peft_folder
+from pubswap_client.peft_folder import write_peft_folder
 from pubswap_client.retry import Backoff
 
 READY_SECONDS = 60.0
@@ -39,7 +39,7 @@ def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
     print_report(view, summary, console)
     write_summary(summary, out / "summary.json")
     plot_curve(summary, out / "curve.png")
-    write_peft_folder(view, adapter, out / "adapter", str(MODEL))
+    write_peft_folder(out / "adapter", adapter, view.settings.lora, view.model, str(MODEL))
     console.print(f"wrote {out}/summary.json, {out}/curve.png and the PEFT folder {out}/adapter")
 
 

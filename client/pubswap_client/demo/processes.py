@@ -12,6 +12,7 @@ from typing import IO, Self
 from pubswap_protocol.errors import ServerFault
 
 STOP_SECONDS = 10.0
+PUBSWAP = (sys.executable, "-m", "pubswap_protocol")
 
 
 def free_port() -> int:
@@ -46,12 +47,18 @@ class Processes:
         for file in self._files:
             file.close()
 
-    def start(self, name: str, arguments: Sequence[str], env: Mapping[str, str] = {}) -> None:
-        """Run `pubswap arguments...`, writing what it prints to `name`.log."""
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str] = {},
+        program: Sequence[str] = PUBSWAP,
+    ) -> None:
+        """Run `program arguments...`, pubswap unless said, writing what it prints to `name`.log."""
         file = (self.logs / f"{name}.log").open("wb")
         self._files.append(file)
         self._running[name] = subprocess.Popen(
-            [sys.executable, "-m", "pubswap_protocol", *arguments],
+            [*program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

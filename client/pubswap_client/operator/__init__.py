@@ -1,1 +1,1 @@
-"""What the operator does over HTTP: runs, invites, export."""
+"""What the operator does over HTTP: runs and invites."""

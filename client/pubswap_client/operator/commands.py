@@ -160,11 +160,12 @@ def export(
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Write a global adapter as a PEFT folder."""
-    from pubswap_client.operator.export import write_peft_folder
+    from pubswap_client.peft_folder import write_peft_folder
 
     with connect(url, token_file) as api:
         view = api.run(run)
-        write_peft_folder(view, api.global_adapter(view.id, which), out, view.model.source)
+        adapter = api.global_adapter(view.id, which)
+        write_peft_folder(out, adapter, view.settings.lora, view.model, view.model.source)
     typer.echo(f"Wrote the {which} adapter of {view.name} to {out}. Load it with")
     typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")
 

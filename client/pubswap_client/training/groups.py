@@ -1,4 +1,7 @@
-"""Groups of responses, and the one batch type that private and public steps are updated on."""
+"""Groups of responses, and the one batch type that private and public steps are updated on.
+
+A batch is kept as rectangles, which are small; what is computed on are packs without padding.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -36,11 +39,29 @@ class Batch:
     rewards: Tensor  # (G, K)
     advantages: Tensor  # (B,)
     donated: Tensor  # (B,), True for a peer's response
+    prompt_lengths: tuple[int, ...]  # (G,)
+    lengths: tuple[int, ...]  # (B,)
 
     @property
     def rows(self) -> int:
         """B."""
         return self.input_ids.shape[0]
+
+    @property
+    def group_size(self) -> int:
+        """K."""
+        return self.rewards.shape[1]
+
+    def prompt(self, group: int) -> Tensor:
+        """A group's prompt (P_g,), without padding."""
+        before = self.input_ids.shape[1] - self.width
+        row = self.input_ids[group * self.group_size]
+        return row[before - self.prompt_lengths[group] : before]
+
+    def response(self, row: int) -> Tensor:
+        """A row's response (T_row,), without padding."""
+        before = self.input_ids.shape[1] - self.width
+        return self.input_ids[row, before : before + self.lengths[row]]
 
     @property
     def width(self) -> int:
@@ -52,9 +73,8 @@ def collate(
     groups: Sequence[Group],
     eos_token_ids: Collection[int],
     advantage_epsilon: float,
-    device: torch.device | str = "cpu",
 ) -> Batch:
-    """The batch of groups of equal size K."""
+    """The batch of groups of equal size K, on the CPU."""
     rows = [(group.prompt, response) for group in groups for response in group.responses]
     lengths = [_length(response, eos_token_ids) for _, response in rows]
     before = max(len(prompt) for prompt, _ in rows)
@@ -68,15 +88,17 @@ def collate(
         mask[row, before - len(prompt) : before + length] = 1
         behaviour[row, :length] = response.logprobs[:length]
     rewards = torch.tensor([list(group.rewards) for group in groups], dtype=torch.float32)
-    attention_mask = torch.from_numpy(mask).to(device)
+    attention_mask = torch.from_numpy(mask)
     return Batch(
-        input_ids=torch.from_numpy(ids).to(device),
+        input_ids=torch.from_numpy(ids),
         attention_mask=attention_mask,
         response_mask=attention_mask[:, before:].bool(),
-        behaviour=torch.from_numpy(behaviour).to(device),
-        rewards=rewards.to(device),
-        advantages=group_advantages(rewards, advantage_epsilon).flatten().to(device),
-        donated=torch.tensor([response.donated for _, response in rows], device=device),
+        behaviour=torch.from_numpy(behaviour),
+        rewards=rewards,
+        advantages=group_advantages(rewards, advantage_epsilon).flatten(),
+        donated=torch.tensor([response.donated for _, response in rows]),
+        prompt_lengths=tuple(len(group.prompt) for group in groups),
+        lengths=tuple(lengths),
     )
 
 

@@ -1,92 +1,54 @@
-"""Per-token log-probabilities of responses: the padded, plain reference."""
+"""Per-token log-probabilities of responses, over packs and without whole logits."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pubswap_client.training.groups import Batch
+from pubswap_client.training.linear_logprobs import linear_logprobs
+from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
-from pubswap_protocol.model import ModelCard
-from pubswap_protocol.settings import RunSettings
-
-MAX_LOGITS = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Of response tokens (B, T): log-probabilities, and entropies if asked; 0 on padding."""
+    """Of tokens, in any shape: log-probabilities, and entropies if asked."""
 
     logprobs: Tensor
     entropy: Tensor | None = None
 
 
-def token_scores(
-    logits: Tensor, tokens: Tensor, temperature: float, entropy: bool = False
-) -> Scores:
-    """log p of `tokens` (B, T) under `logits` (B, T, V), in float32.
+def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """log p of `tokens` (...) under `logits` (..., V), in float32.
 
-    With z = logits / temperature: log p(y) = z_y - logsumexp(z), H = logsumexp(z) - sum_v p_v z_v.
+    With z = logits / temperature: log p(y) = z_y - logsumexp(z).
     """
     scaled = logits.float() / temperature
-    normaliser = scaled.logsumexp(dim=-1)
-    chosen = scaled.gather(-1, tokens[..., None]).squeeze(-1)
-    if not entropy:
-        return Scores(chosen - normaliser)
-    mean = (scaled.softmax(dim=-1) * scaled).sum(dim=-1)
-    return Scores(chosen - normaliser, normaliser - mean)
+    return scaled.gather(-1, tokens[..., None]).squeeze(-1) - scaled.logsumexp(dim=-1)
 
 
-def score_rows(
-    policy: Policy, batch: Batch, rows: slice, temperature: float, entropy: bool = False
-) -> Scores:
-    """The scores (rows, T) of some rows of a batch in one forward pass, with gradients.
+def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = False) -> Scores:
+    """The scores (n,) of a pack's response tokens in one forward pass, with gradients.
 
-    Columns that are padding in all of these rows are left out of the pass, so that memory and
-    time follow the longest prompt and response of the rows, not of the batch.
+    Inside `policy.packed()` only.
     """
-    mask = batch.attention_mask[rows]
-    prompts = mask.shape[1] - batch.width
-    begin = prompts - int(mask[:, :prompts].sum(dim=1).max())
-    length = int(mask[:, prompts:].sum(dim=1).max())
-    tokens = batch.input_ids[rows, prompts : prompts + length]
-    logits = policy.logits(
-        batch.input_ids[rows, begin : prompts + length],
-        mask[:, begin : prompts + length],
-        keep=length + 1,
-    )
-    # The logits at a position are about the next token: the last prompt token's come first.
-    scores = token_scores(logits[:, :-1], tokens, temperature, entropy)
-    padding = ~batch.response_mask[rows, :length]
-
-    def padded(values: Tensor) -> Tensor:
-        values = values.masked_fill(padding, 0.0)
-        return functional.pad(values, (0, batch.width - length))
-
+    hidden = policy.hidden(pack.input_ids, pack.position_ids, pack.tree)[pack.predictors]
     return Scores(
-        padded(scores.logprobs), None if scores.entropy is None else padded(scores.entropy)
+        *linear_logprobs(hidden, *policy.head(), pack.tokens, temperature, entropy=entropy)
     )
-
-
-def micro_batches(rows: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` rows that cover 0..rows."""
-    for start in range(0, rows, size):
-        yield slice(start, min(start + size, rows))
-
-
-def default_rows(settings: RunSettings, card: ModelCard) -> int:
-    """Rows of a micro-batch that hold at most half a billion logits (2 GiB in float32), 1 to 64."""
-    logits_of_a_row = settings.grpo.max_response_tokens * card.vocabulary
-    return max(1, min(64, MAX_LOGITS // logits_of_a_row))
 
 
 @torch.no_grad()
-def response_logprobs(policy: Policy, batch: Batch, temperature: float, rows: int) -> Tensor:
-    """Log-probabilities (B, T) of a batch's responses, `rows` at a time, without gradients."""
-    parts = [
-        score_rows(policy, batch, part, temperature).logprobs
-        for part in micro_batches(batch.rows, rows)
-    ]
-    return torch.cat(parts)
+def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
+    """Log-probabilities (B, T) of a batch's responses on the CPU, 0 on padding.
+
+    At most `budget` tokens are computed at a time.
+    """
+    found = torch.zeros_like(batch.behaviour)
+    plans = plan(batch.prompt_lengths, batch.lengths, range(batch.rows), budget)
+    with policy.packed():
+        for rows in plans:
+            part = pack(batch, rows, policy.device)
+            found.view(-1)[part.places.cpu()] = score_pack(policy, part, temperature).logprobs.cpu()
+    return found

@@ -24,24 +24,24 @@ LOG_RATIO_LIMIT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What B responses are held against: (B,) for each response or (B, T) for each token."""
+    """What tokens are held against; all of one shape, or of shapes that broadcast to it."""
 
-    advantages: Tensor  # (B,)
-    weights: Tensor  # (B, T), the coefficients c
-    old: Tensor  # (B, T), log-probabilities under this client's policy before the step
-    donated: Tensor  # (B,)
-    behaviour: Tensor  # (B, T), log-probabilities under the policy that sampled the response
-    reference: Tensor | None  # (B, T), under the base model; None without a KL term
+    advantages: Tensor
+    weights: Tensor  # the coefficients c
+    old: Tensor  # log-probabilities under this client's policy before the step
+    donated: Tensor  # True on a peer's tokens
+    behaviour: Tensor  # log-probabilities under the policy, and by the engine, that sampled them
+    reference: Tensor | None  # log-probabilities under the base model; None without a KL term
 
-    def rows(self, part: slice) -> "Targets":
-        """Some of the rows, as views."""
+    def take(self, places: Tensor) -> "Targets":
+        """The tokens at `places` (n,) of tensors that are all flat."""
         return Targets(
-            advantages=self.advantages[part],
-            weights=self.weights[part],
-            old=self.old[part],
-            donated=self.donated[part],
-            behaviour=self.behaviour[part],
-            reference=None if self.reference is None else self.reference[part],
+            advantages=self.advantages[places],
+            weights=self.weights[places],
+            old=self.old[places],
+            donated=self.donated[places],
+            behaviour=self.behaviour[places],
+            reference=None if self.reference is None else self.reference[places],
         )
 
 
@@ -71,7 +71,7 @@ def token_weights(mask: Tensor, aggregation: Literal["sequence_mean", "token_mea
 def objective(
     logprobs: Tensor, targets: Targets, settings: GrpoSettings, entropy: Tensor | None = None
 ) -> Loss:
-    """The loss for current log-probabilities (B, T), without the FedProx term."""
+    """The loss for current log-probabilities, without the FedProx term."""
     surrogate, clipped = clipped_surrogate(logprobs, targets, settings)
     policy = -(targets.weights * surrogate).sum()
     zero = logprobs.new_zeros(())
@@ -88,12 +88,12 @@ def objective(
 def clipped_surrogate(
     logprobs: Tensor, targets: Targets, settings: GrpoSettings
 ) -> tuple[Tensor, Tensor]:
-    """The policy term w_t min(...) (B, T), and where the clip stops its gradient (B, T).
+    """The policy term w_t min(...) of each token, and where the clip stops its gradient.
 
     With a dual clip c > 1 the term is at least c A where A < 0, so that one token that became far
     more likely cannot outweigh all others.
     """
-    advantages = targets.advantages[:, None]
+    advantages = targets.advantages
     ratio = _exp(logprobs - denominator(targets, settings))
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.min(ratio * advantages, bounded * advantages)
@@ -106,23 +106,31 @@ def clipped_surrogate(
         floor = settings.dual_clip * advantages
         surrogate = torch.where(advantages < 0, torch.max(surrogate, floor), surrogate)
         clipped = clipped | ((ratio > settings.dual_clip) & (advantages < 0))
-    return donor_weight(targets, settings) * surrogate, clipped
+    return importance_weight(targets, settings) * surrogate, clipped
 
 
 def denominator(targets: Targets, settings: GrpoSettings) -> Tensor:
-    """log pi_old (B, T): the donor's own for donated responses if `donor_ratio` is 'donor'."""
+    """log pi_old: the donor's own for donated responses if `donor_ratio` is 'donor'."""
     if settings.donor_ratio != "donor":
         return targets.old
-    return torch.where(targets.donated[:, None], targets.behaviour, targets.old)
+    return torch.where(targets.donated, targets.behaviour, targets.old)
 
 
-def donor_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
-    """w (B, T): 1, except min(pi_old / pi_donor, C) on donated rows if 'decoupled'."""
-    ones = torch.ones_like(targets.old)
-    if settings.donor_ratio != "decoupled":
-        return ones
-    ratio = _exp(targets.old - targets.behaviour).clamp(max=settings.donor_ratio_cap)
-    return torch.where(targets.donated[:, None], ratio, ones)
+def importance_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
+    """w of each token: truncated pi_old / pi_sampler, where the settings ask for it.
+
+    On own tokens min(pi_old / pi_engine, C) if `rollout_correction` is 'token_truncate': the
+    engine's numbers are not quite the trainer's. On donated tokens min(pi_old / pi_donor, C) if
+    `donor_ratio` is 'decoupled'. 1 everywhere else.
+    """
+    ratio = _exp(targets.old - targets.behaviour)
+    ones = torch.ones_like(ratio)
+    own = donated = ones
+    if settings.rollout_correction == "token_truncate":
+        own = ratio.clamp(max=settings.rollout_correction_cap)
+    if settings.donor_ratio == "decoupled":
+        donated = ratio.clamp(max=settings.donor_ratio_cap)
+    return torch.where(targets.donated, donated, own)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:

@@ -4,21 +4,26 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from pubswap_client.training.attention import Tree, tree_attention_in
 from pubswap_protocol.adapter import Adapter, AdapterLayout
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.texts import decode_all, load_tokenizer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -38,6 +43,10 @@ class Policy:
         self.card = card
         self.settings = settings
         self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._causal_model = model.get_base_model()
+        # Flash attention needs a GPU and half precision.
+        self.portable = self.device.type != "cuda" or self.dtype == torch.float32
         self._tokenizer = tokenizer
         self._parameters = _factors(model, card.layout)
 
@@ -47,21 +56,34 @@ class Policy:
         source: Path | str,
         card: ModelCard,
         settings: RunSettings,
-        device: Device = "auto",
+        device: Device | torch.device = "auto",
         revision: str | None = None,
+        liger: bool = False,
+        mesh: "DeviceMesh | None" = None,
     ) -> Self:
         """Load the base model from a folder, or from the hub at a revision.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        has not the layers that the card's adapter belongs to.
+        has not the layers that the card's adapter belongs to. With `liger`, its fused norms,
+        rotations and MLPs take the place of the model's own (CUDA only). With a `mesh`, the base's
+        layers are sharded over its processes (FSDP2), and each layer is whole only while it
+        computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         place = _device(device)
         dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        if liger:
+            _fuse(model, place)
+        if place.type == "cuda":
+            # The float32 factors' products then run on tensor cores, with TF32's ten bits.
+            torch.set_float32_matmul_precision("high")
         tokenizer = _Tokenizer(source, revision)
-        return cls(_with_lora(model.to(place), card, settings.lora), tokenizer, card, settings)
+        model = _with_lora(model if mesh else model.to(place), card, settings.lora)
+        if mesh is not None:
+            _shard(model, mesh)
+        return cls(model.to(place), tokenizer, card, settings)
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
@@ -88,17 +110,29 @@ class Policy:
         with self.model.disable_adapter():
             yield
 
-    def logits(self, input_ids: Tensor, attention_mask: Tensor, keep: int) -> Tensor:
-        """The last `keep` positions' logits (B, keep, V) of left-padded rows (B, S)."""
-        output = self.model(
+    @contextmanager
+    def packed(self, checkpointing: bool = False) -> Iterator[None]:
+        """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
+        decoder = self._causal_model.get_decoder()
+        with tree_attention_in(decoder.config), _checkpointed(decoder, checkpointing):
+            yield
+
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, tree: Tree) -> Tensor:
+        """The last layer's normalised hidden states (S, H) of one pack (1, S)."""
+        output = self._causal_model.get_decoder()(
             input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions(attention_mask),
-            logits_to_keep=keep,
+            position_ids=position_ids,
             use_cache=False,
+            tree=tree,
+            portable=self.portable,
         )
-        logits: Tensor = output.logits
-        return logits
+        hidden: Tensor = output.last_hidden_state.squeeze(0)
+        return hidden
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """The frozen output layer: its weight (V, H), and its bias (V,) or None."""
+        layer = self._causal_model.get_output_embeddings()
+        return layer.weight, getattr(layer, "bias", None)
 
     def encode(self, prompt: str) -> list[int]:
         """A prompt's token ids, in the chat template if the run uses it and the model has one.
@@ -138,6 +172,27 @@ class _Tokenizer:
         return [int(token) for token in tokens]
 
 
+@contextmanager
+def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
+    """Recompute each layer in the backward pass; the layers themselves stay in eval mode."""
+    if not enabled:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing.*", FutureWarning)
+        decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        layers = [layer for layer in decoder.modules() if isinstance(layer, CheckpointedLayer)]
+        # A layer only recomputes if its own flag says training; dropout modules keep theirs.
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            decoder.gradient_checkpointing_disable()
+            for layer in layers:
+                layer.training = False
+
+
 def positions(attention_mask: Tensor) -> Tensor:
     """Position ids (B, S) of left-padded rows: 0 at each row's first token."""
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -148,7 +203,9 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _device(device: Device) -> torch.device:
+def _device(device: Device | torch.device) -> torch.device:
+    if isinstance(device, torch.device):
+        return device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
@@ -156,8 +213,21 @@ def _device(device: Device) -> torch.device:
     return torch.device(device)
 
 
+def _fuse(model: Any, place: torch.device) -> None:
+    """Put liger-kernel's layers into the model; its fused loss is not used, ours is leaner."""
+    if place.type != "cuda":
+        raise InvalidSettings("liger = true needs a CUDA GPU; remove it, or set device = 'cuda'.")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError:
+        raise InvalidSettings("liger = true needs it installed: pip install liger-kernel") from None
+    _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=False, cross_entropy=False)
+
+
 def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     modules = target_modules(card.layout)
+    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in modules):
+        raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
     known = {name for name, _ in model.named_modules()}
     missing = [name for name in modules if name not in known]
     if missing:
@@ -178,6 +248,15 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
         return get_peft_model(model, config, autocast_adapter_dtype=True)
+
+
+def _shard(model: Any, mesh: "DeviceMesh") -> None:
+    """Shard each layer's frozen weights; the factors are small, and whole on every process."""
+    from torch.distributed.fsdp import fully_shard
+
+    factors = {parameter for parameter in model.parameters() if parameter.requires_grad}
+    for layer in model.get_base_model().get_decoder().layers:
+        fully_shard(layer, mesh=mesh, ignored_params=factors)
 
 
 def _factors(model: Any, layout: AdapterLayout) -> dict[str, torch.nn.Parameter]:

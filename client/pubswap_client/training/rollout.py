@@ -18,7 +18,7 @@ from pubswap_protocol.responses import Response
 
 
 class RolloutEngine(Protocol):
-    """Samples from the current policy."""
+    """Samples from the policy as it is when it is asked."""
 
     def generate(
         self,
@@ -29,6 +29,10 @@ class RolloutEngine(Protocol):
         seed: int,
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds; it cannot be used again."""
         ...
 
 
@@ -48,18 +52,28 @@ class TransformersEngine:
         max_tokens: int,
         temperature: float,
         seed: int,
+        first: int = 0,
     ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
+        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+
+        `first` is the first prompt's place among those that the seed is for: some of them get
+        the responses that they get among all of them.
+        """
+        if not prompts:
+            return []
         generator = torch.Generator().manual_seed(seed)
-        draws = torch.rand(
-            (len(prompts), count, max_tokens), generator=generator, dtype=torch.float64
-        )
+        places = first + len(prompts)
+        draws = torch.rand((places, count, max_tokens), generator=generator, dtype=torch.float64)
+        draws = draws[first:]
         size = max(1, self.max_rows // count)
         groups: list[list[Response]] = []
         for start in range(0, len(prompts), size):
             part = slice(start, start + size)
             groups += self._generate(prompts[part], draws[part], temperature)
         return groups
+
+    def close(self) -> None:
+        """Nothing: model and memory are the policy's."""
 
     def _generate(
         self, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float
@@ -73,7 +87,7 @@ class TransformersEngine:
         samples = _Samples(len(draws), draws.shape[1], device)
         for step in range(draws.shape[1]):
             tokens = sample(logits, temperature, draws[state.rows, step])
-            samples.add(state, tokens, token_scores(logits, tokens, temperature).logprobs)
+            samples.add(state, tokens, token_scores(logits, tokens, temperature))
             state.finished |= torch.isin(tokens, eos)
             if step + 1 == draws.shape[1] or bool(state.finished.all()):
                 break

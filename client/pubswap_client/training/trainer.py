@@ -11,11 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Group, collate
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.snapshot import Snapshot, load_optimizer_state, optimizer_state
+from pubswap_client.training.team import ALONE, Team
 from pubswap_client.training.update import StepMetrics, update
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -39,9 +41,12 @@ class LocalTrainer:
         client: str,
         problems: Sequence[Problem],
         scorer: Scorer,
-        rows: int = 64,
+        budget: TokenBudget,
+        checkpointing: bool = False,
+        team: Team = ALONE,
+        max_mismatch: float | None = None,
     ) -> None:
-        """Train `client` on its private `problems`, with `rows` rows in a micro-batch.
+        """Train `client` on its private `problems`, with a micro-batch's token budget.
 
         Raises InvalidProblems if a private prompt is too long: now, not in the middle of a run.
         """
@@ -51,7 +56,10 @@ class LocalTrainer:
         self.client = client
         self.problems = problems
         self.scorer = scorer
-        self.rows = rows
+        self.budget = budget
+        self.checkpointing = checkpointing
+        self.team = team
+        self.max_mismatch = max_mismatch
         self.round = 0
         self._optimizer: torch.optim.Optimizer | None = None
         self._round_start: list[Tensor] = []
@@ -156,8 +164,15 @@ class LocalTrainer:
             ],
             self.policy.card.eos_token_ids,
             self.settings.grpo.advantage_epsilon,
-            self.policy.device,
         )
         return update(
-            self.policy, self._optimizer, batch, self.settings, self._round_start, self.rows
+            self.policy,
+            self._optimizer,
+            batch,
+            self.settings,
+            self._round_start,
+            self.budget,
+            self.checkpointing,
+            self.team,
+            self.max_mismatch,
         )

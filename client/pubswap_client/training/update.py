@@ -1,23 +1,27 @@
-"""One GRPO step's optimizer steps on a batch (ALGORITHM, step 6)."""
+"""One GRPO step's optimizer steps on a batch (ALGORITHM, step 6).
+
+The batch goes through the model in packs: no padding, each prompt once for its responses, no
+logits held. Coefficients sum to 1 over the whole batch, so the losses and gradients of packs, and
+of processes, add up to the whole batch's.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pubswap_client.training.advantages import zero_variance
+from pubswap_client.training.budget import TokenBudget, is_out_of_memory
 from pubswap_client.training.groups import Batch
-from pubswap_client.training.logprobs import micro_batches, response_logprobs, score_rows
-from pubswap_client.training.objective import (
-    Loss,
-    Targets,
-    fedprox_penalty,
-    objective,
-    token_weights,
-)
+from pubswap_client.training.logprobs import score_pack
+from pubswap_client.training.memory import memory_used
+from pubswap_client.training.mismatch import Mismatch, check, measure
+from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
+from pubswap_client.training.team import ALONE, Team
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 
 
@@ -34,10 +38,16 @@ class StepMetrics:
     tokens: int
     seconds: float
     grad_norm: float  # before clipping
+    mismatch: float = 0.0  # engine's and trainer's log-probabilities of own tokens: mean, in nats
+    mismatch_max: float = 0.0
+    mismatch_kl: float = 0.0
+    memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
 
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
+    """Sums over the batch with the coefficients c, and the gradient's norm."""
+
     loss: float
     kl: float
     clip_share: float
@@ -50,47 +60,174 @@ def update(
     batch: Batch,
     settings: RunSettings,
     round_start: Sequence[Tensor],
-    rows: int = 64,
+    budget: TokenBudget | None = None,
+    checkpointing: bool = False,
+    team: Team = ALONE,
+    max_mismatch: float | None = None,
 ) -> StepMetrics:
-    """`gradient_epochs` optimizer steps on the whole batch, `rows` rows at a time in memory.
+    """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
+    When memory runs out, the budget is halved and the pass under way begins again. A team's leader
+    calls this, its followers `follow_update`; all end with the same factors. Raises StaleAdapter,
+    before any step is made, if own tokens were not sampled from this policy (see mismatch.py).
     """
     started = time.monotonic()
-    targets = _targets(policy, batch, settings.grpo, rows)
-    with_entropy = settings.grpo.entropy_coefficient != 0
-    epochs = []
-    for number in range(settings.grpo.gradient_epochs):
-        optimizer.zero_grad(set_to_none=True)
-        losses = []
-        for part in micro_batches(batch.rows, rows):
-            scores = score_rows(policy, batch, part, settings.grpo.temperature, with_entropy)
-            if number == 0:  # pi_old is this very pass, so rho = 1 and no other pass is needed
-                targets.old[part] = scores.logprobs.detach()
-            losses.append(
-                objective(scores.logprobs, targets.rows(part), settings.grpo, scores.entropy)
-            )
-            losses[-1].total.backward()  # type: ignore[no-untyped-call]
-        penalty = _backward_fedprox(policy, settings, round_start)
-        norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
-        optimizer.step()
-        epochs.append(_epoch(losses, penalty, norm.item()))
-    return _metrics(batch, epochs, time.monotonic() - started)
+    budget = budget or TokenBudget(1 << 30)
+    team.announce(batch, budget.tokens, policy.trainable())
+    passes = _Passes(policy, batch, settings.grpo, budget, team)
+    with policy.packed(checkpointing):
+        passes.score_reference()
+        epochs = []
+        for number in range(settings.grpo.gradient_epochs):
+            sums = passes.accumulate(first=number == 0)
+            if number == 0 and max_mismatch is not None:
+                check(passes.mismatch(), max_mismatch)
+            penalty = _backward_fedprox(policy, settings, round_start)
+            norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
+            optimizer.step()
+            team.spread(policy.trainable())
+            loss, kl, clip_share = sums.tolist()
+            epochs.append(_Epoch(loss + penalty, kl, clip_share, norm.item()))
+    return _metrics(
+        batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
+    )
 
 
-def _targets(policy: Policy, batch: Batch, settings: GrpoSettings, rows: int) -> Targets:
-    """The whole batch's targets; `old` is filled in during the first epoch."""
-    reference = None
-    if settings.kl_beta:
-        with policy.reference():
-            reference = response_logprobs(policy, batch, settings.temperature, rows)
+def follow_update(
+    policy: Policy,
+    batch: Batch,
+    settings: RunSettings,
+    budget: TokenBudget,
+    checkpointing: bool,
+    team: Team,
+) -> None:
+    """A follower's part in an update: its packs' gradients; the leader makes the steps."""
+    passes = _Passes(policy, batch, settings.grpo, budget, team)
+    with policy.packed(checkpointing):
+        passes.score_reference()
+        for number in range(settings.grpo.gradient_epochs):
+            passes.accumulate(first=number == 0)
+            team.spread(policy.trainable())
+
+
+class _Passes:
+    """The passes of one update over its batch; (B, T) tensors are kept flat."""
+
+    def __init__(
+        self, policy: Policy, batch: Batch, settings: GrpoSettings, budget: TokenBudget, team: Team
+    ) -> None:
+        self.policy = policy
+        self.batch = batch
+        self.settings = settings
+        self.budget = budget
+        self.team = team
+        self.rows = _rows(batch, settings)
+        self.targets = _targets(batch, settings, policy.device)
+
+    @torch.no_grad()
+    def score_reference(self) -> None:
+        """Fill in the base model's log-probabilities, if there is a KL term."""
+        reference = self.targets.reference
+        if reference is None:
+            return
+
+        def score(part: Pack) -> None:
+            reference[part.places] = score_pack(
+                self.policy, part, self.settings.temperature
+            ).logprobs
+
+        with self.policy.reference():
+            self._each_pack(score, clear=[reference])
+        self.team.add([reference])
+
+    def accumulate(self, first: bool) -> Tensor:
+        """Leave the whole batch's gradient in the factors; returns its loss, KL and clip share.
+
+        The first epoch's own pass is pi_old, so that rho = 1 and no other pass is needed.
+        """
+        factors = self.policy.trainable()
+        for factor in factors:
+            factor.grad = torch.zeros_like(factor)
+        gradients = [factor.grad for factor in factors if factor.grad is not None]
+        sums = torch.zeros(3, device=self.policy.device)
+        with_entropy = self.settings.entropy_coefficient != 0
+
+        def learn(part: Pack) -> None:
+            scores = score_pack(self.policy, part, self.settings.temperature, with_entropy)
+            if first:
+                self.targets.old[part.places] = scores.logprobs.detach()
+            targets = self.targets.take(part.places)
+            loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
+            loss.total.backward()  # type: ignore[no-untyped-call]
+            sums.add_(torch.stack([loss.total.detach(), loss.kl, loss.clip_share]))
+
+        old = [self.targets.old] if first else []
+        self._each_pack(learn, clear=[*gradients, sums, *old])
+        self.team.add([*gradients, sums, *old])
+        return sums
+
+    def mismatch(self) -> Mismatch:
+        """Of own tokens, whose log-probabilities we and the engine both know."""
+        rows = torch.zeros(self.batch.rows, dtype=torch.bool)
+        rows[self.rows] = True
+        own = (rows & ~self.batch.donated)[:, None] & self.batch.response_mask
+        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own.flatten())
+
+    def _each_pack(self, work: Callable[[Pack], None], clear: Sequence[Tensor]) -> None:
+        """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""
+        while True:
+            if not self.team.any(self._exhausted(work)):
+                return
+            self.budget.halve()
+            for tensor in clear:
+                tensor.zero_()
+
+    def _exhausted(self, work: Callable[[Pack], None]) -> bool:
+        """Whether memory ran out on the way. The failed pass is freed when this returns."""
+        plans = plan(self.batch.prompt_lengths, self.batch.lengths, self.rows, self._limit())
+        try:
+            for rows in self.team.share(plans):
+                work(pack(self.batch, rows, self.policy.device))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return True
+        return False
+
+    def _limit(self) -> int:
+        """Tokens at a time: the budget, or less so that every process has something to do."""
+        everything = sum(self.batch.prompt_lengths) + sum(self.batch.lengths)
+        return min(self.budget.tokens, -(-everything // self.team.size))
+
+
+def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
+    """The rows that have anything to teach: all, unless a group's rewards are equal.
+
+    Such a group's advantages are 0, so it is left with its KL and entropy terms.
+    """
+    other_terms = settings.kl_beta != 0 or settings.entropy_coefficient != 0
+    if other_terms and settings.zero_variance == "kl":
+        return list(range(batch.rows))
+    idle = zero_variance(batch.rewards).repeat_interleave(batch.group_size).tolist()
+    return [row for row in range(batch.rows) if not idle[row]]
+
+
+def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targets:
+    """The whole batch's targets (B T,); `old` and `reference` are filled in later."""
+    width = batch.width
+
+    def of_rows(values: Tensor) -> Tensor:
+        return values.repeat_interleave(width).to(device)
+
+    behaviour = batch.behaviour.flatten().to(device)
     return Targets(
-        advantages=batch.advantages,
-        weights=token_weights(batch.response_mask, settings.loss_aggregation),
-        old=torch.zeros_like(batch.behaviour),
-        donated=batch.donated,
-        behaviour=batch.behaviour,
-        reference=reference,
+        advantages=of_rows(batch.advantages),
+        weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),
+        old=torch.zeros_like(behaviour),
+        donated=of_rows(batch.donated),
+        behaviour=behaviour,
+        reference=torch.zeros_like(behaviour) if settings.kl_beta else None,
     )
 
 
@@ -105,18 +242,11 @@ def _backward_fedprox(
     return penalty.item()
 
 
-def _epoch(losses: Sequence[Loss], penalty: float, norm: float) -> _Epoch:
-    return _Epoch(
-        loss=sum(loss.total.item() for loss in losses) + penalty,
-        kl=sum(loss.kl.item() for loss in losses),
-        clip_share=sum(loss.clip_share.item() for loss in losses),
-        grad_norm=norm,
-    )
-
-
-def _metrics(batch: Batch, epochs: Sequence[_Epoch], seconds: float) -> StepMetrics:
+def _metrics(
+    batch: Batch, epochs: Sequence[_Epoch], mismatch: Mismatch, memory: int, seconds: float
+) -> StepMetrics:
     own = batch.rewards.flatten()[~batch.donated]
-    tokens = int(batch.response_mask.sum())
+    tokens = sum(batch.lengths)
 
     def mean(name: str) -> float:
         return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
@@ -131,4 +261,8 @@ def _metrics(batch: Batch, epochs: Sequence[_Epoch], seconds: float) -> StepMetr
         tokens=tokens,
         seconds=seconds,
         grad_norm=mean("grad_norm"),
+        mismatch=mismatch.mean_abs,
+        mismatch_max=mismatch.max_abs,
+        mismatch_kl=mismatch.kl,
+        memory_bytes=memory,
     )

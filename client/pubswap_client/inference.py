@@ -1,0 +1,157 @@
+"""HTTP to the organisation's own `vllm serve`: one method for each endpoint.
+
+Adapters travel as paths of a shared folder, prompts and responses as token ids.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from pubswap_protocol.errors import EngineFault
+
+M = TypeVar("M", bound=BaseModel)
+
+RETRY_SECONDS = 0.5
+# What a proxy in front of vLLM says while vLLM is away.
+AWAY = (502, 503, 504)
+
+
+class ServedModel(BaseModel):
+    """A base model, or an adapter with the base model as its parent and its folder as its root."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ServedModels(BaseModel):
+    """What a server answers to."""
+
+    data: list[ServedModel]
+
+
+class TokenLogprobs(BaseModel):
+    """Of each sampled token, and of the likeliest tokens in its place."""
+
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+
+class Choice(BaseModel):
+    """One response; token ids are missing from servers that do not know `return_token_ids`."""
+
+    index: int
+    token_ids: list[int] | None = None
+    logprobs: TokenLogprobs | None = None
+
+
+class Completions(BaseModel):
+    """The responses to one prompt, and the name of the adapter they came from."""
+
+    model: str
+    choices: list[Choice]
+
+
+class Refused(Exception):
+    """The server answered with an error; `known` is False if the path itself is unknown to it."""
+
+    def __init__(self, status: int, message: str, known: bool) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.known = known
+
+
+class InferenceServer:
+    """One `vllm serve`. Methods may be called from several threads.
+
+    Each raises Refused for an error that vLLM answers, and EngineFault if it cannot be reached
+    for `connect_seconds` or its answer is not understood.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        connect_seconds: float = 120,
+        response_seconds: float = 3600,
+        connections: int = 32,
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.connect_seconds = connect_seconds
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
+            limits=httpx.Limits(max_connections=connections),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def models(self) -> list[ServedModel]:
+        """The base model and the adapters that are loaded."""
+        return self._parsed(ServedModels, self._request("GET", "/v1/models")).data
+
+    def load_adapter(self, name: str, path: Path) -> None:
+        """Load an adapter from a folder that the server can read, under a new name."""
+        body = {"lora_name": name, "lora_path": str(path)}
+        self._request("POST", "/v1/load_lora_adapter", body)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter."""
+        self._request("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    def complete(self, body: Mapping[str, Any]) -> Completions:
+        """The responses to a prompt of token ids."""
+        return self._parsed(Completions, self._request("POST", "/v1/completions", body))
+
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
+        reply = self._patiently(method, path, body)
+        if reply.status_code >= 400:
+            raise _refused(reply)
+        return reply
+
+    def _parsed(self, model: type[M], reply: httpx.Response) -> M:
+        try:
+            return model.model_validate_json(reply.content)
+        except ValidationError as error:
+            raise EngineFault(f"{reply.url} did not answer as vLLM does: {error}") from None
+
+    def _patiently(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """The reply; while the server is away, asked for again. Asking twice does no harm."""
+        deadline = time.monotonic() + self.connect_seconds
+        while True:
+            try:
+                reply = self._http.request(method, path, json=body)
+                if reply.status_code not in AWAY or time.monotonic() > deadline:
+                    return reply
+            except (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
+                if time.monotonic() > deadline:
+                    raise EngineFault(
+                        f"vLLM at {self.url} cannot be reached ({error}). Is it running, and is "
+                        "its address in vllm.urls right?"
+                    ) from None
+            except httpx.HTTPError as error:
+                raise EngineFault(
+                    f"vLLM at {self.url} did not answer {path} ({error!r}); its log says why. "
+                    "If it was only slow, raise vllm.response_seconds."
+                ) from None
+            time.sleep(RETRY_SECONDS)
+
+
+def _refused(reply: httpx.Response) -> Refused:
+    """The error in vLLM's envelope; without one, the web server has no such path."""
+    try:
+        message = str(reply.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return Refused(reply.status_code, reply.text[:200], known=reply.status_code != 404)
+    return Refused(reply.status_code, message, known=True)

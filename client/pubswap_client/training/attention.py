@@ -1,0 +1,167 @@
+"""Attention over a pack: every response sees its prompt and itself, and nothing else.
+
+Registered with transformers' attention interface, so that any decoder that goes through it can
+compute a prompt once for all of its responses. The result is exact, not an approximation: keys
+are gathered, and no score outside the tree is ever computed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+NAME = "pubswap_tree"
+BLOCK = 128  # queries at a time on the portable path, so that causality saves half the scores
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens start..end of a pack that also see the tokens prefix_start..prefix_end."""
+
+    start: int
+    end: int
+    prefix_start: int = 0
+    prefix_end: int = 0
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The spans of a pack, in order and without gaps: prompts, and responses behind prefixes."""
+
+    spans: Sequence[Span]
+    device: torch.device
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Each span's keys one after another, prefix first: positions in the pack."""
+        ranges = [
+            torch.arange(start, end)
+            for span in self.spans
+            for start, end in ((span.prefix_start, span.prefix_end), (span.start, span.end))
+        ]
+        return torch.cat(ranges).to(self.device)
+
+    @cached_property
+    def query_ends(self) -> Tensor:
+        """Cumulative numbers of queries (spans + 1,), int32."""
+        return self._cumulative([span.end - span.start for span in self.spans])
+
+    @cached_property
+    def key_ends(self) -> Tensor:
+        """Cumulative numbers of keys (spans + 1,), int32."""
+        return self._cumulative(self._key_counts)
+
+    @cached_property
+    def longest(self) -> tuple[int, int]:
+        """The most queries and the most keys of any span."""
+        return max(span.end - span.start for span in self.spans), max(self._key_counts)
+
+    @property
+    def _key_counts(self) -> list[int]:
+        return [s.end - s.start + s.prefix_end - s.prefix_start for s in self.spans]
+
+    def _cumulative(self, counts: Sequence[int]) -> Tensor:
+        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=self.device)
+
+
+def tree_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    *,
+    tree: Tree,
+    portable: bool = True,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention of queries (1, H, S, D) on keys and values (1, H_kv, S, D): (1, S, H, D).
+
+    `portable` goes span by span through scaled_dot_product_attention and runs anywhere; the other
+    path is one variable-length flash call, for a GPU in half precision.
+    """
+    attend = _span_by_span if portable else _variable_length
+    return attend(query, key, value, tree, scaling, sliding_window), None
+
+
+def _span_by_span(
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
+) -> Tensor:
+    parts = []
+    for span in tree.spans:
+        before = slice(span.prefix_start, span.prefix_end)
+        width = span.prefix_end - span.prefix_start
+        for start in range(span.start, span.end, BLOCK):
+            end = min(start + BLOCK, span.end)
+            keys, values = (
+                torch.cat([whole[:, :, before], whole[:, :, span.start : end]], dim=2)
+                if width
+                else whole[:, :, span.start : end]
+                for whole in (key, value)
+            )
+            parts.append(
+                scaled_dot_product_attention(
+                    query[:, :, start:end],
+                    keys,
+                    values,
+                    attn_mask=_causal(end - start, width + end - span.start, window, key.device),
+                    scale=scaling,
+                    enable_gqa=query.shape[1] != key.shape[1],
+                )
+            )
+    return torch.cat(parts, dim=2).transpose(1, 2)
+
+
+def _causal(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
+    """What the last `queries` of `keys` positions see (queries, keys), at most `window` back."""
+    offset = keys - queries
+    mask = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(offset)
+    return mask if window is None else mask.triu(offset - window + 1)
+
+
+def _variable_length(
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys, values = (
+        whole.squeeze(0).transpose(0, 1).index_select(0, tree.keys) for whole in (key, value)
+    )
+    output = varlen_attn(
+        query.squeeze(0).transpose(0, 1).contiguous(),
+        keys,
+        values,
+        tree.query_ends,
+        tree.key_ends,
+        *tree.longest,
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(output, Tensor)
+    return output.unsqueeze(0)
+
+
+@contextmanager
+def tree_attention_in(config: Any) -> Iterator[None]:
+    """Inside, models of this config attend by `tree_attention`, also when recomputed backward."""
+    AttentionInterface.register(NAME, _entry)
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+_entry: Callable[..., tuple[Tensor, None]] = tree_attention

@@ -1,0 +1,59 @@
+"""The demo's model as a policy, and real replicas of it that each test may use."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import Processes
+from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+from support.replicas import LORA, start_replica, wait_for_replica
+
+if TYPE_CHECKING:
+    from pubswap_client.training.policy import Policy
+
+SETTINGS = RunSettings.model_validate(
+    {
+        "lora": {"rank": 8, "alpha": 16},
+        "grpo": {"max_prompt_tokens": 64, "max_response_tokens": 32},
+    }
+)
+
+
+@pytest.fixture(scope="session")
+def policy() -> "Policy":
+    """The demo's model in float32 with an adapter; each test gives it the adapter it needs."""
+    from pubswap_client.training.policy import Policy
+
+    return Policy.load(MODEL, model_card(MODEL, SETTINGS.lora, "m", None), SETTINGS, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def adapter(policy: "Policy") -> Callable[[int], Adapter]:
+    """A function that makes an adapter from a seed; two of them are far apart."""
+
+    def make(seed: int) -> Adapter:
+        rng = np.random.default_rng(seed)
+        return {
+            name: rng.normal(0, 0.05, shape).astype(np.float32)
+            for name, shape in policy.card.layout.tensors.items()
+        }
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The URLs of two replicas as they should be, and of one that was started in a wrong way."""
+    logs: Path = tmp_path_factory.mktemp("replicas")
+    with Processes(logs) as processes:
+        urls = {name: start_replica(processes, name) for name in ("first", "second")}
+        urls["wrong"] = start_replica(processes, "wrong", LORA, updating=False)
+        for url in urls.values():
+            wait_for_replica(processes, url)
+        yield urls
