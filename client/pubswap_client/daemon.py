@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.progress import ProgressStore
+from pubswap_client.reporting import Reporter
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, WrongState
@@ -21,11 +22,13 @@ class Daemon:
     run: RunView
     trainer: LocalTrainer
     progress: ProgressStore
+    reporter: Reporter
     examples: int
 
     def work(self) -> None:
         """Take tasks until the run is finished or cancelled."""
         while True:
+            self.reporter.doing("waiting for the coordinator")
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
                 log.info("The run is %s.", task.state)
@@ -41,7 +44,13 @@ class Daemon:
         if task.adapter is None:
             raise WrongState("The coordinator gave a training task without an adapter.")
         local = LocalRound(
-            self.api, self.run, self.trainer, self.progress, task.round, task.adapter
+            self.api,
+            self.run,
+            self.trainer,
+            self.progress,
+            self.reporter,
+            task.round,
+            task.adapter,
         )
         local.train()
         local.hand_in(self.examples)

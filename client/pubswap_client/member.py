@@ -2,19 +2,23 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+
+from rich.console import Console
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.evaluator import Evaluator
 from pubswap_client.followers import launched_rank
+from pubswap_client.live import LiveDisplay
 from pubswap_client.lock import locked
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
+from pubswap_client.reporting import All, LogLines, Reporter
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.crew import Crew
@@ -26,6 +30,7 @@ from pubswap_client.training.recruiting import Charter, crew_of, load_policy, ru
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.self_check import check_packed_path
 from pubswap_client.training.team import ALONE
+from pubswap_client.training.tracking import tracking
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
@@ -81,7 +86,27 @@ def run_client(settings: ClientSettings) -> None:
             max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
         )
         progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
-        Daemon(member.api, member.run, trainer, progress, examples=len(problems)).work()
+        with _reporter(settings, member.run) as reporter:
+            Daemon(
+                member.api, member.run, trainer, progress, reporter, examples=len(problems)
+            ).work()
+
+
+@contextmanager
+def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
+    """The terminal, if there is one, or log lines; and the trackers that the settings name."""
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        reporters: list[Reporter] = [
+            stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines()
+        ]
+        if settings.track:
+            described = run.settings.model_dump(mode="json")
+            folder = settings.state / "tracking"
+            reporters.append(
+                stack.enter_context(tracking(settings.track, run.name, folder, described))
+            )
+        yield All(reporters)
 
 
 def run_evaluator(settings: ClientSettings) -> None:

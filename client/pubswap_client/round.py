@@ -5,6 +5,7 @@ import logging
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Checkpoint
 from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
+from pubswap_client.reporting import Reporter, StepReport
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import StepMetrics
 from pubswap_protocol.adapter import decode_adapter, encode_adapter
@@ -44,6 +45,7 @@ class LocalRound:
         run: RunView,
         trainer: LocalTrainer,
         progress: ProgressStore,
+        reporter: Reporter,
         number: int,
         start: Digest,
     ) -> None:
@@ -52,6 +54,7 @@ class LocalRound:
         self._run = run
         self._trainer = trainer
         self._progress = progress
+        self._reporter = reporter
         self._number = number
         self._start = start
         self._done: list[StepMetrics] = []
@@ -69,6 +72,7 @@ class LocalRound:
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
+        self._reporter.doing("handing the adapter in")
         adapter = encode_adapter(self._run.model.layout, self._trainer.adapter())
         digest = self._api.put_blob(self._run.id, adapter)
         update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
@@ -94,11 +98,16 @@ class LocalRound:
     def _step(self, step: int) -> StepMetrics:
         swap = public_step(self._run.settings, step)
         if swap is None:
+            self._reporter.doing(f"private step {step}")
             return self._trainer.private_step(step)
+        self._reporter.doing(f"public step {step}: sampling")
         prompts = self._api.swap_prompts(self._run.id, self._number, swap)
         problems = [entry.problem for entry in prompts.prompts]
         own = self._own(step, prompts)
-        return self._trainer.public_step(step, problems, self._received(prompts, own))
+        self._reporter.doing(f"public step {step}: waiting for the other organisations")
+        received = self._received(prompts, own)
+        self._reporter.doing(f"public step {step}: updating")
+        return self._trainer.public_step(step, problems, received)
 
     def _own(self, step: int, prompts: SwapPrompts) -> bytes:
         """The file of our responses: on disk before it is sent.
@@ -159,20 +168,24 @@ class LocalRound:
         )
 
     def _report(self, step: int) -> None:
-        metrics, steps = self._done[-1], self._run.settings.local_steps
-        rate = metrics.tokens / metrics.seconds if metrics.seconds else None
-        log.info(
-            "round %d step %d/%d  reward %.3f  kl %.2e  clip %.3f  %.0f tokens/s",
-            *(self._number, step, steps, metrics.reward, metrics.kl, metrics.clip_share),
-            rate or 0,
+        settings, metrics = self._run.settings, self._done[-1]
+        self._reporter.step(
+            StepReport(
+                round=self._number,
+                rounds=settings.rounds,
+                step=step,
+                steps=settings.local_steps,
+                public=public_step(settings, step) is not None,
+                metrics=metrics,
+            )
         )
         progress = Progress(
             round=self._number,
             step=step,
-            steps=steps,
+            steps=settings.local_steps,
             reward=metrics.reward,
             loss=metrics.loss,
-            tokens_per_second=rate,
+            tokens_per_second=metrics.tokens_per_second,
         )
         self._api.heartbeat(self._run.id, progress)
 

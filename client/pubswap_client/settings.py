@@ -105,6 +105,9 @@ class ClientSettings(BaseSettings):
         description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas.",
     )
     vllm: VllmSettings = VllmSettings()
+    track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
+        default=(), description="Where each step's figures go besides the terminal."
+    )
     rollout_rows: Positive = Field(
         default=512, description="Sequences sampled at a time by the engine transformers."
     )

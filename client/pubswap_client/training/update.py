@@ -43,6 +43,11 @@ class StepMetrics:
     mismatch_kl: float = 0.0
     memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Response tokens sampled and trained on, by the whole step's time."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
