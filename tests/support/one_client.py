@@ -11,6 +11,7 @@ from typing import Any
 
 from pubswap_client.checkpoint import Owner
 from pubswap_client.progress import ProgressStore
+from pubswap_client.reporting import LogLines
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
@@ -143,7 +144,7 @@ class World:
         for number in range(1, ROUNDS + 1):
             if number not in self.coordinator.updates:
                 local: Any = LocalRound
-                one = local(self.coordinator, run, trainer, store, number, start)
+                one = local(self.coordinator, run, trainer, store, LogLines(), number, start)
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.updates[number].adapter

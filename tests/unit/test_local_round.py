@@ -12,6 +12,8 @@ from pubswap_client import files
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.progress import ProgressStore
+from pubswap_client.reporting import LogLines
+from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
@@ -91,7 +93,9 @@ def world(
 
         def trainer() -> LocalTrainer:
             policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
-            return LocalTrainer(policy, engine(policy), settings, "a", problems, even_scorer)
+            return LocalTrainer(
+                policy, engine(policy), settings, "a", problems, even_scorer, TokenBudget(400)
+            )
 
         return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
 
@@ -286,6 +290,6 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
     api.task = lambda _: next(tasks)
-    Daemon(api, run, trainer, ProgressStore(one.state, Owner.of(run, "a")), examples=8).work()
+    Daemon(api, run, trainer, ProgressStore(one.state, Owner.of(run, "a")), LogLines(), 8).work()
     assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
     assert next(tasks, None) is None
