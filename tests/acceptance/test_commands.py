@@ -182,7 +182,10 @@ def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> No
 def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """A daemon that is told to stop exits with 0 at once; started again, it finishes its run."""
+    """A daemon that is told to stop exits with 0 at once; started again, it finishes its run.
+
+    While it runs, its state folder takes no second one.
+    """
     run = create_run(coordinator, {"name": "stopping", "clients": 1, "rounds": 1})
     state = enroll(coordinator, run, "lone")
     evaluator = enroll(coordinator, run, "judge", Role.EVALUATOR)
@@ -194,6 +197,9 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     assert daemon.stderr is not None
     while "joins run" not in daemon.stderr.readline():
         assert time.monotonic() < deadline
+    second = pubswap(*command[3:])
+    assert second.returncode == 1
+    assert f"in use by another daemon (process {daemon.pid})" in second.stderr
     stopped_at = time.monotonic()
     daemon.send_signal(signal.SIGTERM)
     _, errors = daemon.communicate(timeout=20)

@@ -31,15 +31,13 @@ class Zygote:
         """The daemons' output is appended to `log`."""
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        path = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.zygote", str(log)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=os.environ
-                | {"PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "1"},
+                env=_environment(),
                 start_new_session=True,
             )
 
@@ -72,6 +70,16 @@ class Zygote:
 
     def _tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the tests' folder to import from and without coverage.
+
+    Coverage's file is broken by a process that is killed while it writes it.
+    """
+    path = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"}
 
 
 def main(log: Path) -> None:

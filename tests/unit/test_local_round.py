@@ -1,8 +1,7 @@
 """A client's rounds when its process dies at any point: the bits, the bytes sent, the summary."""
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,168 +10,40 @@ import pytest
 
 from pubswap_client import files
 from pubswap_client.checkpoint import Owner
+from pubswap_client.daemon import Daemon
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import LogLines
-from pubswap_client.round import LocalRound
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.messages import (
-    Progress,
-    PublicPrompt,
     Receipt,
-    ReceiptStatus,
     RunState,
     RunView,
     SubmitUpdate,
-    SwapPrompts,
+    Task,
+    TaskKind,
 )
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
+from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
-
-ROUNDS, STEPS = 2, 4
-PUBLIC = (0, 1, 2)
-Engine = Callable[[Policy], Any]
-
-
-class Killed(BaseException):
-    """The process is gone: nothing handles this."""
-
-
-class Points:
-    """Counts the points a life passes, and ends it at one of them."""
-
-    def __init__(self) -> None:
-        self.left: float = float("inf")
-        self.passed = 0
-
-    def hit(self) -> None:
-        """One more point."""
-        self.passed += 1
-        self.left -= 1
-        if self.left <= 0:
-            raise Killed
-
-    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call with a point before it and one after it."""
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self.hit()
-            found = call(*args, **kwargs)
-            self.hit()
-            return found
-
-        return wrapped
-
-
-class FakeCoordinator:
-    """Answers a single client as the coordinator does, with one peer in each exchange."""
-
-    def __init__(self, run: RunView, problems: Sequence[Problem], peer: list[list[Response]]):
-        self.run = run
-        self.problems = problems
-        self.peer = peer
-        self.blobs: dict[str, bytes] = {}
-        self.submitted: dict[tuple[int, int], bytes] = {}
-        self.updates: dict[int, SubmitUpdate] = {}
-        self.mismatches = 0
-        self.late = False  # whether exchanges are closed when our responses come
-        self.closed = False  # whether they close while we wait
-
-    def blob(self, run: str, digest: str) -> bytes:
-        return self.blobs[digest]
-
-    def put_blob(self, run: str, data: bytes) -> str:
-        self.blobs[digest_of(data)] = data
-        return digest_of(data)
-
-    def swap_prompts(self, run: str, round_: int, swap: int) -> SwapPrompts:
-        prompts = [PublicPrompt(index=i, problem=self.problems[i]) for i in PUBLIC]
-        return SwapPrompts(round=round_, swap=swap, prompts=prompts)
-
-    def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
-        if self.submitted.setdefault((round_, swap), data) != data:
-            self.mismatches += 1
-            raise IdempotencyMismatch
-        status = ReceiptStatus.LATE if self.late else ReceiptStatus.ACCEPTED
-        return Receipt(status=status, digest=digest_of(data))
-
-    def exchanged(self, run: str, round_: int, swap: int) -> bytes:
-        if self.closed:
-            raise RoundClosed
-        grpo = self.run.settings.grpo
-        rules = ResponseRules(
-            PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, self.run.model.vocabulary
-        )
-        own = decode_responses(self.submitted[round_, swap], rules)
-        mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(own, self.peer, strict=True)]
-        return encode_responses(PUBLIC, mixed)
-
-    def submit_update(self, run: str, round_: int, body: SubmitUpdate) -> Receipt:
-        assert body.adapter in self.blobs
-        if self.updates.setdefault(round_, body) != body:
-            self.mismatches += 1
-            raise IdempotencyMismatch
-        return Receipt(status=ReceiptStatus.ACCEPTED, digest=body.adapter)
-
-    def heartbeat(self, run: str, body: Progress) -> None:
-        pass
-
-
-CALLS = (
-    *("blob", "swap_prompts", "submit_responses", "exchanged"),
-    *("put_blob", "submit_update", "heartbeat"),
+from support.one_client import (
+    CALLS,
+    PUBLIC,
+    ROUNDS,
+    STEPS,
+    FakeCoordinator,
+    Killed,
+    Points,
+    World,
+    kill_again_and_again,
 )
 
-
-@dataclasses.dataclass
-class World:
-    """What outlives a process: the coordinator and the state folder. And how a process starts."""
-
-    coordinator: FakeCoordinator
-    state: Path
-    trainer: Callable[[], LocalTrainer]
-    points: Points
-    trained_on: dict[tuple[int, int], set[str]]
-
-    def live(self) -> None:
-        """One process: a new trainer and store, then every round that is not handed in."""
-        trainer, run = self.trainer(), self.coordinator.run
-        store = ProgressStore(self.state, Owner.of(run, "a"))
-        self._watch(trainer)
-        layout = run.model.layout
-        start = self.coordinator.put_blob(
-            run.id, encode_adapter(layout, initial_adapter(layout, run.settings.seed))
-        )
-        for number in range(1, ROUNDS + 1):
-            if number not in self.coordinator.updates:
-                local: Any = LocalRound
-                one = local(self.coordinator, run, trainer, store, LogLines(), number, start)
-                one.train()
-                one.hand_in(examples=8)
-            start = self.coordinator.updates[number].adapter
-
-    def _watch(self, trainer: LocalTrainer) -> None:
-        step_on = trainer.public_step
-
-        def public_step(step: int, problems: Any, groups: Any) -> Any:
-            seen = self.trained_on.setdefault((trainer.round, step), set())
-            seen.add(digest_of(encode_responses(PUBLIC, groups)))
-            self.points.hit()
-            return step_on(step, problems, groups)
-
-        trainer.public_step = public_step  # type: ignore[method-assign]
-        trainer.engine.generate = self.points.around(trainer.engine.generate)  # type: ignore[method-assign]
-
-    def adapters(self) -> list[bytes]:
-        """What was handed in, round by round."""
-        updates = [self.coordinator.updates[number] for number in range(1, ROUNDS + 1)]
-        return [self.coordinator.blobs[update.adapter] for update in updates]
+Engine = Callable[[Policy], Any]
 
 
 @pytest.fixture
@@ -222,27 +93,13 @@ def world(
 
         def trainer() -> LocalTrainer:
             policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
-            budget = TokenBudget(1 << 20)
             return LocalTrainer(
-                policy, engine(policy), settings, "a", problems, even_scorer, budget
+                policy, engine(policy), settings, "a", problems, even_scorer, TokenBudget(400)
             )
 
         return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
 
     return make
-
-
-def kill_again_and_again(world: World) -> int:
-    """The first life ends at its first point, the second at its second, ...; how many ended."""
-    for number in itertools.count(1):
-        world.points.left = number
-        try:
-            world.live()
-        except Killed:
-            continue
-        world.points.left = float("inf")
-        return number - 1
-    raise AssertionError
 
 
 def steps_of(update: SubmitUpdate) -> dict[str, Any]:
@@ -275,13 +132,13 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
 
 
 def test_any_point_of_a_life_can_be_its_last(world: Callable[..., World]) -> None:
-    """Killed once, at every ninth point, the next process hands in the same adapters."""
+    """Killed once, at every thirteenth point, the next process hands in the same adapters."""
     undisturbed = world()
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
-    for point in range(1, total + 1, 9):
+    for point in range(1, total + 1, 13):
         killed = world()
         killed.points.left = point
         with pytest.raises(Killed):
@@ -414,3 +271,25 @@ def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World])
         for key, array in taken.optimizer[name].items():
             assert array.tobytes() == again.optimizer[name][key].tobytes()
             assert array.shape == again.optimizer[name][key].shape
+
+
+def test_a_round_that_closed_without_us_does_not_end_the_daemon(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so and asks for the next task."""
+    one = world(method="fedavg")
+    run, trainer = one.coordinator.run, one.trainer()
+    layout = run.model.layout
+    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
+    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
+
+    def closed(*_: Any) -> Receipt:
+        raise RoundClosed("Round 1 is closed.")
+
+    one.coordinator.submit_update = closed  # type: ignore[method-assign]
+    api: Any = one.coordinator
+    api.task = lambda _: next(tasks)
+    Daemon(api, run, trainer, ProgressStore(one.state, Owner.of(run, "a")), LogLines(), 8).work()
+    assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
+    assert next(tasks, None) is None

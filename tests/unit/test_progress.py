@@ -4,12 +4,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pubswap_client.checkpoint import Checkpoint, Owner
+from pubswap_client.checkpoint import Checkpoint, Owner, encode_checkpoint
 from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
+from pubswap_client.sealed import seal, unseal
 from pubswap_client.training.snapshot import Snapshot
 from pubswap_client.training.update import StepMetrics
 
@@ -154,3 +156,12 @@ def test_a_write_that_was_cut_off_does_not_touch_the_checkpoint(tmp_path: Path) 
     (tmp_path / "checkpoint.safetensors.tmp").write_bytes(b"half")
     assert same(ProgressStore(tmp_path, OWNER).checkpoint(), checkpoint())
     assert not (tmp_path / "checkpoint.safetensors.tmp").exists()
+
+
+@pytest.mark.parametrize("change", [{"format": 0}, {"steps": [{"loss": 1.0}]}], ids=str)
+def test_another_version_s_checkpoint_is_not_taken(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Neither an older format, nor metrics that this version does not have."""
+    facts, tensors = unseal(encode_checkpoint(OWNER, checkpoint()))
+    (tmp_path / "checkpoint.safetensors").write_bytes(seal(facts | change, tensors))
+    assert ProgressStore(tmp_path, OWNER).checkpoint() is None
+    assert (tmp_path / "checkpoint.safetensors.damaged").exists()
