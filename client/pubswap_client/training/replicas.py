@@ -42,7 +42,7 @@ class Replicas:
         `probe` is a prompt of token ids whose next token is sampled.
         """
         for server in self.servers:
-            base = next((m for m in server.models() if m.parent is None), None)
+            base = next((m for m in models_of(server) if m.parent is None), None)
             if base is None:
                 raise EngineFault(f"vLLM at {server.url} names no base model in /v1/models.")
             if base.max_model_len is not None and base.max_model_len < longest:
@@ -72,8 +72,11 @@ class Replicas:
         """Raises StaleAdapter unless every replica serves this version from its folder."""
 
         def check(server: InferenceServer) -> None:
-            if not _serves(server.models(), version):
-                raise StaleAdapter(f"vLLM at {server.url} does not serve {version.name}.")
+            if not _serves(models_of(server), version):
+                raise StaleAdapter(
+                    f"vLLM at {server.url} does not serve {version.name}. Each of vllm.urls must "
+                    "be one server: no load balancer, no --api-server-count above 1."
+                )
 
         self._everywhere(check)
 
@@ -104,7 +107,7 @@ class Replicas:
         try:
             server.load_adapter(version.name, version.path)
         except Refused as error:
-            if _serves(server.models(), version):
+            if _serves(models_of(server), version):
                 return  # the reply to an earlier try was lost
             if not error.known:
                 raise self._wrong(server, "does not load adapters while it runs") from None
@@ -118,6 +121,17 @@ class Replicas:
 
     def _wrong(self, server: InferenceServer, what: str) -> InvalidSettings:
         return InvalidSettings(f"vLLM at {server.url} {what}; start it with: {self._command}")
+
+
+def models_of(server: InferenceServer) -> list[ServedModel]:
+    """What a server serves; raises EngineFault if it does not tell us."""
+    try:
+        return server.models()
+    except Refused as error:
+        raise EngineFault(
+            f"vLLM at {server.url} refuses to list its models: {error.message}. Is vllm.api_key "
+            "the server's --api-key?"
+        ) from None
 
 
 def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequence[int]) -> bool:
@@ -163,32 +177,32 @@ def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> 
     and vLLM gives up a request whose connection has gone.
     """
     waiting: SimpleQueue[int] = SimpleQueue()
-    finished: SimpleQueue[tuple[int, R | None, Exception | None]] = SimpleQueue()
+    finished: SimpleQueue[tuple[int, R] | Exception] = SimpleQueue()
+    ended = threading.Event()
     for place in range(len(arguments)):
         waiting.put(place)
 
     def work() -> None:
         with suppress(Empty):
-            while True:
+            while not ended.is_set():
                 place = waiting.get_nowait()
                 try:
-                    finished.put((place, call(arguments[place]), None))
+                    finished.put((place, call(arguments[place])))
                 except Exception as error:
-                    finished.put((place, None, error))
+                    ended.set()
+                    finished.put(error)
 
     for _ in range(min(threads, len(arguments))):
         threading.Thread(target=work, daemon=True, name="vllm").start()
-    results: dict[int, Any] = {}
+    results: dict[int, R] = {}
     try:
         while len(results) < len(arguments):
-            place, result, error = finished.get()
-            if error is not None:
-                raise error
-            results[place] = result
+            done = finished.get()
+            if isinstance(done, Exception):
+                raise done
+            results[done[0]] = done[1]
     finally:
-        with suppress(Empty):
-            while True:
-                waiting.get_nowait()
+        ended.set()
     return [results[place] for place in range(len(arguments))]
 
 
