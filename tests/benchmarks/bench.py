@@ -38,7 +38,7 @@ class Bench:
         """Ours, and TRL's with the fastest of these micro-batches on ragged lengths."""
         candidates = {rows: self._side("trl", rows) for rows in trl_rows}
         rows, seconds = best_rows(candidates, self.workload(self.ragged))
-        self.note(f"TRL with per_device_train_batch_size {rows}; seconds an update: {seconds}")
+        self.note(f"TRL with per_device_train_batch_size {rows}; tried, in seconds: {seconds}")
         self.result["raw"] |= {"trl_rows": rows, "trl_rows_seconds": seconds}
         best = candidates[rows]
         assert isinstance(best, TrlSide)

@@ -26,7 +26,8 @@ def keep_heap() -> None:
 
     PyTorch asks glibc for each large tensor, which maps and unmaps fresh pages for it. Their
     price is the machine's (on some virtual machines it is most of the run), not a trainer's, so
-    that both sides are timed on pages that are there already. Memory is measured without this.
+    that both sides are timed on pages that are there already. Such a heap is fragmented: it takes
+    more memory than either side by itself. Peak memory is measured without this.
     """
     if any(os.environ.get(name) != value for name, value in HEAP.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | HEAP)
@@ -76,6 +77,8 @@ def best_rows(sides: Mapping[int, Side], workload: Workload) -> tuple[int, dict[
     The largest goes first, once more, so that the heap has grown before anything is timed. A size
     that does not fit in memory counts as endless.
     """
+    if len(sides) == 1:
+        return next(iter(sides)), {}
     seconds = dict.fromkeys(sides, math.inf)
     for rows in (max(sides), *sides):
         try:
