@@ -52,7 +52,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="5 unless --quick.")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--trl-rows", type=int, nargs="+", default=[8, 64], help="Micro-batches to try for TRL."
+        "--trl-rows", type=int, nargs="+", default=[8, 16], help="Micro-batches to try for TRL."
     )
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall", help="cpu: on a machine in use."
