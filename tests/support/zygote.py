@@ -4,6 +4,7 @@ A daemon's imports take seconds, and a test that kills it a hundred times starts
 child runs the same console entry as `pubswap` does.
 """
 
+import faulthandler
 import importlib
 import json
 import os
@@ -21,7 +22,7 @@ MODULES = (
     "peft.utils.transformers_weight_conversion",
     "transformers.models.qwen3.modeling_qwen3",
 )
-LIFE_SECONDS = 120.0
+LIFE_SECONDS = 240.0  # seconds are enough; the rest is for a machine that is short of memory
 
 
 class Zygote:
@@ -54,7 +55,7 @@ class Zygote:
     def live(self, arguments: Sequence[str], trace: Path, last: str | None = None) -> int:
         """Run `pubswap arguments...` to its end or to the point `last`; returns its status.
 
-        The status is negative for a signal's number. Fails, with the log's end, after two minutes.
+        The status is negative for a signal's number. Fails, with the log's end, after some minutes.
         """
         order = {"arguments": list(arguments), "trace": str(trace), "last": last}
         assert self._process.stdin is not None
@@ -69,7 +70,7 @@ class Zygote:
         return int(answer)
 
     def _tail(self) -> str:
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-40:])
 
 
 def _environment() -> dict[str, str]:
@@ -103,6 +104,7 @@ def _live(log: Path, arguments: list[str], trace: str, last: str | None) -> None
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, place)
+    faulthandler.dump_traceback_later(LIFE_SECONDS / 2, repeat=True)
     install(Path(trace), last)
     sys.argv = ["pubswap", *arguments]
     status = 1
