@@ -1,6 +1,7 @@
 """The update: accumulation, the first epoch's ratio, FedProx, the optimizer."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pubswap_client.training.objective import objective
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.update import StepMetrics, update
 from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.errors import StaleAdapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
@@ -201,3 +203,22 @@ def test_an_entropy_bonus_raises_the_entropy(
     with_it, steered = one_update(policy, batch, bonus)
     assert with_it.loss < without.loss
     assert distance(free, steered) > 1e-4
+
+
+def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The mismatch with the engine is measured on own tokens, and a large one is refused."""
+    optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
+    start = policy.adapter()
+    with pytest.raises(StaleAdapter, match="serves another adapter"):
+        update(policy, optimizer, batch, run_settings, [], max_mismatch=0.05)
+    assert distance(policy.adapter(), start) == 0
+    with torch.no_grad():
+        sampled = padded_scores(policy, batch, 0.7).logprobs
+    donors = batch.donated[:, None]
+    honest = replace(batch, behaviour=torch.where(donors, batch.behaviour, sampled + 0.01))
+    metrics = update(policy, optimizer, honest, run_settings, [], max_mismatch=0.05)
+    assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
+    assert metrics.mismatch_max == pytest.approx(0.01, abs=1e-4)
+    assert 0 < metrics.mismatch_kl < 1e-4
