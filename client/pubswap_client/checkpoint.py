@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from pubswap_client.sealed import BrokenSeal, seal, unseal
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.snapshot import Snapshot
-from pubswap_client.training.update import StepMetrics
 from pubswap_protocol.adapter import digest_of
 from pubswap_protocol.messages import Digest, RunView
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pubswap_client.reporting import StepReport
-from pubswap_client.training.update import StepMetrics
+from pubswap_client.training.metrics import StepMetrics
 
 WIDTH = 40  # steps in a sparkline
 BLOCKS = "▁▂▃▄▅▆▇█"

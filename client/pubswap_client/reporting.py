@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pubswap_client.training.update import StepMetrics
+from pubswap_client.training.metrics import StepMetrics
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Checkpoint
 from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
 from pubswap_client.reporting import Reporter, StepReport
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_client.training.update import StepMetrics
 from pubswap_protocol.adapter import decode_adapter, encode_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (

@@ -10,8 +10,9 @@ import torch
 
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Batch, Group, collate
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.policy import Policy
-from pubswap_client.training.update import StepMetrics, update
+from pubswap_client.training.update import update
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.responses import Response

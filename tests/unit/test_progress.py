@@ -12,8 +12,8 @@ import pytest
 from pubswap_client.checkpoint import Checkpoint, Owner, encode_checkpoint
 from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
 from pubswap_client.sealed import seal, unseal
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.snapshot import Snapshot
-from pubswap_client.training.update import StepMetrics
 
 OWNER = Owner(run="r1", client="a", terms="sha256:" + "1" * 64)
 START = "sha256:" + "2" * 64

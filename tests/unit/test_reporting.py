@@ -9,8 +9,8 @@ from rich.console import Console
 
 from pubswap_client.live import LiveDisplay, sparkline
 from pubswap_client.reporting import All, LogLines, StepReport
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.tracking import tracking
-from pubswap_client.training.update import StepMetrics
 from pubswap_protocol.errors import InvalidSettings
 
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from pubswap_client.training.attention import Tree, tree_attention_in
+from pubswap_client.training.tokenizer import PromptTokenizer
 from pubswap_protocol.adapter import Adapter, AdapterLayout
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import LoraSettings, RunSettings
-from pubswap_protocol.texts import decode_all, load_tokenizer
+from pubswap_protocol.texts import decode_all
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -36,7 +36,7 @@ class Policy:
     """
 
     def __init__(
-        self, model: Any, tokenizer: "_Tokenizer", card: ModelCard, settings: RunSettings
+        self, model: Any, tokenizer: PromptTokenizer, card: ModelCard, settings: RunSettings
     ) -> None:
         """Take a PEFT model; raises InvalidAdapter unless its factors are the run's."""
         self.model = model.eval()
@@ -79,7 +79,7 @@ class Policy:
         if place.type == "cuda":
             # The float32 factors' products then run on tensor cores, with TF32's ten bits.
             torch.set_float32_matmul_precision("high")
-        tokenizer = _Tokenizer(source, revision)
+        tokenizer = PromptTokenizer(source, revision)
         model = _with_lora(model if mesh else model.to(place), card, settings.lora)
         if mesh is not None:
             _shard(model, mesh)
@@ -151,25 +151,6 @@ class Policy:
     def decode(self, responses: Sequence[Response]) -> list[str]:
         """The responses' texts, exactly as the coordinator's verifier reads them."""
         return decode_all(self._tokenizer.plain, (response.tokens for response in responses))
-
-
-class _Tokenizer:
-    """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
-
-    def __init__(self, source: Path | str, revision: str | None) -> None:
-        self._full = AutoTokenizer.from_pretrained(source, revision=revision)
-        self.plain = load_tokenizer(
-            Path(cached_file(source, "tokenizer.json", revision=revision)).read_bytes()
-        )
-
-    def encode(self, prompt: str, chat: bool) -> list[int]:
-        if chat and self._full.chat_template is not None:
-            tokens = self._full.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=False
-            )
-        else:
-            tokens = self._full(prompt)["input_ids"]
-        return [int(token) for token in tokens]
 
 
 @contextmanager

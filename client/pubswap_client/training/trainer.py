@@ -13,12 +13,13 @@ from torch import Tensor
 
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Group, collate
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.snapshot import Snapshot, load_optimizer_state, optimizer_state
 from pubswap_client.training.team import ALONE, Team
-from pubswap_client.training.update import StepMetrics, update
+from pubswap_client.training.update import update
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState

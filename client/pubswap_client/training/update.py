@@ -7,7 +7,6 @@ of processes, add up to the whole batch's.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,46 +16,13 @@ from pubswap_client.training.budget import TokenBudget, is_out_of_memory
 from pubswap_client.training.groups import Batch
 from pubswap_client.training.logprobs import score_pack
 from pubswap_client.training.memory import memory_used
+from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.team import ALONE, Team
 from pubswap_protocol.settings import GrpoSettings, RunSettings
-
-
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
-    """What one step did. loss, kl, clip_share and grad_norm are means over its epochs."""
-
-    loss: float
-    kl: float
-    clip_share: float  # share of tokens whose gradient the clip stops
-    reward: float  # mean over own responses; over all if none is own
-    zero_variance_share: float  # groups whose rewards are all equal
-    response_tokens: float  # mean length
-    tokens: int
-    seconds: float
-    grad_norm: float  # before clipping
-    mismatch: float = 0.0  # engine's and trainer's log-probabilities of own tokens: mean, in nats
-    mismatch_max: float = 0.0
-    mismatch_kl: float = 0.0
-    memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Response tokens sampled and trained on, by the whole step's time."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """Sums over the batch with the coefficients c, and the gradient's norm."""
-
-    loss: float
-    kl: float
-    clip_share: float
-    grad_norm: float
 
 
 def update(
@@ -93,8 +59,8 @@ def update(
             optimizer.step()
             team.spread(policy.trainable())
             loss, kl, clip_share = sums.tolist()
-            epochs.append(_Epoch(loss + penalty, kl, clip_share, norm.item()))
-    return _metrics(
+            epochs.append(Epoch(loss + penalty, kl, clip_share, norm.item()))
+    return step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
     )
 
@@ -245,29 +211,3 @@ def _backward_fedprox(
     penalty = fedprox_penalty(policy.trainable(), round_start, settings.fedprox.mu)
     penalty.backward()  # type: ignore[no-untyped-call]
     return penalty.item()
-
-
-def _metrics(
-    batch: Batch, epochs: Sequence[_Epoch], mismatch: Mismatch, memory: int, seconds: float
-) -> StepMetrics:
-    own = batch.rewards.flatten()[~batch.donated]
-    tokens = sum(batch.lengths)
-
-    def mean(name: str) -> float:
-        return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
-
-    return StepMetrics(
-        loss=mean("loss"),
-        kl=mean("kl"),
-        clip_share=mean("clip_share"),
-        reward=float((own if len(own) else batch.rewards).mean()),
-        zero_variance_share=float(zero_variance(batch.rewards).float().mean()),
-        response_tokens=tokens / batch.rows,
-        tokens=tokens,
-        seconds=seconds,
-        grad_norm=mean("grad_norm"),
-        mismatch=mismatch.mean_abs,
-        mismatch_max=mismatch.max_abs,
-        mismatch_kl=mismatch.kl,
-        memory_bytes=memory,
-    )

@@ -1,0 +1,69 @@
+"""What one step did: what is shown, tracked, kept in checkpoints and summed up for a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pubswap_client.training.advantages import zero_variance
+from pubswap_client.training.groups import Batch
+from pubswap_client.training.mismatch import Mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """What one step did. loss, kl, clip_share and grad_norm are means over its epochs."""
+
+    loss: float
+    kl: float
+    clip_share: float  # share of tokens whose gradient the clip stops
+    reward: float  # mean over own responses; over all if none is own
+    zero_variance_share: float  # groups whose rewards are all equal
+    response_tokens: float  # mean length
+    tokens: int
+    seconds: float
+    grad_norm: float  # before clipping
+    mismatch: float = 0.0  # engine's and trainer's log-probabilities of own tokens: mean, in nats
+    mismatch_max: float = 0.0
+    mismatch_kl: float = 0.0
+    memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Response tokens sampled and trained on, by the whole step's time."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Sums over the batch with the coefficients c, and the gradient's norm."""
+
+    loss: float
+    kl: float
+    clip_share: float
+    grad_norm: float
+
+
+def step_metrics(
+    batch: Batch, epochs: Sequence[Epoch], mismatch: Mismatch, memory: int, seconds: float
+) -> StepMetrics:
+    """The metrics of a step from its epochs' sums; `seconds` are the update's."""
+    own = batch.rewards.flatten()[~batch.donated]
+    tokens = sum(batch.lengths)
+
+    def mean(name: str) -> float:
+        return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
+
+    return StepMetrics(
+        loss=mean("loss"),
+        kl=mean("kl"),
+        clip_share=mean("clip_share"),
+        reward=float((own if len(own) else batch.rewards).mean()),
+        zero_variance_share=float(zero_variance(batch.rewards).float().mean()),
+        response_tokens=tokens / batch.rows,
+        tokens=tokens,
+        seconds=seconds,
+        grad_norm=mean("grad_norm"),
+        mismatch=mismatch.mean_abs,
+        mismatch_max=mismatch.max_abs,
+        mismatch_kl=mismatch.kl,
+        memory_bytes=memory,
+    )
