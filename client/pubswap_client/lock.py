@@ -9,6 +9,23 @@ from pathlib import Path
 from pubswap_protocol.errors import StateInUse
 
 
+def holder(state: Path) -> str | None:
+    """The process that holds the folder's lock, None if none does; leaves nothing behind."""
+    try:
+        descriptor = os.open(state / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # Shared, and let go of at once: a daemon that starts now is kept out for an instant only.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _number(descriptor)
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
     """Hold the folder's lock; raises StateInUse if another process does.
@@ -20,10 +37,10 @@ def locked(state: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+        other = _number(descriptor)
         os.close(descriptor)
         raise StateInUse(
-            f"{state} is in use by another daemon (process {holder}). Stop that one, or give "
+            f"{state} is in use by another daemon (process {other}). Stop that one, or give "
             "this one a state folder of its own with --state."
         ) from None
     held = {descriptor}
@@ -41,3 +58,7 @@ def locked(state: Path) -> Iterator[None]:
         yield
     finally:
         let_go()
+
+
+def _number(descriptor: int) -> str:
+    return os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"

@@ -24,6 +24,21 @@ class Problem(BaseModel):
     )
 
 
+def parse_problem(line: str, where: str) -> Problem:
+    """The problem of one JSONL line; raises InvalidProblems, beginning with `where`, as below."""
+    if not line.strip():
+        raise InvalidProblems(f"{where}: the line is empty; remove it.")
+    try:
+        return Problem.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise InvalidProblems(
+            f"{where}: {field}: {first['msg']}. "
+            'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
+        ) from None
+
+
 def parse_problems(lines: Iterable[str], source: str = "the problem set") -> Iterator[Problem]:
     """Problems from JSONL lines, in order.
 
@@ -32,17 +47,7 @@ def parse_problems(lines: Iterable[str], source: str = "the problem set") -> Ite
     """
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            raise InvalidProblems(f"{source}, line {number}: the line is empty; remove it.")
-        try:
-            problem = Problem.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "the line"
-            raise InvalidProblems(
-                f"{source}, line {number}: {field}: {first['msg']}. "
-                'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
-            ) from None
+        problem = parse_problem(line, f"{source}, line {number}")
         if problem.id in seen:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
         seen.add(problem.id)

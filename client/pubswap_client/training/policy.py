@@ -71,7 +71,7 @@ class Policy:
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        place = _device(device)
+        place = find_device(device)
         dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
         if liger:
@@ -184,7 +184,8 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _device(device: Device | torch.device) -> torch.device:
+def find_device(device: Device | torch.device) -> torch.device:
+    """The device that is meant; raises InvalidSettings for a GPU where there is none."""
     if isinstance(device, torch.device):
         return device
     if device == "auto":

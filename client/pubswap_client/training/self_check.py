@@ -18,8 +18,8 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 PROMPT, LENGTHS = 5, (7, 1, 3)
 
 
-def check_packed_path(policy: Policy) -> None:
-    """Raises InvalidSettings if log-probabilities from a pack are not the model's own.
+def check_packed_path(policy: Policy) -> float:
+    """The largest difference in nats; raises InvalidSettings if packs do not give the model's own.
 
     On a GPU the portable attention is taken instead of the flash one if that alone differs.
     """
@@ -34,6 +34,7 @@ def check_packed_path(policy: Policy) -> None:
             f"from the model's own by up to {difference:.3g} (at most {limit} is allowed). Use a "
             "Qwen, Llama or Mistral model, or tell us which model it was."
         )
+    return difference
 
 
 @torch.no_grad()

@@ -2,6 +2,18 @@
 
 from pubswap_protocol.verifiers.extract import extract_answer
 from pubswap_protocol.verifiers.pool import VerifierPool
-from pubswap_protocol.verifiers.registry import check_verifier, score, verifier_version
+from pubswap_protocol.verifiers.registry import (
+    check_usable,
+    check_verifier,
+    score,
+    verifier_version,
+)
 
-__all__ = ["VerifierPool", "check_verifier", "extract_answer", "score", "verifier_version"]
+__all__ = [
+    "VerifierPool",
+    "check_usable",
+    "check_verifier",
+    "extract_answer",
+    "score",
+    "verifier_version",
+]

@@ -17,6 +17,11 @@ def score_reasoning(task: str, response: str, problem: Problem) -> float:
     return float(scored >= _FULL_SCORE)
 
 
+def check_task(task: str) -> None:
+    """Raises InvalidSettings unless reasoning-gym has the task."""
+    _dataset(task)
+
+
 @cache
 def _dataset(task: str) -> Any:
     # Importing it takes a second, for it brings all its generators.

@@ -7,7 +7,7 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.choice import score_choice
 from pubswap_protocol.verifiers.exact import score_exact
 from pubswap_protocol.verifiers.math import score_math
-from pubswap_protocol.verifiers.reasoning import score_reasoning
+from pubswap_protocol.verifiers.reasoning import check_task, score_reasoning
 
 REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
@@ -31,6 +31,13 @@ def check_verifier(name: str) -> None:
     if name not in _VERIFIERS and not (name.startswith(REASONING) and name != REASONING):
         known = ", ".join([*sorted(_VERIFIERS), "reasoning_gym:<task>"])
         raise InvalidSettings(f"There is no verifier {name!r}; there are {known}.")
+
+
+def check_usable(name: str) -> None:
+    """As `check_verifier`, but a reasoning-gym task must exist too, which imports its library."""
+    check_verifier(name)
+    if name.startswith(REASONING):
+        check_task(name.removeprefix(REASONING))
 
 
 def bounded(name: str) -> bool:
