@@ -83,6 +83,55 @@ def start(
         run_client(settings)
 
 
+@client_commands.command("doctor")
+def doctor(
+    config: Config = None,
+    state: State = None,
+    data: Annotated[Path | None, typer.Option(help="The private problems (JSONL).")] = None,
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes that share each update, one for each GPU.")
+    ] = None,
+    no_trial: Annotated[
+        bool, typer.Option("--no-trial", help="Try no step: seconds instead of a step's minutes.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check all that training needs, and say what to do. Takes what `start` takes.
+
+    In this order: the state folder and its membership; the coordinator, the token and the run;
+    the model's files against the run's; chat template and end of sequence; the private problems
+    (lengths, ids, answers that their own verifier refuses); the device, and an estimate of the
+    memory that training takes; the rollout engine; and one private step on your data, from which
+    a round's duration and traffic are predicted.
+
+    Nothing is changed or sent: the coordinator is asked for its version and the run, the step's
+    adapter is thrown away, and the report names lines and ids, but holds no prompt or answer.
+
+    Exit status: 0 if nothing failed (there may be warnings), 1 otherwise.
+    """
+    from pubswap_client.doctor.command import run_doctor
+    from pubswap_client.stopping import until_stopped
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    options = {
+        "state": state,
+        "data": data,
+        "model": model,
+        "device": device,
+        "engine": engine,
+        "threads": threads,
+        "processes": processes,
+    }
+    healthy = False
+    with until_stopped():
+        healthy = run_doctor(config, options, trial=not no_trial, as_json=as_json)
+    raise typer.Exit(0 if healthy else 1)
+
+
 def evaluate(
     config: Config = None,
     state: State = None,

@@ -1,0 +1,111 @@
+r"""Does each problem's verifier take the problem's own answer? If not, no response can be right.
+
+An answer such as "B. Paris" for `choice`, or a reasoning-gym problem without its metadata, is read
+without a complaint and costs its share of every step's rollout for nothing.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pubswap_client.doctor.finding import Finding, failure, named, ok, skipped, warning
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import check_usable
+
+VERIFIERS, ANSWERS = "verifiers", "answers"
+SAMPLE = 1000
+SERIOUS_SHARE = 0.05
+_CHUNK = 32
+
+Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
+
+
+def responses_for(verifier: str, answer: str) -> tuple[str, str]:
+    r"""Two responses that a verifier takes for an answer, if it can be taken at all."""
+    tagged, stated = f"<answer>{answer}</answer>", f"Answer: {answer}"
+    if verifier == "math":
+        return (answer if "\\boxed" in answer else f"\\boxed{{{answer.strip('$ ')}}}"), stated
+    return (stated, tagged) if verifier in ("exact", "choice") else (tagged, stated)
+
+
+def sample(problems: Sequence[Problem]) -> list[Problem]:
+    """All problems, or a fixed random choice of 1,000 in their order."""
+    if len(problems) <= SAMPLE:
+        return list(problems)
+    places = rng_for("doctor", len(problems)).choice(len(problems), SAMPLE, replace=False)
+    return [problems[place] for place in sorted(places.tolist())]
+
+
+def chunks(problems: Sequence[Problem]) -> list[Sequence[Problem]]:
+    """The problems in the portions that are verified together."""
+    return [problems[start : start + _CHUNK] for start in range(0, len(problems), _CHUNK)]
+
+
+def check_verifiers(
+    problems: Sequence[Problem], default: str | None
+) -> tuple[Finding, list[Problem]]:
+    """Every verifier that is named exists; returns the problems whose verifier is known and does.
+
+    `default` is the run's verifier, None if the run is not known.
+    """
+    names = {problem.verifier or default for problem in problems} - {None}
+    faults = {name: fault for name in names if name and (fault := _fault(name))}
+    usable = [
+        p for p in problems if (name := p.verifier or default) is not None and name not in faults
+    ]
+    if faults:
+        bad = [problem.id for problem in problems if (problem.verifier or default) in faults]
+        return failure(
+            VERIFIERS,
+            f"{len(bad)} problems name one that does not exist: {named(bad)}. "
+            + " ".join(faults.values()),
+            'Correct "verifier" in these lines, or leave it out to take the run\'s.',
+        ), usable
+    return ok(VERIFIERS, named(sorted(name for name in names if name)) or "none named"), usable
+
+
+def check_answers(
+    chunked: Iterable[Sequence[Problem]], total: int, default: str | None, score: Score
+) -> Finding:
+    """The answers of these chunks of a set of `total` problems are accepted for themselves."""
+    refused, count = [], 0
+    for chunk in chunked:
+        count += len(chunk)
+        refused += [problem.id for problem in _refused(chunk, default, score)]
+    if not count:
+        return skipped(ANSWERS, "a problem with a verifier that is known")
+    part = f"{count} of {total}" if count < total else f"all {total}"
+    if not refused:
+        return ok(ANSWERS, f"accepted by their verifiers (checked {part})")
+    serious = len(refused) > SERIOUS_SHARE * count
+    return (failure if serious else warning)(
+        ANSWERS,
+        f"{len(refused)} are not accepted by their own verifier: {named(refused)} (checked {part})",
+        "No response to them can be rewarded. Write the answer as the verifier reads it (math: an "
+        'expression; choice: one letter; exact: the text after "Answer:"; reasoning_gym: with the '
+        "task's metadata), or remove them.",
+    )
+
+
+def _refused(problems: Sequence[Problem], default: str | None, score: Score) -> list[Problem]:
+    left = list(problems)
+    for form in (0, 1):
+        cases = [
+            (responses_for(_verifier(problem, default), problem.answer)[form], problem)
+            for problem in left
+        ]
+        rewards = score(default or "exact", cases)
+        left = [problem for problem, reward in zip(left, rewards, strict=True) if reward < 1]
+    return left
+
+
+def _verifier(problem: Problem, default: str | None) -> str:
+    return problem.verifier or default or "exact"
+
+
+def _fault(name: str) -> str | None:
+    try:
+        check_usable(name)
+    except InvalidSettings as error:
+        return error.detail
+    return None

@@ -1,0 +1,73 @@
+"""How long a round will take and what will be sent, from one timed step."""
+
+from dataclasses import dataclass
+
+from pubswap_client.operator.tables import size_text
+from pubswap_client.training.trial import Trial
+from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
+from pubswap_protocol.settings import RunSettings
+
+_BYTES_PER_TOKEN = 8  # its id and its log-probability
+_BYTES_PER_RESPONSE = 5  # its length, and whether it is a peer's
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Of one round: seconds of our own work, without waiting for peers, and bytes."""
+
+    private_steps: int
+    public_steps: int
+    private_seconds: float  # one step
+    public_seconds: float
+    bytes_up: int
+    bytes_down: int
+    rounds: int
+
+    @property
+    def round_seconds(self) -> float:
+        """All steps of a round."""
+        private = self.private_steps * self.private_seconds
+        return private + self.public_steps * self.public_seconds
+
+    def __str__(self) -> str:
+        steps = f"{self.private_steps} private steps of {duration_text(self.private_seconds)}"
+        if self.public_steps:
+            steps += f", {self.public_steps} public of {duration_text(self.public_seconds)}"
+        return (
+            f"a round takes about {duration_text(self.round_seconds)} ({steps}; waiting for peers "
+            f"comes on top) and sends {size_text(self.bytes_up)}, receives "
+            f"{size_text(self.bytes_down)}; all {self.rounds} rounds: "
+            f"{duration_text(self.rounds * self.round_seconds)}"
+        )
+
+
+def predict(trial: Trial, run: RunSettings, layout: AdapterLayout) -> Prediction:
+    """Public steps sample as private ones do and verify twice: before and after the exchange.
+
+    Each way goes one adapter, and a file of b K responses for each public step.
+    """
+    public = public_steps_per_round(run)
+    responses = run.grpo.prompts_per_step * run.grpo.responses_per_prompt
+    file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
+    sent = layout.file_bytes + round(public * file)
+    return Prediction(
+        private_steps=private_steps_per_round(run),
+        public_steps=public,
+        private_seconds=trial.seconds,
+        public_seconds=trial.seconds + trial.reward_seconds,
+        bytes_up=sent,
+        bytes_down=sent,
+        rounds=run.rounds,
+    )
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people: 0.8 s, 51 s, 34 min, 5.1 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,118 @@
+"""The private problems: read line by line, so that every fault is found and not only the first.
+
+Findings name line numbers and ids, never a prompt or an answer.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pubswap_client.doctor.finding import Finding, failure, named, ok, warning
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem, parse_problem
+from pubswap_protocol.settings import RunSettings
+
+DATA, COUNT, LENGTHS = "private data", "number of problems", "prompt lengths"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A problem file: what can be used of it, and what is wrong with the rest."""
+
+    path: Path
+    problems: tuple[Problem, ...]
+    lines: tuple[int, ...]  # of the problems, from 1
+    faults: tuple[str, ...]  # of lines that are no problem
+    repeated: tuple[str, ...]  # `line 7 (id)` for an id that was there before
+
+
+def survey(path: Path) -> Survey:
+    """Read a file to its end; raises InvalidProblems if that is not possible."""
+    problems, lines, faults, repeated = [], [], [], []
+    seen: set[str] = set()
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    problem = parse_problem(line, f"line {number}")
+                except InvalidProblems as error:
+                    faults.append(error.detail)
+                    continue
+                if problem.id in seen:
+                    repeated.append(f"line {number} ({problem.id})")
+                    continue
+                seen.add(problem.id)
+                problems.append(problem)
+                lines.append(number)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidProblems(f"{path} cannot be read: {error}") from error
+    return Survey(path, tuple(problems), tuple(lines), tuple(faults), tuple(repeated))
+
+
+def check_file(found: Survey) -> Finding:
+    """Every line is a problem, and no id occurs twice."""
+    if found.faults:
+        return failure(
+            DATA,
+            f"{len(found.faults)} lines of {found.path} are no problem: {found.faults[0]}",
+            f"Mend or remove {_lines(found.faults)}.",
+        )
+    if found.repeated:
+        return failure(
+            DATA,
+            f"{len(found.repeated)} ids occur twice: {named(found.repeated)}",
+            "Give each problem an id of its own, or remove the second ones.",
+        )
+    return ok(DATA, f"{found.path} is readable")
+
+
+def check_count(found: Survey, run: RunSettings, known: bool) -> Finding:
+    """There are enough for a step. `known` is False where `run` are the defaults."""
+    count, wanted = len(found.problems), run.grpo.prompts_per_step
+    text = f"{count} problems; a step takes {wanted}{'' if known else ' (by default)'}"
+    if count < wanted and (known or not count):
+        return failure(
+            COUNT, text, f"Add problems until there are {wanted}, better hundreds, to {found.path}."
+        )
+    if count < 4 * wanted:
+        return warning(
+            COUNT, text, "Training goes, but sees the same problems again in nearly every step."
+        )
+    return ok(COUNT, text)
+
+
+def check_lengths(
+    found: Survey,
+    numbered: Iterable[tuple[int, Problem]],
+    encode: Callable[[str], list[int]],
+    run: RunSettings,
+    known: bool,
+) -> tuple[Finding, list[Problem]]:
+    """No prompt is longer than the run takes; returns those that are not.
+
+    `numbered` are the lines and problems of `found`, perhaps with a bar that follows them.
+    """
+    limit = run.grpo.max_prompt_tokens
+    fitting, long, longest = [], [], 0
+    for line, problem in numbered:
+        length = len(encode(problem.prompt))
+        longest = max(longest, length)
+        if length > limit:
+            long.append(line)
+        else:
+            fitting.append(problem)
+    bound = f"the limit of {limit} tokens" if known else f"{limit} tokens, the default limit"
+    if not long:
+        return ok(LENGTHS, f"the longest has {longest} tokens, within {bound}"), fitting
+    bad = failure if known else warning
+    return bad(
+        LENGTHS,
+        f"{len(long)} of {len(found.problems)} prompts are over {bound}: "
+        f"lines {named(long)} (the longest has {longest})",
+        f"Shorten or remove them in {found.path}, or ask the operator for a larger "
+        "grpo.max_prompt_tokens in the run.",
+    ), fitting
+
+
+def _lines(faults: Iterable[str]) -> str:
+    return named(fault.partition(":")[0] for fault in faults)

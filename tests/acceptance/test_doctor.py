@@ -1,0 +1,192 @@
+"""`pubswap client doctor` and a real coordinator: it finds what is wrong and changes nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.checkpoint import Owner
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import Processes
+from pubswap_client.membership import load_membership, save_membership
+from pubswap_client.progress import ProgressStore
+from pubswap_protocol.messages import MemberView, RunView
+from pubswap_protocol.problems import Problem, write_problems
+from support.processes import (
+    ONE_THREAD,
+    Coordinator,
+    create_run,
+    enroll,
+    serve,
+    start,
+    start_client,
+    sums,
+    wait_finished,
+)
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """A real coordinator for the examinations of this file."""
+    folder = tmp_path_factory.mktemp("doctor")
+    with Processes(folder / "logs") as processes:
+        running = serve(processes, folder)
+        with running.api:
+            yield running
+
+
+def doctor(state: Path, data: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, in a wide terminal's width."""
+    options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
+    return subprocess.run(
+        [sys.executable, "-m", "pubswap_protocol", "client", "doctor", *options, *more],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=os.environ | ONE_THREAD | {"COLUMNS": "200"},
+    )
+
+
+def examined(state: Path, data: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """The report as JSON, and its findings by name."""
+    done = doctor(state, data, "--json")
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["healthy"] else 1)
+    return report, {finding["name"]: finding for finding in report["findings"]}
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file below a folder: when it was changed, and its bytes."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def reported_seconds(state: Path, run: RunView) -> float:
+    """The seconds that a client reported of its last round: those of its steps.
+
+    Not of the first, in which libraries are loaded: they weigh little in a real round, much here.
+    """
+    kept = ProgressStore(state / "progress", Owner.of(run, state.name)).checkpoint()
+    assert kept is not None
+    return sum(step.seconds for step in kept.steps)
+
+
+def seen_there(coordinator: Coordinator, run: RunView) -> tuple[list[MemberView], RunView, int]:
+    """All that the operator can see of a run."""
+    events = coordinator.api.events(run.id).events
+    return coordinator.api.members(run.id).members, coordinator.api.run(run.id), len(events)
+
+
+def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
+    """Exit 0, nothing changed here or there, and a real round takes about what was predicted."""
+    overrides = {"name": "healthy", "clients": 1, "rounds": 2, "local_steps": 8}
+    run = create_run(coordinator, overrides)
+    state = enroll(coordinator, run, "well")
+    data = state / "private.jsonl"
+    write_problems(data, sums(3, 32))
+    before, there = contents(state), seen_there(coordinator, run)
+
+    report, findings = examined(state, data)
+
+    assert report["healthy"], [f for f in report["findings"] if f["status"] == "failure"]
+    assert not [name for name, found in findings.items() if found["status"] == "skipped"]
+    assert contents(state) == before
+    assert seen_there(coordinator, run) == there
+    assert there[0][0].last_seen is None
+    assert "waiting for peers" in findings["prediction"]["found"]
+
+    start_client(coordinator, state, seed=3)
+    start(coordinator, run)
+    view = wait_finished(coordinator, run)
+    member = next(m for m in coordinator.api.members(run.id).members if m.name == "well")
+    predicted, seconds = report["prediction"], reported_seconds(state, run)
+    assert seconds / 3 <= predicted["round_seconds"] <= 3 * seconds
+    assert 2 * predicted["bytes_up"] == pytest.approx(member.traffic.up, rel=0.1)
+    assert 2 * predicted["bytes_down"] == pytest.approx(member.traffic.down, rel=0.1)
+    assert view.rounds[-1].updates == 1
+
+
+def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinator) -> None:
+    """A revoked token, an overlong prompt and an answer that no response can match: exit 1."""
+    run = create_run(coordinator, {"name": "ill"})
+    state = enroll(coordinator, run, "unwell")
+    stored = load_membership(state)
+    wrong = stored.membership.model_copy(update={"token": "no-such-token"})
+    save_membership(state, stored.model_copy(update={"membership": wrong}))
+    data = state / "private.jsonl"
+    long = Problem(id="long", prompt="1 + " * 2000 + "1 =", answer="2001", verifier="math")
+    unmatched = Problem(id="unmatched", prompt="A or B?", answer="B. the second", verifier="choice")
+    write_problems(data, [*sums(3, 8), long, unmatched])
+
+    report, findings = examined(state, data)
+
+    assert not report["healthy"]
+    assert findings["token and run"]["status"] == "failure"
+    assert "may have been revoked" in findings["token and run"]["found"]
+    assert "pubswap client enroll" in findings["token and run"]["advice"]
+    assert "lines 9" in findings["prompt lengths"]["found"]
+    assert "Shorten or remove" in findings["prompt lengths"]["advice"]
+    assert findings["answers"]["status"] == "failure"
+    assert "unmatched" in findings["answers"]["found"]
+    assert "one letter" in findings["answers"]["advice"]
+    assert findings["coordinator"]["status"] == "ok"
+    assert findings["trial step"]["status"] == "skipped"
+
+    table = doctor(state, data, "--no-trial")
+    assert table.returncode == 1
+    for words in ("✗ failure", "! warning", "✓ ok", "- skipped", "what to do"):
+        assert words in table.stdout
+    assert "the second" not in table.stdout + table.stderr
+
+
+def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coordinator) -> None:
+    """A warning that names the process; the daemon keeps its lock, its memory and its folder."""
+    run = create_run(coordinator, {"name": "busy", "clients": 1, "rounds": 1})
+    state = enroll(coordinator, run, "worker")
+    start_client(coordinator, state, seed=3)
+    log = coordinator.folder / "logs" / "worker.log"
+    deadline = time.monotonic() + 60
+    while "joins run" not in log.read_text():
+        coordinator.processes.check()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    holder = (state / "lock").read_text().strip()
+    report, findings = examined(state, state / "private.jsonl")
+    assert report["healthy"]
+    assert findings["daemon"]["status"] == "warning"
+    assert f"process {holder}" in findings["daemon"]["found"]
+    assert findings["packed path"]["status"] == "ok"
+    assert findings["trial step"]["status"] == findings["prediction"]["status"] == "skipped"
+    start(coordinator, run)
+    assert wait_finished(coordinator, run).rounds[-1].updates == 1
+
+
+def test_the_trial_step_takes_all_processes(coordinator: Coordinator) -> None:
+    """As many as training would, and none is left."""
+    run = create_run(coordinator, {"name": "several"})
+    state = enroll(coordinator, run, "crewed")
+    data = state / "private.jsonl"
+    write_problems(data, sums(3, 16))
+    done = doctor(state, data, "--processes", "2", "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["prediction"]["round_seconds"] > 0
+
+
+def test_settings_that_are_wrong_are_the_only_finding(tmp_path: Path) -> None:
+    """Without settings nothing else can be checked."""
+    config = tmp_path / "client.toml"
+    config.write_text("threads = 0\n")
+    done = doctor(tmp_path, tmp_path / "none", "--config", str(config), "--threads", "0", "--json")
+    assert done.returncode == 1
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert "threads" in finding["found"]

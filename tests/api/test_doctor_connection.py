@@ -1,0 +1,87 @@
+"""The doctor asks a real coordinator."""
+
+import pytest
+
+from pubswap_client.demo.processes import free_port
+from pubswap_client.doctor.connection import ask_run, check_coordinator
+from pubswap_client.doctor.finding import Status
+from pubswap_client.membership import StoredMembership
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Membership, Role
+from support.coordinator import Federation, Server, begun
+
+
+def stored(federation: Federation, name: str, **changes: str) -> StoredMembership:
+    membership = Membership(
+        run=federation.run.id,
+        run_name=federation.run.name,
+        name=name,
+        role=Role.CLIENT,
+        token=federation.tokens[name],
+    )
+    return StoredMembership(
+        coordinator=federation.server.url, membership=membership.model_copy(update=changes)
+    )
+
+
+def test_a_good_token_gives_the_run_and_leaves_no_trace(server: Server) -> None:
+    """State and round are said; the member has not been seen."""
+    federation = begun(server)
+    assert check_coordinator(stored(federation, "a")).status is Status.OK
+    found, run = ask_run(stored(federation, "a"))
+    assert found.status is Status.OK
+    assert "training in round 1 of 2" in found.found
+    assert run is not None
+    assert run.id == federation.run.id
+    members = federation.operator.members(federation.run.id).members
+    assert all(member.last_seen is None for member in members)
+
+
+def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:
+    """The advice is how to get another one."""
+    federation = begun(server)
+    federation.operator.revoke(federation.run.id, "b")
+    found, run = ask_run(stored(federation, "b"))
+    assert run is None
+    assert found.status is Status.FAILURE
+    assert "revoked" in found.found
+    assert f"enroll --coordinator {server.url}" in found.advice
+
+
+def test_a_run_that_is_not_there_is_a_failure(server: Server) -> None:
+    """A token for another coordinator's run does not help."""
+    found, run = ask_run(stored(begun(server), "a", run="nowhere"))
+    assert run is None
+    assert found.status is Status.FAILURE
+    assert "invite" in found.advice
+
+
+def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(server: Server) -> None:
+    """One goes on, the other does not."""
+    federation = begun(server)
+    federation.operator.move_run(federation.run.id, paths.RUN_PAUSE)
+    assert ask_run(stored(federation, "a"))[0].status is Status.WARNING
+    federation.operator.move_run(federation.run.id, paths.RUN_CANCEL)
+    found, run = ask_run(stored(federation, "a"))
+    assert found.status is Status.FAILURE
+    assert "nothing is left to train" in found.found
+    assert run is not None
+
+
+def test_a_coordinator_that_is_away_is_named_with_what_to_check(server: Server) -> None:
+    """It is asked once, not for ever."""
+    away = stored(begun(server), "a")
+    away = away.model_copy(update={"coordinator": f"http://127.0.0.1:{free_port()}"})
+    found = check_coordinator(away)
+    assert found.status is Status.FAILURE
+    assert away.coordinator in found.found
+    assert "firewall" in found.advice
+
+
+def test_another_protocol_is_a_failure(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The advice is to install the operator's version."""
+    member = stored(begun(server), "a")
+    monkeypatch.setattr(paths, "PROTOCOL_VERSION", "99")
+    found = check_coordinator(member)
+    assert found.status is Status.FAILURE
+    assert "version" in found.advice
