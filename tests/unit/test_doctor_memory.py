@@ -32,6 +32,7 @@ BIGGER: dict[str, Any] = {
 }
 RUN = RunSettings.model_validate({"grpo": {"max_prompt_tokens": 64, "max_response_tokens": 192}})
 GIB = 1 << 30
+AT_HAND = 16 << 20
 
 
 def measure(folder: Path, *arguments: str) -> dict[str, list[int]]:
@@ -57,9 +58,15 @@ def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
 def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
     make_model: Callable[..., Path], kind: str
 ) -> None:
-    """Of the update, with and without layers computed twice, and of sampling."""
-    for measured, estimated in measure(make_model("qwen3", **BIGGER), "60", "3", kind).values():
-        assert measured / 2 <= estimated <= 2 * measured
+    """Of the update, with and without layers computed twice, and of sampling.
+
+    Sampling takes so little here that what the allocator has at hand is allowed for.
+    """
+    found = measure(make_model("qwen3", **BIGGER), "60", "3", kind)
+    measured, estimated = found.pop("update")
+    assert measured / 2 <= estimated <= 2 * measured
+    for measured, estimated in found.values():
+        assert measured / 2 - AT_HAND <= estimated <= 2 * measured + AT_HAND
 
 
 def place(free: int, cuda: bool = True, count: int = 1) -> Place:

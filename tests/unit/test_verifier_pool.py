@@ -13,7 +13,7 @@ from support.verdicts import misbehaving
 PROBLEM = Problem(id="1", prompt="?", answer="4")
 
 
-@pytest.mark.parametrize("trouble", ["hang", "crash", "raise"])
+@pytest.mark.parametrize("trouble", ["hang", "crash", "raise", "grow"])
 def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: str) -> None:
     """Those before and after it keep their scores, and the next call works too."""
     texts = ["right", trouble, "right", "wrong", "right"]

@@ -1,7 +1,11 @@
-"""Verification in worker processes with a time limit: what hangs or crashes scores 0."""
+"""Verification in worker processes with limits of time and memory.
+
+What hangs, crashes or grows scores 0: a response may be a tower of powers that no machine holds.
+"""
 
 import logging
 import multiprocessing
+import resource
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +25,7 @@ Score = Callable[[str, str, Problem], float]
 
 CHUNK = 32
 WARM_SECONDS = 60.0
+MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
 
 
 class VerifierPool:
@@ -92,7 +97,7 @@ class VerifierPool:
             if self._pool is None:
                 self._pool = ProcessPool(
                     self._workers,
-                    initializer=_ignore_interrupts,
+                    initializer=_confine,
                     context=multiprocessing.get_context("spawn"),
                 )
             future: Future[list[float]] = self._pool.schedule(
@@ -115,9 +120,12 @@ def _result(future: "Future[list[float]]") -> list[float] | None:
         return None
 
 
-def _ignore_interrupts() -> None:
+def _confine() -> None:
     # Ctrl-C reaches the whole process group; the pool's owner ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def _score_chunk(scorer: Score, jobs: list[Job]) -> list[float]:
