@@ -62,7 +62,15 @@ def start(
         int | None, typer.Option(help="Processes that share each update, one for each GPU.")
     ] = None,
 ) -> None:
-    """Train on the private data until the run ends. Stop at any time with Ctrl-C or SIGTERM."""
+    """Train on the private data until the run ends.
+
+    Stop at any time, with Ctrl-C, SIGTERM or a power cut, and start again: it goes on after its
+    last finished step, which it keeps in the state folder. `pubswap client doctor` with the same
+    options tells beforehand what is missing, and how long a round will take.
+
+    What is trained is the run's to say. Where and on what is said here or in a client.toml, for
+    example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
+    """
     from pubswap_client.settings import load_settings
     from pubswap_client.stopping import until_stopped
 
