@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,17 @@ import psutil
 import pytest
 
 from support.models import save_model
+from support.processes import (
+    PUBSWAP,
+    Coordinator,
+    Processes,
+    client_command,
+    create_run,
+    enroll,
+    serve,
+    start,
+    wait_finished,
+)
 
 PROGRAM = Path(__file__).parents[1] / "support" / "crewed.py"
 Alone = Callable[[int], dict[str, Any]]
@@ -112,3 +123,50 @@ def test_a_leader_does_not_wait_for_a_dead_follower(pair: Pair) -> None:
     assert leader.wait(20) == 70
     assert leader.stderr is not None
     assert "Start again to go on from the last step" in leader.stderr.read()
+
+
+def daemon(state: Path) -> subprocess.Popen[bytes]:
+    """A client of two processes, whose private problems are already there."""
+    command = client_command(state, 3, more=["--processes", "2"])
+    return subprocess.Popen(
+        [*PUBSWAP, *command], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
+    """The adapter of a client that is ended by these signals once these steps are made."""
+    folder.mkdir()
+    with Processes(folder / "logs") as processes:
+        coordinator = serve(processes, folder)
+        with coordinator.api:
+            run = create_run(coordinator, {"clients": 1, "rounds": 1, "local_steps": 8})
+            state = enroll(coordinator, run, "alpha")
+            start(coordinator, run)
+            for steps, number in ends:
+                life = daemon(state)
+                while made(coordinator, run.id) < steps:
+                    assert life.poll() is None
+                    time.sleep(0.01)
+                others = psutil.Process(life.pid).children()  # the follower, and a verifier's
+                assert len(others) >= 2
+                life.send_signal(number)
+                status = life.wait(20)
+                assert status == (0 if number == signal.SIGTERM else -number)
+                assert psutil.wait_procs(others, timeout=10)[1] == []
+            life = daemon(state)
+            wait_finished(coordinator, run)
+            assert life.wait(30) == 0
+            return coordinator.api.global_adapter(run.id, "final")
+
+
+def made(coordinator: Coordinator, run: str) -> int:
+    """Steps that the client has reported."""
+    (member,) = coordinator.api.members(run).members
+    return member.progress.step if member.progress else 0
+
+
+def test_a_client_of_two_processes_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    """By SIGTERM and by SIGKILL; it leaves no process behind, and ends with the same bits."""
+    undisturbed = trained(tmp_path / "undisturbed", [])
+    ends = [(2, signal.SIGTERM), (4, signal.SIGKILL)]
+    assert trained(tmp_path / "ended", ends) == undisturbed
