@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 from compare import best_rows, interleaved, medians, peak, same_work
+from flops import ModelShape, update_flops
 from report import memory_line, throughput_line
 from rich.console import Console
 from sides import Side, make_side
 from timing import Outcome, Times, matmul_rate
 from trl_side import TrlSide
 from workload import Lengths, Workload, run_settings
-
-from pubswap_client.training.flops import ModelShape, update_flops
 
 
 @dataclass

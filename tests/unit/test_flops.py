@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.training.flops import (
+from benchmarks.flops import (
     ModelShape,
     backward_flops,
     forward_flops,
