@@ -76,9 +76,8 @@ def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> Mism
         ],
         policy.card.eos_token_ids,
         1e-4,
-        policy.device,
     )
-    ours = response_logprobs(policy, batch, temperature, rows=64)
+    ours = response_logprobs(policy, batch, temperature, budget=2048)
     theirs = torch.zeros_like(ours)
     for row, response in enumerate(response for group in groups for response in group):
         theirs[row, : len(response.logprobs)] = torch.tensor(response.logprobs)
