@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def launched_rank() -> int | None:
-    """This process's rank if it is one of several: ours, or those of accelerate or torchrun."""
+    """This process's rank if it is one of several: ours, or torchrun's."""
     return int(os.environ["RANK"]) if "RANK" in os.environ else None
 
 

@@ -20,18 +20,15 @@ from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import All, LogLines, Reporter
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.crew import Crew
 from pubswap_client.training.engines import make_engine
 from pubswap_client.training.evaluate import pass_at_1
-from pubswap_client.training.memory import default_budget
+from pubswap_client.training.making import make_trainer
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.recruiting import Charter, crew_of, load_policy, run_follower
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.self_check import check_packed_path
-from pubswap_client.training.team import ALONE
 from pubswap_client.training.tracking import tracking
-from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
@@ -70,20 +67,8 @@ def run_client(settings: ClientSettings) -> None:
                 f"{member.run.settings.grpo.prompts_per_step} different ones."
             )
         check_packed_path(member.policy)
-        trainer = LocalTrainer(
-            policy=member.policy,
-            engine=member.engine,
-            settings=member.run.settings,
-            client=member.name,
-            problems=problems,
-            scorer=member.score,
-            budget=TokenBudget(
-                settings.micro_batch_tokens
-                or default_budget(member.policy, settings.gradient_checkpointing)
-            ),
-            checkpointing=settings.gradient_checkpointing,
-            team=crew or ALONE,
-            max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
+        trainer = make_trainer(
+            settings, member.policy, member.engine, member.name, problems, member.score, crew
         )
         progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
         with _reporter(settings, member.run) as reporter:

@@ -60,7 +60,7 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
 
 def _policy(folder: Path, crew: Crew | None) -> Policy:
     settings = RunSettings.model_validate({"lora": {"rank": 2, "alpha": 4}, "grpo": GRPO})
-    mesh = crew.mesh() if crew is not None and crew.sharded else None
+    mesh = crew.mesh() if crew is not None and crew.lockstep else None
     return Policy.load(
         folder, model_card(folder, settings.lora, "m", None), settings, "cpu", mesh=mesh
     )

@@ -14,6 +14,7 @@ import torch
 from pubswap_client.training.budget import TokenBudget, is_out_of_memory
 from pubswap_client.training.groups import Batch, Group, collate
 from pubswap_client.training.policy import Policy
+from pubswap_client.training.team import Alone
 from pubswap_client.training.update import update
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.responses import Response
@@ -87,6 +88,22 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
         update(policy, optimizer, batch, run_settings, [], budget)
     assert budget.tokens == 64
     assert is_out_of_memory(MemoryError())
+
+
+def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The others would wait for it in the same layer for ever: it ends, with what to set."""
+
+    class Lockstep(Alone):
+        lockstep = True
+
+    failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=20)
+    optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
+    budget = TokenBudget(64)
+    with pytest.raises(OutOfMemory, match="smaller micro_batch_tokens"):
+        update(policy, optimizer, batch, run_settings, [], budget, team=Lockstep())
+    assert budget.tokens == 64
 
 
 def test_a_budget_that_shrank_stays_small(

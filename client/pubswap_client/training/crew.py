@@ -67,7 +67,7 @@ class Crew:
         self.rank: int = self._accelerator.process_index
         self.size: int = self._accelerator.num_processes
         self.leads = self.rank == 0
-        self.sharded = sharded
+        self.lockstep = sharded
         self.device: torch.device = torch.device(self._accelerator.device)
         # Commands go over a group of their own: waiting in it keeps neither a CPU nor a GPU busy.
         self._commands = dist.new_group(backend="gloo", timeout=PATIENCE)
@@ -102,7 +102,7 @@ class Crew:
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
         """Every size-th plan; sharded, everyone gets as many, if need be with an empty one."""
         mine = list(plans[self.rank :: self.size])
-        if self.sharded and len(mine) < -(-len(plans) // self.size):
+        if self.lockstep and len(mine) < -(-len(plans) // self.size):
             mine.append([])
         return mine
 
@@ -170,8 +170,8 @@ def generate_together(
 
     Sharded, a forward pass needs everyone at the same time, so that all do all the prompts.
     """
-    size = len(command.prompts) if crew.sharded else -(-len(command.prompts) // crew.size)
-    first = 0 if crew.sharded else crew.rank * size
+    size = len(command.prompts) if crew.lockstep else -(-len(command.prompts) // crew.size)
+    first = 0 if crew.lockstep else crew.rank * size
     mine = engine.generate(
         command.prompts[first : first + size],
         command.count,
@@ -180,7 +180,7 @@ def generate_together(
         command.seed,
         first=first,
     )
-    if crew.sharded:
+    if crew.lockstep:
         return mine
     return [group for part in crew.gather(mine) for group in part]
 

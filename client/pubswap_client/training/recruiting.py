@@ -31,7 +31,7 @@ class Charter:
 def crew_of(settings: ClientSettings) -> Iterator[Crew | None]:
     """The crew that the settings ask for, its followers started; None for a single process.
 
-    Under `accelerate launch` or torchrun, the processes are already there.
+    Under torchrun, the processes are already there.
     """
     rank = launched_rank()
     if rank is None and settings.processes == 1:

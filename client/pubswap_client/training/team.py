@@ -21,6 +21,11 @@ class Team(Protocol):
         """Whether this is the process that holds the optimizer and speaks to the coordinator."""
         ...
 
+    @property
+    def lockstep(self) -> bool:
+        """Whether every forward pass needs all processes, so that none may leave one."""
+        ...
+
     def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
         """Let the others join an update of these factors, `tokens` tokens at a time."""
         ...
@@ -47,6 +52,7 @@ class Alone:
 
     size = 1
     leads = True
+    lockstep = False
 
     def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
         """Nobody to tell."""

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.budget import TokenBudget, is_out_of_memory
+from pubswap_client.training.budget import is_out_of_memory
 from pubswap_client.training.crew import Crew
 from pubswap_client.training.engines import make_engine
-from pubswap_client.training.memory import default_budget
+from pubswap_client.training.making import make_trainer
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.recruiting import Charter, crew_of, load_policy
 from pubswap_client.training.rewards import Scorer
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.self_check import check_packed_path
-from pubswap_client.training.team import ALONE
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import initial_adapter
 from pubswap_protocol.errors import OutOfMemory
@@ -77,30 +76,12 @@ class Rehearsal:
             closing(make_engine(settings, self.policy, self.folder, self.crew)) as made,
         ):
             watched = _Watched(made, scorer, tell, set(self.policy.card.eos_token_ids))
-            trainer = self._trainer(watched, member, problems)
+            trainer = make_trainer(
+                self.settings, self.policy, watched, member, problems, watched.score, self.crew
+            )
             trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
             trial = watched.time(trainer, 1)
             return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
-
-    def _trainer(
-        self, watched: "_Watched", member: str, problems: Sequence[Problem]
-    ) -> LocalTrainer:
-        settings = self.settings
-        return LocalTrainer(
-            policy=self.policy,
-            engine=watched,
-            settings=self.run.settings,
-            client=member,
-            problems=problems,
-            scorer=watched.score,
-            budget=TokenBudget(
-                settings.micro_batch_tokens
-                or default_budget(self.policy, settings.gradient_checkpointing)
-            ),
-            checkpointing=settings.gradient_checkpointing,
-            team=self.crew or ALONE,
-            max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
-        )
 
 
 @contextmanager

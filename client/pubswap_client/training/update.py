@@ -22,6 +22,7 @@ from pubswap_client.training.objective import Targets, fedprox_penalty, objectiv
 from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.team import ALONE, Team
+from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 
 
@@ -163,6 +164,13 @@ class _Passes:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
+            if self.team.lockstep:
+                # The others wait in the layer that we did not finish: there is no way back.
+                raise OutOfMemory(
+                    f"Memory ran out with {self.budget.tokens} tokens in a micro-batch of a "
+                    "sharded model. Set a smaller micro_batch_tokens, or gradient_checkpointing "
+                    "= true, and start again: it goes on at this step."
+                ) from None
             return True
         return False
 
