@@ -5,7 +5,7 @@ compute a prompt once for all of its responses. The result is exact, not an appr
 are gathered, and no score outside the tree is ever computed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -155,13 +155,10 @@ def _variable_length(
 @contextmanager
 def tree_attention_in(config: Any) -> Iterator[None]:
     """Inside, models of this config attend by `tree_attention`, also when recomputed backward."""
-    AttentionInterface.register(NAME, _entry)
+    AttentionInterface.register(NAME, tree_attention)
     before = config._attn_implementation
     config._attn_implementation = NAME
     try:
         yield
     finally:
         config._attn_implementation = before
-
-
-_entry: Callable[..., tuple[Tensor, None]] = tree_attention

@@ -5,6 +5,8 @@ sinks, a position bias), and a GPU's kernels may align masks in another way. Wro
 pass unnoticed; two tiny forward passes do not.
 """
 
+import logging
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from pubswap_client.training.logprobs import response_logprobs, token_scores
 from pubswap_client.training.policy import Policy
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.responses import Response
+
+log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 PROMPT, LENGTHS = 5, (7, 1, 3)
@@ -25,7 +29,8 @@ def check_packed_path(policy: Policy) -> float:
     """
     difference = packed_difference(policy)
     limit = TOLERANCE[policy.dtype]
-    if difference > limit and not policy.portable:
+    if not difference <= limit and not policy.portable:
+        log.warning("Flash attention is off by %.3g here; going on without it.", difference)
         policy.portable = True
         difference = packed_difference(policy)
     if not difference <= limit:
