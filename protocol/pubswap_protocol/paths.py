@@ -7,6 +7,7 @@ REQUEST_ID_HEADER = "X-Request-ID"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 PROBLEM_TYPE = "application/problem+json"
 TENSORS_TYPE = "application/vnd.safetensors"
+BYTES_TYPE = "application/octet-stream"
 JSONL_TYPE = "application/jsonl"
 
 HEALTH = "/healthz"
