@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, Array, encode_adapter
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.quantise import (
+    TOP,
     from_bfloat16,
     from_int8,
     scales_shape,
@@ -51,7 +52,7 @@ SCALE = ".scale"
 LARGEST = 2.0**64
 
 _DTYPES = {"bfloat16": "BF16", "int8": "I8"}
-_NUMPY = {"BF16": np.dtype("<u2"), "I8": np.dtype("i1"), "F32": np.dtype("<f4")}
+_NUMPY: dict[str, np.dtype[Any]] = {"BF16": np.dtype("<u2"), "I8": np.dtype("i1"), "F32": np.dtype("<f4")}
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
 
@@ -254,5 +255,5 @@ def _acceptable(values: NDArray[Any], dtype: str) -> bool:
     if dtype == "I8":
         return True
     if dtype == "F32":
-        return bool(((values >= 0) & (values <= LARGEST / 128)).all())
+        return bool(((values >= 0) & (values <= LARGEST / TOP)).all())
     return bool((np.abs(from_bfloat16(values)) <= LARGEST).all())
