@@ -52,7 +52,11 @@ SCALE = ".scale"
 LARGEST = 2.0**64
 
 _DTYPES = {"bfloat16": "BF16", "int8": "I8"}
-_NUMPY: dict[str, np.dtype[Any]] = {"BF16": np.dtype("<u2"), "I8": np.dtype("i1"), "F32": np.dtype("<f4")}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "BF16": np.dtype("<u2"),
+    "I8": np.dtype("i1"),
+    "F32": np.dtype("<f4"),
+}
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
 

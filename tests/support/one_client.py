@@ -76,10 +76,10 @@ class FakeCoordinator:
         self.late = False  # whether exchanges are closed when our responses come
         self.closed = False  # whether they close while we wait
 
-    def blob(self, run: str, digest: str) -> bytes:
+    def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
         return self.blobs[digest]
 
-    def put_blob(self, run: str, data: bytes) -> str:
+    def put_blob(self, run: str, data: bytes, moved: Any = None) -> str:
         self.blobs[digest_of(data)] = data
         return digest_of(data)
 
