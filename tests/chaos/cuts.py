@@ -5,6 +5,7 @@ python tests/chaos/cuts.py --count 1000 --seed 1
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(run(given.count, given.seed, Path(folder))))
+        json.dump(run(given.count, given.seed, Path(folder)), sys.stdout)
 
 
 if __name__ == "__main__":

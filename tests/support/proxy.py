@@ -12,6 +12,8 @@ from random import Random
 from typing import Self
 
 PIECE = 64 << 10
+# The kernel's own would hold megabytes, which a cut by RST throws away: no wire has as much on it.
+UNDER_WAY = 128 << 10
 SECONDS = 60.0  # that an end may take none of what is sent to it
 
 
@@ -116,6 +118,7 @@ class _Connection:
         self._request: bytearray | None = bytearray() if fault.repeat else None
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNDER_WAY)
             end.settimeout(SECONDS)
 
     def run(self) -> None:
