@@ -4,7 +4,7 @@ import os
 
 from anyio import to_thread
 
-GATHERED = 256 << 10
+GATHERED = 512 << 10
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
 
 
