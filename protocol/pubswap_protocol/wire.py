@@ -129,6 +129,10 @@ class UpdateFile(Protocol):
         """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
         ...
 
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter, naming the tensor, if a number is not acceptable."""
+        ...
+
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
         ...
@@ -212,14 +216,24 @@ class ReducedFile:
         scale is negative.
         """
         found = hashlib.sha256(self._bytes[: self._start].data)
+        for part in self._checked():
+            found.update(part.view(np.uint8).data)
+        return "sha256:" + found.hexdigest()
+
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter as `digest` does."""
+        for _ in self._checked():
+            pass
+
+    def _checked(self) -> Iterator[NDArray[Any]]:
+        """All numbers in the file's order."""
         for name, spec in self._form.specs.items():
             flat = self._raw(name).reshape(-1)
             for begin in range(0, flat.size, _SLICE):
                 part = flat[begin : begin + _SLICE]
-                found.update(part.view(np.uint8).data)
                 if not _acceptable(part, spec.dtype):
                     raise InvalidAdapter(f"Tensor {name!r} holds a number out of range.")
-        return "sha256:" + found.hexdigest()
+                yield part
 
     def canonical(self) -> Iterator[bytes]:
         """The file itself."""

@@ -209,8 +209,10 @@ def test_numbers_out_of_range_are_refused(
     """Not finite, negative scales, and what no training moves a factor by."""
     path = tmp_path / "update"
     path.write_bytes(spoilt(precision, tensor, value))
-    with pytest.raises(InvalidAdapter, match=tensor.replace(".", r"\.")):
-        open_update(path, LAYOUT, precision).digest()
+    update = open_update(path, LAYOUT, precision)
+    for check in (update.digest, update.check_finite):
+        with pytest.raises(InvalidAdapter, match=tensor.replace(".", r"\.")):
+            check()
 
 
 def test_the_largest_update_that_is_made_is_taken(tmp_path: Path) -> None:
