@@ -72,15 +72,34 @@ def test_without_a_fault_bytes_pass_and_are_counted(echo: Echo) -> None:
     assert (proxy.up, proxy.down, proxy.cuts) == (100_000, 100_000, 0)
 
 
-@pytest.mark.parametrize("reset", [True, False])
-def test_a_cut_passes_on_exactly_so_many_bytes(echo: Echo, reset: bool) -> None:
-    """The server hears three bytes and no more; the connection is then closed."""
-    with FaultProxy(echo.port, lambda number: Fault(cut_up=3, reset=reset)) as proxy:
-        assert b"hello".startswith(talk(proxy, b"hello"))
+def wait_for(echo: Echo, heard: list[bytes]) -> None:
+    """Return when the server has heard exactly this; fail after a while."""
+    deadline = time.monotonic() + 10
+    while [bytes(each) for each in echo.heard] != heard:
+        assert time.monotonic() < deadline, echo.heard
+        time.sleep(0.01)
+
+
+def test_a_cut_passes_on_exactly_so_many_bytes(echo: Echo) -> None:
+    """The server hears three bytes and no more, or the client two; the connection is closed."""
+    with FaultProxy(echo.port, lambda number: Fault(cut_up=3)) as proxy:
+        assert b"hel".startswith(talk(proxy, b"hello"))
     assert proxy.cuts == 1
-    assert b"hel".startswith(echo.heard[0])
+    wait_for(echo, [b"hel"])
     with FaultProxy(echo.port, lambda number: Fault(cut_down=2)) as proxy:
         assert talk(proxy, b"hello") == b"he"
+    assert proxy.cuts == 1
+
+
+def test_a_cut_by_reset_is_an_error_at_the_client(echo: Echo) -> None:
+    """Not the end of a stream, as after a close."""
+    with (
+        FaultProxy(echo.port, lambda number: Fault(cut_up=0, reset=True)) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client,
+    ):
+        client.sendall(b"hello")
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
     assert proxy.cuts == 1
 
 
@@ -97,7 +116,4 @@ def test_a_repeated_request_reaches_the_server_twice(echo: Echo) -> None:
     """The whole request comes again on a connection of its own; the client sees one answer."""
     with FaultProxy(echo.port, lambda number: Fault(repeat=True)) as proxy:
         assert talk(proxy, HELLO) == HELLO
-    deadline = time.monotonic() + 10
-    while [bytes(heard) for heard in echo.heard] != [HELLO, HELLO]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(echo, [HELLO, HELLO])

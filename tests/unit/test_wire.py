@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 
 from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, encode_adapter
 from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.messages import CreateRun
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.quantise import from_bfloat16, from_int8, to_bfloat16, to_int8
-from pubswap_protocol.settings import Precision
-from pubswap_protocol.tensors import read_header
+from pubswap_protocol.settings import Precision, RunSettings, WireSettings
+from pubswap_protocol.tensors import MAX_TENSORS, read_header
 from pubswap_protocol.wire import (
     LARGEST,
     SCALE,
@@ -189,6 +193,18 @@ def spoilt(precision: Precision, tensor: str, value: bytes) -> bytes:
     begin = start + specs[tensor].begin
     body[begin : begin + len(value)] = value
     return bytes(body)
+
+
+@pytest.mark.parametrize(("precision", "fits"), [("float32", True), ("int8", False)])
+def test_a_run_whose_updates_have_too_many_tensors_is_not_created(
+    precision: Precision, fits: bool, tiny_qwen3: Path, card_of: Callable[[Path], ModelCard]
+) -> None:
+    """The scales of int8 are tensors, too; a run that could take no update never begins."""
+    tensors = {f"{n}.lora_A.weight": (1, 1) for n in range(MAX_TENSORS // 2 + 1)}
+    card = card_of(tiny_qwen3).model_copy(update={"layout": AdapterLayout(tensors=tensors)})
+    settings = RunSettings(wire=WireSettings(precision=precision))
+    with nullcontext() if fits else pytest.raises(ValueError, match="than int8"):
+        CreateRun(name="run", settings=settings, model=card)
 
 
 def float32(value: float) -> bytes:
