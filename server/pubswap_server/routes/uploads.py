@@ -174,22 +174,28 @@ async def _append(
     file = await to_thread.run_sync(opened.__enter__)
     try:
         digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
-        writer = Writer(file.fileno(), digest)
-        try:
-            async for piece in request.stream():
-                if writer.size + len(piece) > count:
-                    raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
-                await writer.write(piece)
-        except ClientDisconnect:
-            pass
-        finally:
-            await writer.flush()
-            if digest is not None:
-                services.running.put(row.id, first + writer.size, digest)
+        with Writer(file.fileno(), digest) as writer:
+            try:
+                await _write(request, writer, count)
+            finally:
+                await writer.flush()
+                if digest is not None:
+                    services.running.put(row.id, first + writer.size, digest)
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
     finally:
         await to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+async def _write(request: Request, writer: Writer, count: int) -> None:
+    """The body, as far as it comes; raises LengthMismatch if there is more."""
+    try:
+        async for piece in request.stream():
+            if writer.size + len(piece) > count:
+                raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+            await writer.write(piece)
+    except ClientDisconnect:
+        return
 
 
 @router.put(
