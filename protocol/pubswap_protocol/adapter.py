@@ -7,9 +7,11 @@ tensors are then equal bytes, so that a digest names an adapter's value.
 import hashlib
 import json
 import math
+import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +106,23 @@ def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
     return adapter
 
 
+class AdapterSource(Protocol):
+    """Where an adapter's tensors are read from, a few rows at a time."""
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """The names and shapes there are."""
+        ...
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        ...
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        ...
+
+
 class AdapterFile:
     """A checked adapter file, memory-mapped: one tensor at a time is in memory."""
 
@@ -123,9 +142,21 @@ class AdapterFile:
     def tensor(self, name: str) -> Array:
         """One tensor, read from the map."""
         spec = self._specs[name]
-        return np.memmap(
-            self.path, np.float32, "r", offset=self._start + spec.begin, shape=spec.shape
-        )
+        flat = np.frombuffer(self._map, np.float32, math.prod(spec.shape), self._start + spec.begin)
+        return flat.reshape(spec.shape)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor, read from the map."""
+        spec = self._specs[name]
+        columns = spec.shape[1]
+        begin = self._start + spec.begin + 4 * first * columns
+        flat = np.frombuffer(self._map, np.float32, (last - first) * columns, begin)
+        return flat.reshape(last - first, columns)
+
+    @cached_property
+    def _map(self) -> mmap.mmap:
+        with self.path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def check_finite(self) -> None:
         """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""

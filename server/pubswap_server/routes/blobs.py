@@ -4,7 +4,7 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 from starlette.responses import FileResponse
 
@@ -43,7 +43,7 @@ async def put_blob(
 ) -> BlobReceipt:
     """Checked before it is kept: header, names, shapes, dtype, size, finite numbers."""
     row = await services.database.read(lambda session: runs.find(session, run, member))
-    layout = runs.model_of(row).layout
+    layout = runs.sent_layout_of(row)
     expected = MAX_HEADER_BYTES + layout.file_bytes
     limit = min(services.settings.max_adapter_bytes, expected)
     received = await services.blobs.receive(request.stream(), limit, declared)
@@ -123,7 +123,10 @@ def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[R
     if sent is not None:
         return row, sent.canonical
     published = session.scalar(
-        select(RoundRow).where(RoundRow.run_id == row.id, RoundRow.adapter == digest)
+        select(RoundRow).where(
+            RoundRow.run_id == row.id,
+            or_(RoundRow.adapter == digest, RoundRow.residual == digest),
+        )
     )
     if published is None:
         raise UnknownBlob(f"The blob {digest} is not stored for you.")
