@@ -7,9 +7,9 @@ tensors are then equal bytes, so that a digest names an adapter's value.
 import hashlib
 import json
 import math
-import mmap
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,8 @@ from pubswap_protocol.tensors import TensorSpec, header_length, parse_header, re
 
 Array = NDArray[np.float32]
 Adapter = dict[str, Array]
+
+_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
 
 class AdapterLayout(BaseModel):
@@ -68,16 +70,18 @@ class AdapterLayout(BaseModel):
 def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
     """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
     _same_names(layout, set(adapter))
-    parts = [layout.header]
+    # Its value is handed out without a copy, and so the file is in memory once.
+    file = BytesIO()
+    file.write(layout.header)
     for name, spec in layout.specs.items():
         array = np.ascontiguousarray(adapter[name], dtype=np.float32)
         if array.shape != spec.shape:
             raise InvalidAdapter(f"Tensor {name!r} has shape {array.shape}, not {spec.shape}.")
-        parts.append(array.tobytes())
-    return b"".join(parts)
+        file.write(array.data)
+    return file.getvalue()
 
 
-def decode_adapter(layout: AdapterLayout, data: bytes) -> Adapter:
+def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
     """The tensors of an adapter file held in memory; raises InvalidAdapter as AdapterFile does."""
     specs, start = read_header(data)
     _check_specs(layout, specs)
@@ -138,29 +142,41 @@ class AdapterFile:
         size, expected = path.stat().st_size, self._start + 4 * layout.parameters
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        header = self.layout.header
+        return self._start == len(header) and self._bytes[: self._start].tobytes() == header
 
     def tensor(self, name: str) -> Array:
         """One tensor, read from the map."""
         spec = self._specs[name]
-        flat = np.frombuffer(self._map, np.float32, math.prod(spec.shape), self._start + spec.begin)
-        return flat.reshape(spec.shape)
+        part = self._bytes[self._start + spec.begin : self._start + spec.end]
+        return part.view(np.float32).reshape(spec.shape)
 
     def rows(self, name: str, first: int, last: int) -> Array:
         """Rows first .. last - 1 of a tensor, read from the map."""
         spec = self._specs[name]
         columns = spec.shape[1]
         begin = self._start + spec.begin + 4 * first * columns
-        flat = np.frombuffer(self._map, np.float32, (last - first) * columns, begin)
-        return flat.reshape(last - first, columns)
+        part = self._bytes[begin : begin + 4 * (last - first) * columns]
+        return part.view(np.float32).reshape(last - first, columns)
 
-    @cached_property
-    def _map(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def digest(self) -> str:
+        """The file's digest, when all its numbers are finite: one pass over the bytes.
 
-    def check_finite(self) -> None:
-        """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
-        _check_finite((name, self.tensor(name)) for name in self.layout.specs)
+        Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number.
+        """
+        found = hashlib.sha256(self._bytes[: self._start].data)
+        for name in self._specs:
+            flat = self.tensor(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                part = flat[begin : begin + _SLICE]
+                found.update(part.view(np.uint8).data)
+                _check_finite([(name, part)])
+        return "sha256:" + found.hexdigest()
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
@@ -198,6 +214,6 @@ def _same_names(layout: AdapterLayout, names: set[str]) -> None:
         raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     """The digest that names these bytes: 'sha256:' and 64 hexadecimal digits."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

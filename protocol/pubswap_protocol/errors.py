@@ -6,6 +6,7 @@
   + NotFound                    not_found                  404
     - UnknownRun                unknown_run                404
     - UnknownBlob               unknown_blob               404
+    - UnknownUpload             unknown_upload             404
   + Conflict                    conflict                   409
     - WrongState                wrong_state                409
     - RoundClosed               round_closed               409
@@ -17,6 +18,7 @@
     - InviteExpired             invite_expired             410
     - InviteUsed                invite_used                410
   + TooLarge                    too_large                  413
+  + WrongOffset                 wrong_offset               416
   + Invalid                     invalid                    422
     - InvalidAdapter            invalid_adapter            422
     - InvalidResponses          invalid_responses          422
@@ -25,8 +27,11 @@
     - DigestMismatch            digest_mismatch            422
     - LengthMismatch            length_mismatch            422
   + ProtocolMismatch            protocol_mismatch          426
+  + TooManyRequests             too_many_requests          429   (worth a retry)
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
+    - DamagedBlob               damaged_blob               503   (worth a retry)
+  + NoSpace                     no_space                   507   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
@@ -63,8 +68,10 @@ class PubSwapError(Exception):
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init__(self, detail: str | None = None) -> None:
+    def __init__(self, detail: str | None = None, *, retry_after: float | None = None) -> None:
+        """`retry_after` is the least time in seconds to wait before asking again, if known."""
         self.detail = detail or self.title()
+        self.retry_after = retry_after
         super().__init__(self.detail)
 
     @classmethod
@@ -115,6 +122,12 @@ class UnknownBlob(NotFound):
     """No blob with this digest is stored for this run."""
 
     code = "unknown_blob"
+
+
+class UnknownUpload(NotFound):
+    """The upload is finished, was given up, or has expired."""
+
+    code = "unknown_upload"
 
 
 class Conflict(PubSwapError):
@@ -186,6 +199,13 @@ class TooLarge(PubSwapError):
     status = 413
 
 
+class WrongOffset(PubSwapError):
+    """The chunk does not begin where the bytes already here end."""
+
+    code = "wrong_offset"
+    status = 416
+
+
 class Invalid(PubSwapError):
     """The request is not well formed."""
 
@@ -236,6 +256,14 @@ class ProtocolMismatch(PubSwapError):
     status = 426
 
 
+class TooManyRequests(PubSwapError):
+    """There are more requests, or open uploads, than a member may have."""
+
+    code = "too_many_requests"
+    status = 429
+    retryable = True
+
+
 class Unavailable(PubSwapError):
     """The coordinator cannot answer now."""
 
@@ -248,6 +276,20 @@ class Unreachable(Unavailable):
     """The coordinator cannot be reached."""
 
     code = "unreachable"
+
+
+class NoSpace(PubSwapError):
+    """The coordinator has no room for these bytes now."""
+
+    code = "no_space"
+    status = 507
+    retryable = True
+
+
+class DamagedBlob(Unavailable):
+    """The stored bytes are not those that were sent; they are asked for again."""
+
+    code = "damaged_blob"
 
 
 class ServerFault(PubSwapError):
@@ -292,10 +334,13 @@ def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
     return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
 
 
-def error_for(problem: Problem) -> PubSwapError:
-    """The error that a problem+json body stands for; its nearest relative if the code is new."""
+def error_for(problem: Problem, retry_after: float | None = None) -> PubSwapError:
+    """The error that a problem+json body stands for; its nearest relative if the code is new.
+
+    `retry_after` is the answer's Retry-After header in seconds, if it had one.
+    """
     by_code = {error.code: error for error in _tree(PubSwapError)}
     known = by_code.get(problem.code)
     if known is None:
         known = ServerFault if problem.status >= 500 else Invalid
-    return known(problem.detail)
+    return known(problem.detail, retry_after=retry_after)

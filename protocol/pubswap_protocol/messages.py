@@ -261,6 +261,25 @@ class Receipt(Message):
     digest: Digest
 
 
+class OpenUpload(Message):
+    """Announce a blob before its first byte; the room for it is reserved."""
+
+    digest: Digest
+    size: int = Field(gt=0, description="Bytes of the whole blob.")
+
+
+class UploadSession(Message):
+    """An upload and how far it has come; it goes on from `offset`."""
+
+    upload: str | None = Field(description="Null when the blob is already stored.")
+    digest: Digest
+    size: int = Field(description="Bytes of the whole blob.")
+    offset: int = Field(ge=0, description="Bytes already here, also after a cut connection.")
+    stored: bool = Field(description="This member has already sent the blob; send nothing.")
+    chunk_bytes: int = Field(gt=0, description="The most bytes of one PATCH.")
+    expires_at: datetime | None = Field(description="Null when the blob is already stored.")
+
+
 class BlobReceipt(Message):
     """A stored blob."""
 

@@ -30,11 +30,12 @@ from pubswap_protocol.verifiers import check_verifier
 from pubswap_server import events, rounds, runs
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.auth import Member, Operator
-from pubswap_server.blobs import Received
 from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDep, ServicesDep
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
+from pubswap_server.storage.incoming import Received
+from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import RoundRow, RunRow, SetRow
 
 router = APIRouter(tags=["runs"])
@@ -84,7 +85,7 @@ async def put_tokenizer(
     """Its digest must be the model card's; the coordinator decodes responses with it."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
     limit = services.settings.max_set_bytes
-    received = await services.blobs.receive(request.stream(), limit, declared)
+    received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         if received.digest != runs.model_of(row).tokenizer_digest:
             raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
@@ -92,7 +93,7 @@ async def put_tokenizer(
             load_tokenizer(received.path.read_bytes())
         except ValueError as error:
             raise Invalid(str(error)) from None
-        await services.blobs.keep(received)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
 
@@ -121,10 +122,10 @@ async def put_set(
     """Replaces an earlier one while the run is not open."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
     limit = services.settings.max_set_bytes
-    received = await services.blobs.receive(request.stream(), limit, declared)
+    received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         problems = await to_thread.run_sync(_count_problems, received, kind)
-        await services.blobs.keep(received)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
 
@@ -159,7 +160,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     responses={200: {"description": JSONL, "content": {paths.JSONL_TYPE: {}}}},
 )
 async def get_set(
-    run: str, kind: SetKind, principal: PrincipalDep, services: ServicesDep
+    run: str, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Clients never see the test set."""
 
@@ -174,8 +175,8 @@ async def get_set(
         return row.digest
 
     digest = await services.database.read(look)
-    data = await to_thread.run_sync(services.blobs.read, digest)
-    return Response(data, media_type=paths.JSONL_TYPE)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, request.headers, paths.JSONL_TYPE)
 
 
 @router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
@@ -271,7 +272,7 @@ async def list_events(
     responses=TENSORS_REPLY,
 )
 async def get_adapter(
-    run: str, which: str, operator: OperatorDep, services: ServicesDep
+    run: str, which: str, request: Request, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
@@ -292,8 +293,8 @@ async def get_adapter(
     if residuals:
         stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])
         return StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
-    data = await to_thread.run_sync(services.blobs.read, digest)
-    return Response(data, media_type=paths.TENSORS_TYPE, headers={"ETag": f'"{digest}"'})
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
 
 
 def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
