@@ -10,6 +10,7 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import decode_adapter, encode_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     Digest,
     Progress,
@@ -73,7 +74,9 @@ class LocalRound:
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
         self._reporter.doing("handing the adapter in")
-        adapter = encode_adapter(self._run.model.layout, self._trainer.adapter())
+        layout = sent_layout(self._run.model.layout, self._run.settings.aggregation.rule)
+        factors = self._trainer.adapter()
+        adapter = encode_adapter(layout, {name: factors[name] for name in layout.tensors})
         digest = self._api.put_blob(self._run.id, adapter)
         update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
         receipt = self._api.submit_update(self._run.id, self._number, update)
