@@ -1,8 +1,10 @@
 """FFA-LoRA and FedEx-LoRA with real daemons, and their adapters in real PEFT."""
 
+import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
@@ -14,10 +16,11 @@ from pubswap_client.membership import load_membership
 from pubswap_client.peft_folder import write_peft_folder
 from pubswap_protocol.adapter import decode_adapter, initial_adapter
 from pubswap_protocol.factors import open_stack
-from pubswap_protocol.messages import Role
+from pubswap_protocol.messages import Role, RunView
 from support import dense
 from support.processes import (
     ONE_THREAD,
+    Coordinator,
     create_run,
     enroll,
     federated_adapter,
@@ -40,6 +43,19 @@ def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:
     assert traffic.adapters_up < 0.7 * traffic.adapters_down
 
 
+def evaluated(coordinator: Coordinator, run: RunView, seconds: float = 60) -> RunView:
+    """The run once the evaluator is done with every round."""
+    deadline = time.monotonic() + seconds
+    while True:
+        view = coordinator.api.run(run.id)
+        if all(summary.evaluation is not None for summary in view.rounds):
+            return view
+        coordinator.processes.check()
+        assert time.monotonic() < deadline, "a round was not evaluated"
+        time.sleep(0.2)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_fedex_clients_train_on_the_residuals_and_the_export_holds_them(tmp_path: Path) -> None:
     """Two daemons and an evaluator finish; PEFT's model is base + factors + residuals."""
     folder = tmp_path / "run"
@@ -54,16 +70,14 @@ def test_fedex_clients_train_on_the_residuals_and_the_export_holds_them(tmp_path
             options = ["--state", str(judge), "--model", str(MODEL), "--threads", "1"]
             processes.start("judge", ["evaluate", *options], ONE_THREAD)
             start(coordinator, run)
-            view = wait_finished(coordinator, run)
-            processes.wait("judge", 60)
+            wait_finished(coordinator, run)
+            view = evaluated(coordinator, run)
             final = view.rounds[-1].adapter or ""
             with CoordinatorClient(
                 coordinator.api.url, load_membership(judge).membership.token
             ) as member:
                 data = member.blob(run.id, final)
             export = coordinator.api.global_adapter(run.id, "final")
-            view = coordinator.api.run(run.id)
-    assert all(summary.evaluation is not None for summary in view.rounds)
     layout, lora = view.model.layout, view.settings.lora
     deltas = dense.products(decode_adapter(layout, bytes(data)))
     # The evaluator kept the residuals of both rounds; a client that of the first.
