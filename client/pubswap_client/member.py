@@ -19,7 +19,7 @@ from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import All, LogLines, Reporter
-from pubswap_client.residuals import Residuals
+from pubswap_client.residuals import Residuals, check_rebasing
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.crew import Crew
 from pubswap_client.training.engines import make_engine
@@ -129,18 +129,6 @@ def _residuals(settings: ClientSettings, member: Member) -> Residuals:
     return Residuals(member.api, member.run, settings.state / "residuals")
 
 
-def _check_supported(settings: ClientSettings, run: RunView, crew: Crew | None) -> None:
-    """Raises InvalidSettings where the run's base model changes and only we would know of it."""
-    if run.settings.aggregation.rule != "fedex":
-        return
-    if settings.engine != "transformers" or settings.shard or crew is not None:
-        raise InvalidSettings(
-            "The run aggregates by 'fedex', which changes the base model after every round; vLLM, "
-            "`--processes` and `shard` keep copies of their own. Use engine = 'transformers' and "
-            "one process."
-        )
-
-
 @contextmanager
 def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> Iterator[Member]:
     """Say hello with the right model, and load it."""
@@ -158,7 +146,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
     ):
         api.check_version()
         run = api.run(membership.run)
-        _check_supported(settings, run, crew)
+        check_rebasing(run.settings, settings, alone=crew is None)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )

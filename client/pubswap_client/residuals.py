@@ -8,9 +8,12 @@ from pathlib import Path
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.files import sweep, write_whole
+from pubswap_client.settings import ClientSettings
 from pubswap_protocol.adapter import AdapterFile, digest_of
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import Digest, RunView
+from pubswap_protocol.settings import RunSettings
 
 
 class Residuals:
@@ -36,3 +39,16 @@ class Residuals:
                 write_whole(path, self._api.blob(self._run.id, digest))
             self._checked.add(digest)
         return path
+
+
+def check_rebasing(run: RunSettings, client: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings where a run changes the base model and copies of it would not follow.
+
+    `alone` says that this client is one process.
+    """
+    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
+        raise InvalidSettings(
+            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
+            "and the processes of `--processes` have copies of their own. Use engine = "
+            "'transformers' and one process."
+        )

@@ -15,5 +15,6 @@
     round.py             one round, from the updates to the blobs
 
 Memory does not grow with the number of clients: every pass reads slices that are the narrower the
-more clients there are (but a row of a tensor is never cut). Everything is summed in the order of the clients' names.
+more clients there are, though a row of a tensor is never cut. Everything is summed in the order of
+the clients' names.
 """
