@@ -26,6 +26,9 @@ class FedIT:
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
         """The weighted mean."""
+        if len(set(shares)) == 1:
+            _plain_mean(rows, out)
+            return
         if self._term.size < out.size:
             self._term = np.empty_like(out)
         term = self._term[: out.size]
@@ -33,3 +36,11 @@ class FedIT:
         for row, share in zip(rows[1:], shares[1:], strict=True):
             np.multiply(row, share, out=term, dtype=np.float64)
             np.add(out, term, out=out)
+
+
+def _plain_mean(rows: Sequence[Array], out: Row) -> None:
+    """The mean with equal weights: without a product for each number."""
+    np.copyto(out, rows[0])
+    for row in rows[1:]:
+        np.add(out, row, out=out)
+    np.divide(out, len(rows), out=out)
