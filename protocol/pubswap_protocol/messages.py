@@ -12,6 +12,7 @@ from pubswap_protocol.settings import RunSettings
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -135,7 +136,11 @@ class MemberView(Message):
 
     name: Name
     role: Role
-    active: bool
+    active: bool = Field(description="False once revoked.")
+    suspended: bool = Field(default=False, description="Until it is reinstated.")
+    certificate: Fingerprint | None = Field(
+        default=None, description="SHA-256 of the client certificate that its token is bound to."
+    )
     last_seen: datetime | None = None
     progress: Progress | None = None
     traffic: Traffic = Traffic()
@@ -149,6 +154,9 @@ class RunView(Message):
     state: RunState
     paused: bool
     round: int = Field(description="The round under way; 0 before the start.")
+    waiting_for: str | None = Field(
+        default=None, description="What the operator must do before the run can go on, if anything."
+    )
     settings: RunSettings
     model: ModelCard
     created_at: datetime
@@ -177,6 +185,12 @@ class Invite(Message):
     name: Name
     role: Role
     expires_at: datetime
+
+
+class BindCertificate(Message):
+    """The client certificate that a member's token is good with from now on."""
+
+    sha256: Fingerprint | None = Field(description="SHA-256 of the DER bytes; null for any.")
 
 
 class Enroll(Message):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Forbidden, Unauthenticated
+from pubswap_protocol.errors import Forbidden, Suspended, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_server.tables import MemberRow
 
@@ -30,6 +30,8 @@ class Member:
 
 Principal = Operator | Member
 
+_NOT_VALID = "This token is not valid here; it may have been revoked."
+
 
 def new_secret() -> str:
     """A token or invite: 256 random bits."""
@@ -49,15 +51,42 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
-    """Whose token it is; raises Unauthenticated, always with the same words."""
+def authenticate(
+    session: Session, token: str, operator_sha256: str, certificate: str | None = None
+) -> Principal:
+    """Whose token it is; raises Unauthenticated, always with the same words, or Suspended.
+
+    A member that is bound to a client certificate must have come with it: `certificate` is the
+    fingerprint that the proxy vouches for.
+    """
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
     row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
-    if row is None or not row.active:
-        raise Unauthenticated("This token is not valid here; it may have been revoked.")
+    _require_good(row)
+    assert row is not None
+    if row.certificate is not None and row.certificate != certificate:
+        raise Unauthenticated(_NOT_VALID)
     return Member(row.id, row.run_id, row.name, Role(row.role))
+
+
+def require_still_good(session: Session, member: Member) -> None:
+    """Raises Unauthenticated or Suspended for a member that was revoked or suspended meanwhile.
+
+    A transaction asks again: between authentication and commit, or in a long poll, the operator
+    may have decided otherwise.
+    """
+    _require_good(session.get(MemberRow, member.id))
+
+
+def _require_good(row: MemberRow | None) -> None:
+    if row is None or not row.active:
+        raise Unauthenticated(_NOT_VALID)
+    if row.suspended:
+        raise Suspended(
+            "The operator has suspended this member; what it has handed in still counts. Ask the "
+            "operator; a daemon goes on by itself when it is reinstated."
+        )
 
 
 def require_operator(principal: Principal) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Drift, RunState
-from pubswap_server import exchanges, rounds, runs
+from pubswap_server import exchanges, rounds, runs, stalls
 from pubswap_server.aggregation import FedIT, drift
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, aggregated
@@ -70,6 +70,7 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
         return None, False
     moved = exchanges.close_if_due(session, row)
     moved = rounds.close_if_due(session, row) or moved
+    stalls.note(session, row)
     if row.state != RunState.AGGREGATING:
         return None, moved
     updates = rounds.taken(session, row)

@@ -1,0 +1,18 @@
+"""Members can be suspended and bound to a certificate; a run says what it waits for."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Add the columns; nobody is suspended or bound yet."""
+    with op.batch_alter_table("members") as members:
+        members.add_column(
+            sa.Column("suspended", sa.Boolean(), nullable=False, server_default=sa.false())
+        )
+        members.add_column(sa.Column("certificate", sa.String(length=64), nullable=True))
+    with op.batch_alter_table("runs") as runs:
+        runs.add_column(sa.Column("waiting_for", sa.Text(), nullable=True))
