@@ -22,6 +22,8 @@ from pubswap_protocol.tensors import TensorSpec, header_length, parse_header, re
 Array = NDArray[np.float32]
 Adapter = dict[str, Array]
 
+_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+
 
 class AdapterLayout(BaseModel):
     """The names and shapes of a run's adapter tensors, as PEFT names them."""
@@ -119,17 +121,33 @@ class AdapterFile:
         size, expected = path.stat().st_size, self._start + 4 * layout.parameters
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        self._bytes = np.memmap(path, np.uint8, "r")
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        header = self.layout.header
+        return self._start == len(header) and self._bytes[: self._start].tobytes() == header
 
     def tensor(self, name: str) -> Array:
         """One tensor, read from the map."""
         spec = self._specs[name]
-        return np.memmap(
-            self.path, np.float32, "r", offset=self._start + spec.begin, shape=spec.shape
-        )
+        part = self._bytes[self._start + spec.begin : self._start + spec.end]
+        return part.view(np.float32).reshape(spec.shape)
 
-    def check_finite(self) -> None:
-        """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
-        _check_finite((name, self.tensor(name)) for name in self.layout.specs)
+    def digest(self) -> str:
+        """The file's digest, when all its numbers are finite: one pass over the bytes.
+
+        Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number.
+        """
+        found = hashlib.sha256(self._bytes[: self._start].data)
+        for name in self._specs:
+            flat = self.tensor(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                part = flat[begin : begin + _SLICE]
+                found.update(part.view(np.uint8).data)
+                _check_finite([(name, part)])
+        return "sha256:" + found.hexdigest()
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""

@@ -35,6 +35,7 @@
   + TooManyRequests             too_many_requests          429   (worth a retry)
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
+    - DamagedBlob               damaged_blob               503   (worth a retry)
   + NoSpace                     no_space                   507   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
   + LocalFault                  local_fault                500
@@ -325,6 +326,12 @@ class NoSpace(PubSwapError):
     code = "no_space"
     status = 507
     retryable = True
+
+
+class DamagedBlob(Unavailable):
+    """The stored bytes are not those that were sent; they are asked for again."""
+
+    code = "damaged_blob"
 
 
 class ServerFault(PubSwapError):

@@ -9,6 +9,7 @@ CERTIFICATE_HEADER = "X-PubSwap-Client-Cert"
 PROXY_SECRET_HEADER = "X-PubSwap-Proxy-Secret"
 PROBLEM_TYPE = "application/problem+json"
 TENSORS_TYPE = "application/vnd.safetensors"
+BYTES_TYPE = "application/octet-stream"
 JSONL_TYPE = "application/jsonl"
 
 HEALTH = "/healthz"

@@ -12,14 +12,14 @@ from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server import problem_json
 from pubswap_server.auth import sha256
-from pubswap_server.blobs import BlobStore
 from pubswap_server.conductor import conduct
 from pubswap_server.database import Database, migrate
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
-from pubswap_server.routes import blobs, health, members, rounds, runs, swaps
+from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
+from pubswap_server.storage.making import make_storage
 
 _PROBLEM = {"model": Problem, "content": {PROBLEM_TYPE: {}}, "description": "What went wrong."}
 
@@ -31,11 +31,14 @@ def create_app(settings: ServerSettings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         migrate(settings.sqlalchemy_url)
+        storage = make_storage(settings)
         services = Services(
             settings=settings,
             operator_sha256=sha256(operator_token(settings)),
             database=Database(settings.sqlalchemy_url),
-            blobs=BlobStore(settings.data_dir / "blobs"),
+            incoming=storage.incoming,
+            blobs=storage.blobs,
+            uploads=storage.uploads,
             verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
             metrics=metrics,
         )
@@ -49,6 +52,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
                 await conductor
             services.verifiers.close()
             services.database.close()
+            storage.incoming.close()
 
     app = FastAPI(
         title="PubSwap coordinator",
@@ -59,7 +63,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    for group in (health, runs, members, rounds, blobs, swaps):
+    for group in (health, runs, members, rounds, uploads, blobs, swaps):
         app.include_router(group.router)
     problem_json.install(app)
     app.add_middleware(Guarded, max_json_bytes=settings.max_json_bytes)

@@ -12,10 +12,10 @@ from pubswap_protocol.responses import Response, ResponseRules, decode_responses
 from pubswap_protocol.schedule import public_batch, public_steps_per_round
 from pubswap_server import members, runs
 from pubswap_server.auth import Member
-from pubswap_server.blobs import BlobStore
 from pubswap_server.closing import closes
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
+from pubswap_server.storage.store import BlobStore
 from pubswap_server.swap import Choice, exchange, replaced
 from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
 

@@ -11,10 +11,11 @@ from pubswap_protocol.problems import Problem, parse_problems
 from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server.blobs import BlobStore
 from pubswap_server.database import Database
 from pubswap_server.metrics import Metrics
 from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.store import BlobStore, UploadStore
 from pubswap_server.waiting import Bells
 
 
@@ -25,7 +26,9 @@ class Services:
     settings: ServerSettings
     operator_sha256: str
     database: Database
+    incoming: Incoming
     blobs: BlobStore
+    uploads: UploadStore
     verifiers: VerifierPool
     metrics: Metrics
     bells: Bells = field(default_factory=Bells)

@@ -22,6 +22,22 @@ class ServerSettings(BaseSettings):
         default=None, description="By default made once and kept in data_dir/operator-token."
     )
     max_adapter_bytes: int = Field(default=256 << 20, gt=0)
+    blob_url: str | None = Field(
+        default=None,
+        description="Such as s3://bucket/prefix, with AWS_... in the environment; by default a "
+        "folder in data_dir.",
+    )
+    cache_bytes: int = Field(default=32 << 30, gt=0, description="Of blobs fetched from blob_url.")
+    chunk_bytes: int = Field(default=4 << 20, gt=0, description="The most bytes of one chunk.")
+    max_uploads_per_member: int = Field(default=4, gt=0)
+    member_quota_bytes: int = Field(
+        default=64 << 30, gt=0, description="What a member may have stored in its run."
+    )
+    spare_bytes: int = Field(default=256 << 20, ge=0, description="Of the disk, never promised.")
+    upload_expire_seconds: float = Field(default=24 * 3600, gt=0)
+    orphan_seconds: float = Field(
+        default=3600, gt=0, description="A blob that nothing names is removed after this time."
+    )
     max_json_bytes: int = Field(default=1 << 20, gt=0)
     max_set_bytes: int = Field(default=256 << 20, gt=0)
     max_wait_seconds: float = Field(default=30.0, gt=0)

@@ -123,6 +123,19 @@ class BlobRow(Base):
     size: Mapped[int] = mapped_column(BigInteger)
 
 
+class UploadRow(Base):
+    """An adapter on its way; its bytes are in the upload store under the same id."""
+
+    __tablename__ = "uploads"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), index=True)
+    member: Mapped[str] = mapped_column(String(63))
+    digest: Mapped[str] = mapped_column(String(71))
+    size: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
 class RoundRow(Base):
     """A round, and the global adapter that it ended with; round 0 holds the initial one."""
 

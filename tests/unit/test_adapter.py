@@ -123,7 +123,7 @@ def test_a_bad_file_is_refused_in_memory_and_on_disk(tmp_path: Path, message: st
     path = tmp_path / "bad.safetensors"
     path.write_bytes(BAD[message])
     with pytest.raises(InvalidAdapter, match=message):
-        AdapterFile(path, LAYOUT).check_finite()
+        AdapterFile(path, LAYOUT).digest()
 
 
 def test_an_adapter_that_does_not_fit_is_not_encoded() -> None:

@@ -27,10 +27,10 @@ from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server import events, runs
 from pubswap_server.auth import Member, Operator
-from pubswap_server.blobs import Received
 from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDep, ServicesDep
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.state import cancelled, paused, resumed
+from pubswap_server.storage.incoming import Received
 from pubswap_server.tables import RoundRow, RunRow, SetRow
 
 router = APIRouter(tags=["runs"])
@@ -80,7 +80,7 @@ async def put_tokenizer(
     """Its digest must be the model card's; the coordinator decodes responses with it."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
     limit = services.settings.max_set_bytes
-    received = await services.blobs.receive(request.stream(), limit, declared)
+    received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         if received.digest != runs.model_of(row).tokenizer_digest:
             raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
@@ -88,7 +88,7 @@ async def put_tokenizer(
             load_tokenizer(received.path.read_bytes())
         except ValueError as error:
             raise Invalid(str(error)) from None
-        await services.blobs.keep(received)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
 
@@ -117,10 +117,10 @@ async def put_set(
     """Replaces an earlier one while the run is not open."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
     limit = services.settings.max_set_bytes
-    received = await services.blobs.receive(request.stream(), limit, declared)
+    received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         problems = await to_thread.run_sync(_count_problems, received, kind)
-        await services.blobs.keep(received)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
 

@@ -66,7 +66,7 @@ async def submit_responses(
         return row, rules, session.get_one(SetRow, (row.id, "public")).digest
 
     row, rules, public = await services.database.read(look)
-    received = await services.blobs.receive(request.stream(), rules.max_bytes(), declared)
+    received = await services.incoming.receive(request.stream(), rules.max_bytes(), declared)
     try:
         before = await services.database.read(
             lambda session: exchanges.earlier(session, row, member, round, swap, received.digest)
@@ -75,7 +75,7 @@ async def submit_responses(
             return before
         data = await to_thread.run_sync(received.path.read_bytes)
         correct = await _verdicts(services, row, rules, public, data)
-        await services.blobs.keep(received)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
 

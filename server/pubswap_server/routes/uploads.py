@@ -1,0 +1,262 @@
+"""Resumable uploads of adapters, after the OCI distribution specification."""
+
+import re
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
+from sqlalchemy.orm import Session
+from starlette.requests import ClientDisconnect
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.errors import (
+    DigestMismatch,
+    Invalid,
+    LengthMismatch,
+    PubSwapError,
+    TooLarge,
+    UnknownUpload,
+    WrongOffset,
+)
+from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSession
+from pubswap_protocol.tensors import MAX_HEADER_BYTES
+from pubswap_server import runs, uploads
+from pubswap_server.auth import Member
+from pubswap_server.dependencies import ClientDep, ServicesDep
+from pubswap_server.problem_json import problem_response
+from pubswap_server.routes.bodies import ADAPTER, binary_body
+from pubswap_server.services import Services
+from pubswap_server.storage.writing import Writer
+from pubswap_server.tables import BlobRow, RunRow, UploadRow
+from pubswap_server.uploads import UploadLimits
+
+router = APIRouter(tags=["blobs"])
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+ContentRange = Annotated[
+    str,
+    Header(
+        alias="Content-Range",
+        description="First and last byte's position, inclusive, such as `0-4194303`.",
+    ),
+]
+
+
+@router.post(
+    paths.UPLOADS,
+    operation_id="open_upload",
+    status_code=201,
+    summary="Announce an adapter",
+    responses={200: {"model": UploadSession, "description": "It is stored already."}},
+)
+async def open_upload(
+    run: str, body: OpenUpload, response: Response, member: ClientDep, services: ServicesDep
+) -> UploadSession:
+    """Reserves its room, or finds the session again that was opened for the same digest."""
+    free = await to_thread.run_sync(services.blobs.free_bytes)
+
+    def work(session: Session) -> UploadRow | None:
+        row = runs.find(session, run, member, lock=True)
+        limits = _limits(services, runs.model_of(row).layout)
+        return uploads.open_session(session, row, member, body, limits, free)
+
+    found = await services.database.write(work)
+    if found is None:
+        response.status_code = 200
+        return UploadSession(
+            upload=None,
+            digest=body.digest,
+            size=body.size,
+            offset=body.size,
+            stored=True,
+            chunk_bytes=services.settings.chunk_bytes,
+            expires_at=None,
+        )
+    return await _session(services, found)
+
+
+def _limits(services: Services, layout: AdapterLayout) -> UploadLimits:
+    settings = services.settings
+    return UploadLimits(
+        largest=min(settings.max_adapter_bytes, MAX_HEADER_BYTES + layout.file_bytes),
+        at_once=settings.max_uploads_per_member,
+        quota=settings.member_quota_bytes,
+        spare=settings.spare_bytes,
+        expire_seconds=settings.upload_expire_seconds,
+    )
+
+
+async def _session(services: Services, row: UploadRow) -> UploadSession:
+    return UploadSession(
+        upload=row.id,
+        digest=row.digest,
+        size=row.size,
+        offset=await to_thread.run_sync(services.uploads.offset, row.id),
+        stored=False,
+        chunk_bytes=services.settings.chunk_bytes,
+        expires_at=row.expires_at,
+    )
+
+
+@router.get(paths.UPLOAD, operation_id="show_upload", summary="How far an upload has come")
+async def show_upload(
+    run: str, upload: str, member: ClientDep, services: ServicesDep
+) -> UploadSession:
+    """After a cut connection: send on from `offset`."""
+    return await _session(services, await _find(services, run, upload, member))
+
+
+async def _find(services: Services, run: str, upload: str, member: Member) -> UploadRow:
+    return await services.database.read(
+        lambda session: uploads.find(session, runs.find(session, run, member), member, upload)
+    )
+
+
+@router.patch(
+    paths.UPLOAD,
+    operation_id="send_chunk",
+    status_code=202,
+    summary="Send the next bytes",
+    openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes that Content-Range names. {ADAPTER}"),
+    response_class=Response,
+    responses={416: {"description": "`Range` tells what is here; go on after it."}},
+)
+async def send_chunk(
+    run: str,
+    upload: str,
+    content_range: ContentRange,
+    request: Request,
+    member: ClientDep,
+    services: ServicesDep,
+) -> Response:
+    """In order, one request at a time. Of a connection that is cut, what came is kept."""
+    row = await _find(services, run, upload, member)
+    first, count = _asked(content_range, services.settings.chunk_bytes, row.size)
+    try:
+        await _append(services, row, first, count, request)
+    except WrongOffset as error:
+        here = await to_thread.run_sync(services.uploads.offset, row.id)
+        problem = error.problem(request.scope.get("state", {}).get("request_id"))
+        response = problem_response(problem)
+        response.headers["Range"] = f"0-{max(0, here - 1)}"
+        return response
+    return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
+
+
+def _asked(content_range: str, most: int, size: int) -> tuple[int, int]:
+    """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
+    found = _RANGE.fullmatch(content_range)
+    if found is None:
+        raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
+    if last >= size:
+        raise TooLarge(f"The upload was announced with {size} bytes; {last + 1} are too many.")
+    if last - first >= most:
+        raise TooLarge(f"A chunk has at most {most} bytes.")
+    return first, last - first + 1
+
+
+async def _append(
+    services: Services, row: UploadRow, first: int, count: int, request: Request
+) -> None:
+    opened = services.uploads.appending(row.id, first)
+    file = await to_thread.run_sync(opened.__enter__)
+    try:
+        writer = Writer(file.fileno())
+        try:
+            async for piece in request.stream():
+                if writer.size + len(piece) > count:
+                    raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+                await writer.write(piece)
+        except ClientDisconnect:
+            pass
+        finally:
+            await writer.flush()
+        if writer.size != count:
+            raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
+    finally:
+        await to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+@router.put(
+    paths.UPLOAD,
+    operation_id="finish_upload",
+    status_code=201,
+    summary="Make the bytes a blob",
+)
+async def finish_upload(
+    run: str,
+    upload: str,
+    digest: Annotated[Digest, Query(description="What the bytes must be.")],
+    member: ClientDep,
+    services: ServicesDep,
+) -> BlobReceipt:
+    """Checked before it is kept: digest, header, names, shapes, dtype, size, finite numbers.
+
+    The receipt means that the blob is on the disk. Asked again, it is the same.
+    """
+
+    def look(session: Session) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
+        row = runs.find(session, run, member)
+        blob = session.get(BlobRow, (row.id, digest, member.name))
+        return row, None if blob else uploads.find(session, row, member, upload), blob
+
+    row, found, blob = await services.database.read(look)
+    if found is None:
+        return BlobReceipt(digest=digest, size=blob.size if blob else 0)
+    if found.digest != digest:
+        raise DigestMismatch(f"The upload was announced as {found.digest}, not {digest}.")
+    layout = runs.model_of(row).layout
+    try:
+        stored = await to_thread.run_sync(_store, services, found, layout)
+    except UnknownUpload:
+        raise
+    except PubSwapError as error:
+        if not error.retryable and not isinstance(error, LengthMismatch):
+            await _forget(services, found.id)
+        raise
+
+    def note(session: Session) -> None:
+        locked = runs.find(session, run, member, lock=True)
+        uploads.finish(session, locked, member, found, stored)
+
+    await services.database.write(note)
+    await to_thread.run_sync(services.uploads.drop, found.id)
+    return BlobReceipt(digest=digest, size=found.size)
+
+
+def _store(services: Services, upload: UploadRow, layout: AdapterLayout) -> str:
+    """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
+    with services.uploads.assembled(upload.id) as path:
+        size = path.stat().st_size
+        if size != upload.size:
+            raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
+        file = AdapterFile(path, layout)
+        digest = file.digest()
+        if digest != upload.digest:
+            raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
+        if not file.is_canonical:
+            return services.blobs.write(file.canonical())[0]
+        services.blobs.keep(path, digest)
+        return digest
+
+
+@router.delete(
+    paths.UPLOAD, operation_id="give_up_upload", status_code=204, summary="Give an upload up"
+)
+async def give_up_upload(
+    run: str, upload: str, member: ClientDep, services: ServicesDep
+) -> Response:
+    """Its bytes are removed, and its room is free."""
+    row = await _find(services, run, upload, member)
+    await _forget(services, row.id)
+    return Response(status_code=204)
+
+
+async def _forget(services: Services, upload: str) -> None:
+    await services.database.write(lambda session: uploads.forget(session, upload))
+    await to_thread.run_sync(services.uploads.drop, upload)

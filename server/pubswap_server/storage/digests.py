@@ -1,0 +1,57 @@
+"""Digests of files, and files that are believed only while they match theirs."""
+
+import hashlib
+import threading
+import time
+from pathlib import Path
+
+from pubswap_protocol.errors import DamagedBlob
+
+SLICE = 1 << 20
+BELIEVED_SECONDS = 600.0
+_REMEMBERED = 4096
+
+
+def digest_of_file(path: Path) -> str:
+    """'sha256:' and the hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def hexadecimal(digest: str) -> str:
+    """The name of a blob's file: the digest without its algorithm."""
+    return digest.removeprefix("sha256:")
+
+
+class Believed:
+    """Which files were found intact, so that not every read hashes a file again.
+
+    A file is hashed again when its size, times or inode are others, and after ten minutes.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[tuple[int, ...], float]] = {}
+        self._lock = threading.Lock()
+
+    def check(self, path: Path, digest: str) -> None:
+        """Raises DamagedBlob unless the file has the digest; FileNotFoundError if there is none."""
+        state = _state(path)
+        with self._lock:
+            known, at = self._seen.get(path, ((), 0.0))
+        if known == state and time.monotonic() - at < BELIEVED_SECONDS:
+            return
+        if digest_of_file(path) != digest:
+            raise DamagedBlob(f"The stored bytes of {digest} are damaged; they are not served.")
+        self.remember(path, state)
+
+    def remember(self, path: Path, state: tuple[int, ...] | None = None) -> None:
+        """Note that a file was intact in this state, by default as it is now."""
+        with self._lock:
+            if len(self._seen) >= _REMEMBERED:
+                self._seen.clear()
+            self._seen[path] = (state or _state(path), time.monotonic())
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,121 @@
+"""Bodies under way: files in a folder of this process, gone when it ends or is killed."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pubswap_protocol.errors import LengthMismatch, TooLarge
+from pubswap_server.storage.writing import Writer
+
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A body on disk under a temporary name, not yet a blob."""
+
+    path: Path
+    digest: str
+    size: int
+
+    def discard(self) -> None:
+        """Remove it, unless it has become a blob."""
+        self.path.unlink(missing_ok=True)
+
+
+class Incoming:
+    """A folder that holds only what this process is receiving.
+
+    Its lock ends with the process, so that the next one to start knows which folders are left
+    over and removes them, while other processes keep theirs.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        for leftover in parent.iterdir():
+            _remove_if_left(leftover)
+        self.folder, self._lock = _own_folder(parent)
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def new(self) -> Path:
+        """An empty file."""
+        descriptor, name = tempfile.mkstemp(dir=self.folder)
+        os.close(descriptor)
+        return Path(name)
+
+    async def receive(
+        self, body: AsyncIterator[bytes], limit: int, declared: int | None
+    ) -> Received:
+        """Stream a body to disk.
+
+        Raises TooLarge over `limit` bytes, and LengthMismatch unless there are as many bytes as
+        declared. Nothing is left behind then.
+        """
+        if declared is not None and declared > limit:
+            raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
+        path, digest = self.new(), hashlib.sha256()
+        try:
+            with path.open("wb", buffering=0) as file:
+                writer = Writer(file.fileno())
+                async for chunk in body:
+                    size = writer.size + len(chunk)
+                    if size > limit:
+                        raise TooLarge(f"The body is larger than {limit} bytes.")
+                    if declared is not None and size > declared:
+                        raise LengthMismatch(f"The body is longer than the {declared} declared.")
+                    digest.update(chunk)
+                    await writer.write(chunk)
+                await writer.flush()
+            if declared is not None and writer.size != declared:
+                raise LengthMismatch(
+                    f"The body has {writer.size} bytes where {declared} were declared."
+                )
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return Received(path, "sha256:" + digest.hexdigest(), writer.size)
+
+    def write(self, parts: Iterable[bytes]) -> Received:
+        """Parts as one file."""
+        path, digest, size = self.new(), hashlib.sha256(), 0
+        try:
+            with path.open("wb") as file:
+                for part in parts:
+                    digest.update(part)
+                    size += len(part)
+                    file.write(part)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return Received(path, "sha256:" + digest.hexdigest(), size)
+
+
+def _own_folder(parent: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=parent))
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        with suppress(OSError):
+            # Another process may have taken the folder for a left-over in this very moment.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return folder, descriptor
+        os.close(descriptor)
+
+
+def _remove_if_left(folder: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(folder / _LOCK, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

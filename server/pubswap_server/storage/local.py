@@ -1,0 +1,153 @@
+"""Blobs and uploads in a local folder, which processes of one machine can share.
+
+blobs/ab/abcd…        a blob, named by its digest
+blobs/ab/abcd….damaged  one whose bytes were found to be others
+uploads/<id>          an upload's first bytes; its size is its offset
+incoming/…/           bodies under way, see `incoming.py`
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from pubswap_protocol.errors import Unavailable, UnknownBlob, UnknownUpload, WrongOffset
+from pubswap_server.storage.digests import Believed, hexadecimal
+from pubswap_server.storage.durable import publish
+from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.store import Stored
+
+_DAMAGED = ".damaged"
+
+
+class LocalBlobs:
+    """Implements BlobStore."""
+
+    def __init__(self, folder: Path, incoming: Incoming) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._incoming = incoming
+        self._believed = Believed()
+
+    def path(self, digest: str) -> Path:
+        """See BlobStore."""
+        path = self._place(digest)
+        try:
+            self._believed.check(path, digest)
+        except FileNotFoundError:
+            raise UnknownBlob(f"The blob {digest} is not stored here.") from None
+        return path
+
+    def read(self, digest: str) -> bytes:
+        """See BlobStore."""
+        return self.path(digest).read_bytes()
+
+    def keep(self, file: Path, digest: str) -> None:
+        """See BlobStore; the file is moved."""
+        place = self._place(digest)
+        publish(file, place)
+        self._believed.remember(place)
+
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+        """See BlobStore."""
+        written = self._incoming.write(parts)
+        try:
+            self.keep(written.path, written.digest)
+        finally:
+            written.discard()
+        return written.digest, written.size
+
+    def set_aside(self, digest: str) -> None:
+        """See BlobStore."""
+        path = self._place(digest)
+        with suppress(FileNotFoundError):
+            path.replace(path.with_name(path.name + _DAMAGED))
+
+    def delete(self, digest: str) -> None:
+        """See BlobStore."""
+        self._place(digest).unlink(missing_ok=True)
+
+    def blobs(self) -> Iterator[Stored]:
+        """See BlobStore."""
+        for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
+            if not path.name.endswith(_DAMAGED):
+                yield from _stored(path, f"sha256:{path.name}")
+
+    def free_bytes(self) -> int:
+        """See BlobStore: what the disk has left for this process's user."""
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+    def _place(self, digest: str) -> Path:
+        name = hexadecimal(digest)
+        return self.folder / name[:2] / name
+
+
+class LocalUploads:
+    """Implements UploadStore: one file for each upload, and a lock on it while it is written."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+
+    def offset(self, upload: str) -> int:
+        """See UploadStore."""
+        try:
+            return (self.folder / upload).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def appending(self, upload: str, offset: int) -> Iterator[IO[bytes]]:
+        """See UploadStore."""
+        path = self.folder / upload
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            _lock(path, file)
+            here = file.seek(0, os.SEEK_END)
+            if here != offset:
+                raise WrongOffset(f"{here} bytes are here; go on from there, not from {offset}.")
+            yield file
+
+    @contextmanager
+    def assembled(self, upload: str) -> Iterator[Path]:
+        """See UploadStore."""
+        path = self.folder / upload
+        try:
+            file = path.open("r+b", buffering=0)
+        except FileNotFoundError:
+            raise UnknownUpload("Nothing of this upload is here; send it from the start.") from None
+        with file:
+            _lock(path, file)
+            yield path
+
+    def drop(self, upload: str) -> None:
+        """See UploadStore."""
+        (self.folder / upload).unlink(missing_ok=True)
+
+    def uploads(self) -> Iterator[Stored]:
+        """See UploadStore."""
+        for path in self.folder.iterdir():
+            yield from _stored(path, path.name)
+
+
+def _lock(path: Path, file: IO[bytes]) -> None:
+    """Be the only one who writes, until the file is closed."""
+    busy = "Another request is still sending to this upload; try again in a moment."
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Unavailable(busy, retry_after=1) from None
+    # It may have become a blob between our opening and our locking it.
+    with suppress(FileNotFoundError):
+        if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            return
+    raise Unavailable(busy, retry_after=1)
+
+
+def _stored(path: Path, name: str) -> Iterator[Stored]:
+    with suppress(FileNotFoundError):
+        found = path.stat()
+        yield Stored(name, found.st_size, found.st_mtime)
