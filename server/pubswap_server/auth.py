@@ -51,22 +51,13 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-def authenticate(
-    session: Session, token: str, operator_sha256: str, certificate: str | None = None
-) -> Principal:
-    """Whose token it is; raises Unauthenticated, always with the same words, or Suspended.
-
-    A member that is bound to a client certificate must have come with it: `certificate` is the
-    fingerprint that the proxy vouches for.
-    """
+def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
+    """Whose token it is; raises Unauthenticated, always with the same words, or Suspended."""
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
     row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
-    _require_good(row)
-    assert row is not None
-    if row.certificate is not None and row.certificate != certificate:
-        raise Unauthenticated(_NOT_VALID)
+    row = _good(row)
     return Member(row.id, row.run_id, row.name, Role(row.role))
 
 
@@ -76,10 +67,20 @@ def require_still_good(session: Session, member: Member) -> None:
     A transaction asks again: between authentication and commit, or in a long poll, the operator
     may have decided otherwise.
     """
-    _require_good(session.get(MemberRow, member.id))
+    _good(session.get(MemberRow, member.id))
 
 
-def _require_good(row: MemberRow | None) -> None:
+def require_certificate(session: Session, member: Member, certificate: str | None) -> None:
+    """Raises Unauthenticated if the member is bound to another client certificate than this."""
+    bound = session.get_one(MemberRow, member.id).certificate
+    if bound is not None and bound != certificate:
+        raise Unauthenticated(
+            "This token is bound to another client certificate; ask the operator to bind it to "
+            "the new one."
+        )
+
+
+def _good(row: MemberRow | None) -> MemberRow:
     if row is None or not row.active:
         raise Unauthenticated(_NOT_VALID)
     if row.suspended:
@@ -87,6 +88,7 @@ def _require_good(row: MemberRow | None) -> None:
             "The operator has suspended this member; what it has handed in still counts. Ask the "
             "operator; a daemon goes on by itself when it is reinstated."
         )
+    return row
 
 
 def require_operator(principal: Principal) -> None:

@@ -23,7 +23,7 @@ from pubswap_protocol.messages import (
     Traffic,
 )
 from pubswap_server import traffic
-from pubswap_server.auth import Member, new_secret, sha256
+from pubswap_server.auth import Member, new_secret, require_still_good, sha256
 from pubswap_server.events import record
 from pubswap_server.tables import InviteRow, MemberRow, RunRow, now
 
@@ -81,6 +81,7 @@ def enroll(session: Session, code: str, certificate: str | None = None) -> Membe
 
 def rotate(session: Session, member: Member) -> Membership:
     """A new token in place of the member's old one."""
+    require_still_good(session, member)
     row = session.get_one(MemberRow, member.id)
     token = new_secret()
     row.token_sha256 = sha256(token)

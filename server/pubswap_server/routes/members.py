@@ -100,7 +100,10 @@ async def suspend_member(
 
 
 @router.post(
-    paths.RUN_MEMBER_REINSTATE, operation_id="reinstate_member", status_code=204, summary="Reinstate"
+    paths.RUN_MEMBER_REINSTATE,
+    operation_id="reinstate_member",
+    status_code=204,
+    summary="Reinstate",
 )
 async def reinstate_member(
     run: str, member: str, operator: OperatorDep, services: ServicesDep
