@@ -1,17 +1,20 @@
 """Everything that leaves this machine leaves here: one method for each endpoint, over httpx."""
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.retry import FOREVER, Backoff, retrying
+from pubswap_client.transfers import Body, Moved, download, untold, upload
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import digest_of
 from pubswap_protocol.errors import (
-    DigestMismatch,
     Problem,
     ProtocolMismatch,
     PubSwapError,
@@ -30,6 +33,7 @@ from pubswap_protocol.messages import (
     Invite,
     MemberList,
     Membership,
+    OpenUpload,
     Progress,
     Receipt,
     RunList,
@@ -39,12 +43,17 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     SwapPrompts,
     Task,
+    UploadSession,
     Version,
 )
 
 M = TypeVar("M", bound=BaseModel)
 
 LONG_POLL_SECONDS = 25.0
+# Larger blocks are sent no faster, and a socket that takes a part of one makes httpcore copy the
+# rest of it.
+BLOCK_BYTES = 1 << 18
+LONGEST_RETRY_AFTER = 3600.0
 
 
 class CoordinatorClient:
@@ -159,19 +168,20 @@ class CoordinatorClient:
         path = paths.HEARTBEAT.format(run=run)
         self._request("POST", path, json=body.model_dump(mode="json", exclude_none=True))
 
-    def blob(self, run: str, digest: str) -> bytes:
+    def blob(self, run: str, digest: str, moved: Moved = untold) -> memoryview:
         """A blob's bytes; raises DigestMismatch if they are not what the digest names."""
-        data = self._request("GET", paths.BLOB.format(run=run, digest=digest)).content
-        if digest_of(data) != digest:
-            raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
-        return data
+        return download(_BlobRequests(self, run), digest, self._backoff, moved)
 
-    def put_blob(self, run: str, data: bytes) -> str:
-        """Send a blob unless the coordinator has it; returns its digest."""
-        digest = digest_of(data)
-        path = paths.BLOB.format(run=run, digest=digest)
-        if self._request("HEAD", path, allow=(404,)).status_code == 404:
-            self._send(BlobReceipt, "PUT", path, data)
+    def put_blob(
+        self,
+        run: str,
+        data: bytes | memoryview,
+        moved: Moved = untold,
+        digest: str | None = None,
+    ) -> str:
+        """Send a blob unless the coordinator has it; returns its digest, which may be given."""
+        digest = digest or digest_of(data)
+        upload(_BlobRequests(self, run), data, digest, self._backoff, moved)
         return digest
 
     def submit_update(self, run: str, round_: int, body: SubmitUpdate) -> Receipt:
@@ -228,18 +238,88 @@ class CoordinatorClient:
         return retrying(call, self._backoff)
 
     def _once(
-        self, method: str, path: str, allow: tuple[int, ...], **kwargs: Any
+        self, method: str, path: str, allow: tuple[int, ...] = (), **kwargs: Any
     ) -> httpx.Response:
-        try:
+        with self._reaching():
             reply = self._http.request(method, path, **kwargs)
+        if reply.status_code >= 400 and reply.status_code not in allow:
+            raise _error(reply)
+        return reply
+
+    @contextmanager
+    def _streamed(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        with self._reaching(), self._http.stream("GET", path, headers=headers) as reply:
+            if reply.status_code >= 400:
+                reply.read()
+                raise _error(reply)
+            yield reply
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.HTTPError as error:
             raise Unreachable(
                 f"The coordinator at {self.url} cannot be reached ({error}). "
                 "Is it running, and is the address right?"
             ) from None
-        if reply.status_code >= 400 and reply.status_code not in allow:
-            raise _error(reply)
-        return reply
+
+
+@dataclass(frozen=True)
+class _BlobRequests:
+    """The requests that `transfers` puts in order; see there."""
+
+    client: CoordinatorClient
+    run: str
+
+    def open(self, wanted: OpenUpload) -> UploadSession:
+        path = paths.UPLOADS.format(run=self.run)
+        reply = self.client._once("POST", path, json=wanted.model_dump(mode="json"))
+        session = _parse(UploadSession, reply)
+        if session.upload is None and not session.stored:
+            raise ServerFault(f"{path} gave no session for a blob that is not stored.")
+        return session
+
+    def send(self, upload: str, first: int, chunk: memoryview) -> None:
+        headers = {
+            "Content-Range": f"{first}-{first + len(chunk) - 1}",
+            "Content-Length": str(len(chunk)),
+            "Content-Type": "application/octet-stream",
+        }
+        self.client._once("PATCH", self._path(upload), content=_blocks(chunk), headers=headers)
+
+    def finish(self, upload: str, digest: str) -> None:
+        reply = self.client._once("PUT", self._path(upload), params={"digest": digest})
+        _parse(BlobReceipt, reply)
+
+    @contextmanager
+    def stream(self, digest: str, first: int) -> Iterator[Body]:
+        headers = {"Accept-Encoding": "identity"}
+        if first:
+            headers |= {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'}
+        path = paths.BLOB.format(run=self.run, digest=digest)
+        with self.client._streamed(path, headers) as reply:
+            first, total = _extent(reply)
+            yield Body(first, total, reply.iter_raw())
+
+    def _path(self, upload: str) -> str:
+        return paths.UPLOAD.format(run=self.run, upload=upload)
+
+
+def _blocks(chunk: memoryview) -> Iterator[memoryview]:
+    return (chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES))
+
+
+def _extent(reply: httpx.Response) -> tuple[int, int]:
+    """Where a reply's body begins in the whole, and the whole's size."""
+    if reply.status_code == 206:
+        form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
+    else:
+        form, header = r"()(\d{1,15})", "Content-Length"
+    found = re.fullmatch(form, reply.headers.get(header, ""))
+    if found is None:
+        raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
+    return int(found[1] or 0), int(found[2])
 
 
 def wait_until_ready(
@@ -270,9 +350,15 @@ def _parse(model: type[M], reply: httpx.Response) -> M:
 
 def _error(reply: httpx.Response) -> PubSwapError:
     try:
-        return error_for(Problem.model_validate_json(reply.content))
+        return error_for(Problem.model_validate_json(reply.content), _retry_after(reply))
     except ValidationError:
         return ServerFault(
             f"{reply.request.method} {reply.url} answered {reply.status_code} without a "
             "problem+json body; is there something else at this address?"
         )
+
+
+def _retry_after(reply: httpx.Response) -> float | None:
+    """The header in seconds, of which an hour is believed; its other form, a date, is not read."""
+    value = reply.headers.get("Retry-After", "")
+    return min(float(value), LONGEST_RETRY_AFTER) if re.fullmatch(r"[0-9]{1,9}", value) else None

@@ -35,18 +35,46 @@ FOREVER = Backoff()
 ONCE = Backoff(tries=1)
 
 
+class Patience:
+    """Counts the failures of one undertaking, and waits after each."""
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        *more: type[PubSwapError],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Besides what is retryable anyhow, errors of the classes `more` are worth a retry here."""
+        self._backoff = backoff
+        self._more = more
+        self._sleep = sleep
+        self._failures = 0
+
+    def wait(self, error: PubSwapError) -> None:
+        """Wait before the next try; raises the error if there is to be none.
+
+        A coordinator that says when to come again is not asked before.
+        """
+        self._failures += 1
+        worth = error.retryable or isinstance(error, self._more)
+        if not worth or self._backoff.exhausted(self._failures):
+            raise error
+        seconds = (error.retry_after or 0.0) + self._backoff.delay(self._failures)
+        log.warning("%s Trying again in %.1f s.", error.detail, seconds)
+        self._sleep(seconds)
+
+    def renew(self) -> None:
+        """Something was achieved: count from zero again."""
+        self._failures = 0
+
+
 def retrying(
     call: Callable[[], T], backoff: Backoff, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """The call's result, tried again while it fails with a retryable PubSwapError."""
-    failures = 0
+    patience = Patience(backoff, sleep=sleep)
     while True:
         try:
             return call()
         except PubSwapError as error:
-            failures += 1
-            if not error.retryable or backoff.exhausted(failures):
-                raise
-            seconds = backoff.delay(failures)
-            log.warning("%s Trying again in %.1f s.", error.detail, seconds)
-            sleep(seconds)
+            patience.wait(error)

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -68,16 +69,18 @@ class AdapterLayout(BaseModel):
 def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
     """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
     _same_names(layout, set(adapter))
-    parts = [layout.header]
+    # Its value is handed out without a copy, and so the file is in memory once.
+    file = BytesIO()
+    file.write(layout.header)
     for name, spec in layout.specs.items():
         array = np.ascontiguousarray(adapter[name], dtype=np.float32)
         if array.shape != spec.shape:
             raise InvalidAdapter(f"Tensor {name!r} has shape {array.shape}, not {spec.shape}.")
-        parts.append(array.tobytes())
-    return b"".join(parts)
+        file.write(array.data)
+    return file.getvalue()
 
 
-def decode_adapter(layout: AdapterLayout, data: bytes) -> Adapter:
+def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
     """The tensors of an adapter file held in memory; raises InvalidAdapter as AdapterFile does."""
     specs, start = read_header(data)
     _check_specs(layout, specs)
@@ -185,6 +188,6 @@ def _same_names(layout: AdapterLayout, names: set[str]) -> None:
         raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
 
 
-def digest_of(data: bytes) -> str:
+def digest_of(data: bytes | memoryview) -> str:
     """The digest that names these bytes: 'sha256:' and 64 hexadecimal digits."""
     return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -14,6 +14,7 @@ from pubswap_server import problem_json
 from pubswap_server.auth import sha256
 from pubswap_server.conductor import conduct
 from pubswap_server.database import Database, migrate
+from pubswap_server.housekeeping import keep_house
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
@@ -48,13 +49,13 @@ def create_app(settings: ServerSettings) -> FastAPI:
             ),
         )
         app.state.services = services
-        conductor = asyncio.create_task(conduct(services))
+        tasks = [asyncio.create_task(work(services)) for work in (conduct, keep_house)]
         try:
             yield
         finally:
-            conductor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await conductor
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             services.verifiers.close()
             services.database.close()
             storage.incoming.close()

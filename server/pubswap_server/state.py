@@ -2,7 +2,8 @@
 
 created ──opened──▶ open ──started──▶ training ◀──exchange_ended── exchanging
                                          │  └────exchange_began──────▶ │
-                                         └──────updates_closed─────────┘
+                                         ├──────updates_closed─────────┘
+                                         │      ▲ reopened
                                                       ▼
     training (round + 1) ◀──aggregated── aggregating ──aggregated──▶ finished (last round)
 
@@ -77,6 +78,12 @@ def aggregated(status: RunStatus) -> RunStatus:
     if status.round == status.rounds:
         return replace(status, state=RunState.FINISHED, paused=False)
     return replace(status, state=RunState.TRAINING, round=status.round + 1)
+
+
+def reopened(status: RunStatus) -> RunStatus:
+    """An update of the closed round was lost: the round takes updates again."""
+    _require(status, {RunState.AGGREGATING}, "reopen a round of")
+    return replace(status, state=RunState.TRAINING)
 
 
 def paused(status: RunStatus) -> RunStatus:

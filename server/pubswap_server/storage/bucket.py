@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from pubswap_protocol.errors import (
@@ -48,18 +48,29 @@ class BucketBlobs:
         self._believed = Believed()
         self._fetching = threading.Lock()
 
+    def take_damaged(self) -> set[str]:
+        """See BlobStore."""
+        found, self._believed.damaged = self._believed.damaged, set()
+        return found
+
     def path(self, digest: str) -> Path:
         """See BlobStore: in the cache, fetched if it is not there or is damaged there."""
         path = self._cache / hexadecimal(digest)
-        with suppress(FileNotFoundError, DamagedBlob):
+        try:
             self._believed.check(path, digest)
+        except FileNotFoundError:
+            pass
+        except DamagedBlob:
+            # Only the copy is known to be damaged; the bucket may have the right bytes.
+            self._believed.damaged.discard(digest)
+            path.unlink(missing_ok=True)
+        else:
             path.touch()
             self._believed.remember(path)
             return path
         with self._fetching:
             if not path.exists():
                 self._fetch(digest, path)
-        self._believed.check(path, digest)
         return path
 
     def read(self, digest: str) -> bytes:
@@ -83,13 +94,18 @@ class BucketBlobs:
 
     def set_aside(self, digest: str) -> None:
         """See BlobStore."""
-        with _reachable(), suppress(NotFoundError):
+        with _reachable(), suppress(FileNotFoundError):
             obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
         (self._cache / hexadecimal(digest)).unlink(missing_ok=True)
 
-    def delete(self, digest: str) -> None:
-        """See BlobStore."""
-        with _reachable(), suppress(NotFoundError):
+    def remove_older(self, digest: str, moment: float) -> None:
+        """See BlobStore. A bucket cannot remove on a condition; the time is asked just before."""
+        with _reachable(), suppress(FileNotFoundError):
+            if (
+                obstore.head(self._store, _key("blobs", digest))["last_modified"].timestamp()
+                > moment
+            ):
+                return
             obstore.delete(self._store, _key("blobs", digest))
         (self._cache / hexadecimal(digest)).unlink(missing_ok=True)
 
@@ -108,9 +124,10 @@ class BucketBlobs:
                 _download(self._store, _key("blobs", digest), temporary)
             found = digest_of_file(temporary)
             if found != digest:
+                self._believed.damaged.add(digest)
                 raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")
             self._into_cache(temporary, path)
-        except NotFoundError:
+        except FileNotFoundError:
             raise UnknownBlob(f"The blob {digest} is not stored here.") from None
         finally:
             temporary.unlink(missing_ok=True)
@@ -185,7 +202,7 @@ class BucketUploads:
 
     def drop(self, upload: str) -> None:
         """See UploadStore."""
-        with _reachable(), suppress(NotFoundError):
+        with _reachable(), suppress(FileNotFoundError):
             keys = [key for key, _, _ in _listed(self._store, f"uploads/{upload}/")]
             if keys:
                 obstore.delete(self._store, keys)
@@ -233,11 +250,9 @@ def _download(store: ObjectStore, key: str, path: Path) -> None:
 
 @contextmanager
 def _reachable() -> Iterator[None]:
-    """Turn the bucket's failures into Unavailable; NotFoundError is for the caller."""
+    """Turn the bucket's failures into Unavailable; FileNotFoundError is for the caller."""
     try:
         yield
-    except NotFoundError:
-        raise
-    except BaseError as error:
+    except (BaseError, PermissionError) as error:
         reason = str(error).splitlines()[0]
         raise Unavailable(f"The blob store does not answer: {reason}", retry_after=2) from None

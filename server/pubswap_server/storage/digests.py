@@ -27,9 +27,11 @@ class Believed:
     """Which files were found intact, so that not every read hashes a file again.
 
     A file is hashed again when its size, times or inode are others, and after ten minutes.
+    `damaged` holds the digests that were found wrong.
     """
 
     def __init__(self) -> None:
+        self.damaged: set[str] = set()
         self._seen: dict[Path, tuple[tuple[int, ...], float]] = {}
         self._lock = threading.Lock()
 
@@ -41,6 +43,7 @@ class Believed:
         if known == state and time.monotonic() - at < BELIEVED_SECONDS:
             return
         if digest_of_file(path) != digest:
+            self.damaged.add(digest)
             raise DamagedBlob(f"The stored bytes of {digest} are damaged; they are not served.")
         self.remember(path, state)
 

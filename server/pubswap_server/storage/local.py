@@ -20,6 +20,7 @@ from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import Stored
 
 _DAMAGED = ".damaged"
+_ORPHAN = ".orphan"
 
 
 class LocalBlobs:
@@ -30,6 +31,11 @@ class LocalBlobs:
         self.folder = folder
         self._incoming = incoming
         self._believed = Believed()
+
+    def take_damaged(self) -> set[str]:
+        """See BlobStore."""
+        found, self._believed.damaged = self._believed.damaged, set()
+        return found
 
     def path(self, digest: str) -> Path:
         """See BlobStore."""
@@ -65,14 +71,24 @@ class LocalBlobs:
         with suppress(FileNotFoundError):
             path.replace(path.with_name(path.name + _DAMAGED))
 
-    def delete(self, digest: str) -> None:
-        """See BlobStore."""
-        self._place(digest).unlink(missing_ok=True)
+    def remove_older(self, digest: str, moment: float) -> None:
+        """See BlobStore.
+
+        Moved first and looked at then: a blob stored anew in this moment is never the one removed.
+        """
+        path = self._place(digest)
+        aside = path.with_name(path.name + _ORPHAN)
+        with suppress(FileNotFoundError):
+            path.rename(aside)
+            if aside.stat().st_mtime < moment:
+                aside.unlink()
+            elif not path.exists():
+                aside.rename(path)
 
     def blobs(self) -> Iterator[Stored]:
         """See BlobStore."""
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
-            if not path.name.endswith(_DAMAGED):
+            if not path.suffix:
                 yield from _stored(path, f"sha256:{path.name}")
 
     def free_bytes(self) -> int:

@@ -23,6 +23,9 @@ class Stored:
 class BlobStore(Protocol):
     """Blobs, each either whole and durable or not there."""
 
+    def take_damaged(self) -> set[str]:
+        """The digests whose bytes were found to be others since the last call."""
+
     def path(self, digest: str) -> Path:
         """A local file with the blob's bytes, to be read only.
 
@@ -44,8 +47,8 @@ class BlobStore(Protocol):
     def set_aside(self, digest: str) -> None:
         """Take a damaged blob out of use; it is kept under another name for the operator."""
 
-    def delete(self, digest: str) -> None:
-        """Remove a blob, if it is there."""
+    def remove_older(self, digest: str, moment: float) -> None:
+        """Remove a blob that was stored before `moment` (seconds since 1970), if it is there."""
 
     def blobs(self) -> Iterator[Stored]:
         """All blobs, named by digest."""

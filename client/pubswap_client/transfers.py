@@ -1,0 +1,183 @@
+"""Adapters over a connection that may be cut at any byte: both ways go on where they stopped.
+
+What one request is, `api.py` knows; here is only which one comes next. A body is held once: chunks
+are views of it, and what arrives is written to its place in a buffer of the whole size.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from pubswap_client.retry import Backoff, Patience
+from pubswap_protocol.errors import (
+    DigestMismatch,
+    PubSwapError,
+    ServerFault,
+    UnknownUpload,
+    WrongOffset,
+)
+from pubswap_protocol.messages import OpenUpload, UploadSession
+
+Moved = Callable[[int, int], None]
+"""Called with the bytes done so far and the bytes in all."""
+
+HASH_BYTES = 1 << 20
+
+
+def untold(done: int, total: int) -> None:
+    """A `Moved` that tells nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A part of a blob as it arrives, from byte `first` to the end of `total`."""
+
+    first: int
+    total: int
+    chunks: Iterator[bytes]
+
+
+class BlobRequests(Protocol):
+    """The requests about one run's blobs: each is one try, and raises what went wrong."""
+
+    def open(self, wanted: OpenUpload) -> UploadSession:
+        """A new session, or the one that is open for this digest."""
+        ...
+
+    def send(self, upload: str, first: int, chunk: memoryview) -> None:
+        """Add a chunk to a session, from byte `first` of the blob."""
+        ...
+
+    def finish(self, upload: str, digest: str) -> None:
+        """Make a blob of a session that is complete."""
+        ...
+
+    def stream(self, digest: str, first: int) -> AbstractContextManager[Body]:
+        """A blob's bytes from `first` on, or from 0 if the coordinator cannot begin there."""
+        ...
+
+
+def upload(
+    requests: BlobRequests,
+    data: bytes | memoryview,
+    digest: str,
+    backoff: Backoff,
+    moved: Moved = untold,
+) -> None:
+    """Send a blob unless the coordinator has it from us.
+
+    After any failure the session is opened again, which says how far it came, or begins a new one
+    where it has expired. Tries are counted from the last byte that arrived.
+    """
+    view = memoryview(data)
+    patience = Patience(backoff, UnknownUpload, WrongOffset)
+    mismatches = furthest = 0
+    while True:
+        try:
+            session = requests.open(OpenUpload(digest=digest, size=len(view)))
+            if session.offset > furthest:
+                furthest = session.offset
+                patience.renew()
+            if not session.stored:
+                _send_rest(requests, session, view, moved)
+            moved(len(view), len(view))
+            return
+        except DigestMismatch:
+            mismatches += 1
+            if mismatches > 1:  # once is the wire's fault, twice is ours
+                raise
+        except PubSwapError as error:
+            patience.wait(error)
+
+
+def _send_rest(
+    requests: BlobRequests, session: UploadSession, view: memoryview, moved: Moved
+) -> None:
+    assert session.upload is not None, "a session without an id is of a blob that is stored"
+    for first in range(session.offset, len(view), session.chunk_bytes):
+        moved(first, len(view))
+        requests.send(session.upload, first, view[first : first + session.chunk_bytes])
+    requests.finish(session.upload, session.digest)
+
+
+def download(
+    requests: BlobRequests, digest: str, backoff: Backoff, moved: Moved = untold
+) -> memoryview:
+    """A blob's bytes, read-only, once they have the digest; raises DigestMismatch if they do not.
+
+    After a cut the rest is asked for, whatever was cut.
+    """
+    patience = Patience(backoff)
+    with ThreadPoolExecutor(1, "hashing") as thread:
+        for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
+            arriving = Arriving(thread)
+            while not arriving.complete:
+                try:
+                    with requests.stream(digest, arriving.filled) as body:
+                        arriving.take(body, moved, patience)
+                except PubSwapError as error:
+                    patience.wait(error)
+            if arriving.digest() == digest:
+                break
+            if mismatches:
+                raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
+    return arriving.data
+
+
+class Arriving:
+    """A blob that is being received, hashed in a thread while the rest is on its way."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self._begin(0)
+        self.complete = False
+
+    def _begin(self, total: int) -> None:
+        self._buffer = memoryview(bytearray(total))
+        self._hash = hashlib.sha256()
+        self._hashed = 0
+        self._last: Future[None] | None = None
+        self.filled = 0
+
+    @property
+    def data(self) -> memoryview:
+        """What has arrived, read-only."""
+        return self._buffer.toreadonly()
+
+    def take(self, body: Body, moved: Moved, patience: Patience) -> None:
+        """Put a body's bytes in their place; what came before a cut stays.
+
+        Raises ServerFault, and forgets what came, if the body is not the rest of it.
+        """
+        if body.first == 0:
+            self._begin(body.total)
+        elif (body.first, body.total) != (self.filled, len(self._buffer)):
+            self._begin(0)
+            raise ServerFault("The coordinator sent another part of the blob than was asked for.")
+        for chunk in body.chunks:
+            end = self.filled + len(chunk)
+            if end > body.total:
+                self._begin(0)
+                raise ServerFault("The coordinator sent more than the whole blob.")
+            self._buffer[self.filled : end] = chunk
+            self.filled = end
+            patience.renew()
+            if end - self._hashed >= HASH_BYTES:
+                self._hash_on()
+                moved(end, body.total)
+        self.complete = self.filled == body.total
+
+    def digest(self) -> str:
+        """The digest of all that has arrived."""
+        self._hash_on()
+        if self._last is not None:
+            self._last.result()
+        return "sha256:" + self._hash.hexdigest()
+
+    def _hash_on(self) -> None:
+        part = self._buffer[self._hashed : self.filled]
+        self._last = self._thread.submit(self._hash.update, part)
+        self._hashed = self.filled

