@@ -177,7 +177,10 @@ class SwapRow(Base):
 
 
 class SubmissionRow(Base):
-    """A member's responses in an exchange, with the coordinator's own verdicts (P, K)."""
+    """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
+
+    `donatable` (P, K) tells which are short enough for a peer; null when the run has no limit.
+    """
 
     __tablename__ = "submissions"
 
@@ -187,6 +190,7 @@ class SubmissionRow(Base):
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     correct: Mapped[list[list[bool]]]
+    donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]
 
 

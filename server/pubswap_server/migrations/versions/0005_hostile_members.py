@@ -1,4 +1,4 @@
-"""Members can be suspended and bound to a certificate; a run says what it waits for."""
+"""Suspended members, bound certificates, what a run waits for, which responses are donated."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,5 +14,7 @@ def upgrade() -> None:
             sa.Column("suspended", sa.Boolean(), nullable=False, server_default=sa.false())
         )
         members.add_column(sa.Column("certificate", sa.String(length=64), nullable=True))
+    with op.batch_alter_table("submissions") as submissions:
+        submissions.add_column(sa.Column("donatable", sa.JSON(), nullable=True))
     with op.batch_alter_table("runs") as runs:
         runs.add_column(sa.Column("waiting_for", sa.Text(), nullable=True))
