@@ -81,7 +81,8 @@ class ServerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _certificates_can_be_believed(self) -> Self:
-        if self.require_client_certificate and self.proxy_secret is None:
+        secret = self.proxy_secret.get_secret_value() if self.proxy_secret else ""
+        if self.require_client_certificate and not secret:
             raise ValueError("require_client_certificate needs proxy_secret")
         return self
 
