@@ -144,13 +144,21 @@ class AdapterFile:
         Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number.
         """
         found = hashlib.sha256(self._bytes[: self._start].data)
+        for name, part in self._slices():
+            found.update(part.view(np.uint8).data)
+            _check_finite([(name, part)])
+        return "sha256:" + found.hexdigest()
+
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
+        _check_finite(self._slices())
+
+    def _slices(self) -> Iterator[tuple[str, Array]]:
+        """All numbers in the file's order, with their tensor's name."""
         for name in self._specs:
             flat = self.tensor(name).reshape(-1)
             for begin in range(0, flat.size, _SLICE):
-                part = flat[begin : begin + _SLICE]
-                found.update(part.view(np.uint8).data)
-                _check_finite([(name, part)])
-        return "sha256:" + found.hexdigest()
+                yield name, flat[begin : begin + _SLICE]
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""

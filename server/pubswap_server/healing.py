@@ -1,4 +1,4 @@
-"""Damaged blobs: what can be asked for again is, and what follows from other blobs is made again."""
+"""Damaged blobs: what can be sent again is asked for, what follows from others is made again."""
 
 from dataclasses import dataclass, field
 

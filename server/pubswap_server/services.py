@@ -17,6 +17,7 @@ from pubswap_server.metrics import Metrics
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
+from pubswap_server.storage.writing import RunningDigests
 from pubswap_server.waiting import Bells
 
 
@@ -34,6 +35,7 @@ class Services:
     metrics: Metrics
     limits: RequestLimits
     bells: Bells = field(default_factory=Bells)
+    running: RunningDigests = field(default_factory=RunningDigests)
     work: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:

@@ -50,6 +50,20 @@ def problem(reply: httpx.Response) -> dict[str, Any]:
     return body
 
 
+def opened(http: httpx.Client, fed: Federation, size: int, digest: str = digest_of(b"")) -> str:
+    """The path of a new upload session."""
+    body = {"digest": digest, "size": size}
+    reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+    assert reply.status_code == 201
+    return paths.UPLOAD.format(run=fed.run.id, upload=reply.json()["upload"])
+
+
+def chunk(http: httpx.Client, path: str, first: int, data: bytes) -> httpx.Response:
+    """Send bytes of an upload."""
+    headers = {"Content-Range": f"{first}-{first + len(data) - 1}"}
+    return http.patch(path, content=data, headers=headers)
+
+
 @pytest.mark.parametrize("token", [None, "wrong", OPERATOR_TOKEN + "x"])
 def test_a_wrong_token_is_refused(server: Server, token: str | None) -> None:
     """401 with the same code, whatever is wrong with the token."""
@@ -149,50 +163,69 @@ def test_a_bad_adapter_is_refused_with_the_tensor_s_name_and_the_run_goes_on(
 
 
 def test_a_blob_whose_digest_does_not_match_is_refused(server: Server) -> None:
-    """Bytes and name must agree, and an update must name a blob that was sent."""
+    """Bytes and announced digest must agree, and an update must name a blob that was sent."""
     fed = begun(server)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
-    path = paths.BLOB.format(run=fed.run.id, digest=digest_of(b"else"))
     with server.http(fed.tokens["a"]) as http:
-        assert problem(http.put(path, content=data))["code"] == "digest_mismatch"
+        path = opened(http, fed, len(data), digest_of(b"else"))
+        assert chunk(http, path, 0, data).status_code == 202
+        finish = {"digest": digest_of(b"else")}
+        assert problem(http.put(path, params=finish))["code"] == "digest_mismatch"
+        assert problem(http.put(path, params=finish))["code"] == "unknown_upload"
         body = {"adapter": digest_of(b"else"), "metrics": {"examples": 1, "steps": 1}}
         update = paths.UPDATE.format(run=fed.run.id, round=1)
         assert problem(http.post(update, json=body))["code"] == "unknown_blob"
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -> None:
-    """Declared or not, an upload is no larger than the run's adapter."""
+    """An upload is no larger than the run's adapter, a chunk no larger than announced."""
     fed = begun(server)
-    path = paths.BLOB.format(run=fed.run.id, digest=digest_of(b""))
-    huge = bytes(fed.run.model.layout.file_bytes + (2 << 20))
+    announced = {"digest": digest_of(b""), "size": fed.run.model.layout.file_bytes + (2 << 20)}
     with server.http(fed.tokens["a"]) as http:
-        assert problem(http.put(path, content=huge))["code"] == "too_large"
-        assert problem(http.put(path, content=iter([huge])))["code"] == "too_large"
+        uploads = paths.UPLOADS.format(run=fed.run.id)
+        assert problem(http.post(uploads, json=announced))["code"] == "too_large"
+        path = opened(http, fed, 100)
+        assert problem(chunk(http, path, 0, bytes(101)))["code"] == "too_large"
         long_json = json.dumps({"invite": "x" * (2 << 20)}).encode()
         headers = {"Content-Type": "application/json"}
         reply = http.post(paths.ENROLL, content=long_json, headers=headers)
         assert problem(reply)["code"] == "too_large"
 
 
-def test_a_body_longer_than_declared_is_not_taken_for_more(server: Server) -> None:
-    """Bytes after the declared length do not reach the blob, whose digest then fails."""
+def test_a_chunk_must_be_as_long_as_it_says(server: Server) -> None:
+    """Too long, too short, backwards or unreadable: refused, and the offset tells what counts."""
     fed = begun(server)
-    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
-    host, port = server.url.removeprefix("http://").split(":")
-    path = paths.BLOB.format(run=fed.run.id, digest=digest_of(data))
-    head = (
-        f"PUT {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
-        f"Content-Length: {len(data) - 8}\r\nConnection: close\r\n\r\n"
-    )
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
-        raw.sendall(head.encode() + data)
-        answer = b""
-        while chunk := raw.recv(65536):
-            answer += chunk
-    assert answer.startswith(b"HTTP/1.1 422")
-    assert b"digest_mismatch" in answer
     with server.http(fed.tokens["a"]) as http:
-        assert http.head(path).status_code == 404
+        path = opened(http, fed, 100)
+        long = http.patch(path, content=bytes(60), headers={"Content-Range": "0-49"})
+        assert problem(long)["code"] == "length_mismatch"
+        assert http.get(path).json()["offset"] == 0
+        short = http.patch(path, content=bytes(40), headers={"Content-Range": "0-49"})
+        assert problem(short)["code"] == "length_mismatch"
+        assert http.get(path).json()["offset"] == 40
+        for nonsense in ("9-3", "bytes 0-49/100", "a-b", ""):
+            refused = http.patch(path, content=b"x", headers={"Content-Range": nonsense})
+            assert problem(refused)["code"] == "invalid"
+        assert problem(http.patch(path, content=b"x"))["code"] == "invalid"
+
+
+def test_a_body_longer_than_declared_is_not_taken_for_more(server: Server) -> None:
+    """Bytes after the declared length do not reach the upload."""
+    fed = begun(server)
+    host, port = server.url.removeprefix("http://").split(":")
+    with server.http(fed.tokens["a"]) as http:
+        path = opened(http, fed, 100)
+        head = (
+            f"PATCH {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
+            "Content-Range: 0-49\r\nContent-Length: 50\r\nConnection: close\r\n\r\n"
+        )
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(head.encode() + bytes(80))
+            answer = b""
+            while piece := raw.recv(65536):
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 202")
+        assert http.get(path).json()["offset"] == 50
 
 
 def test_an_encoded_body_is_refused(server: Server) -> None:
@@ -281,7 +314,7 @@ def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
             http.get(paths.RUN_SET.format(run=run, kind="public")),
             http.get(paths.TASK.format(run=run)),
             http.get(paths.BLOB.format(run=run, digest=digest)),
-            http.put(paths.BLOB.format(run=run, digest=digest), content=b"x"),
+            http.post(paths.UPLOADS.format(run=run), json={"digest": digest, "size": 9}),
             http.get(paths.SWAP.format(run=run, round=1, swap=1)),
             http.post(paths.SWAP_RESPONSES.format(run=run, round=1, swap=1), content=b"x"),
             http.get(paths.SWAP_EXCHANGED.format(run=run, round=1, swap=1)),

@@ -6,7 +6,6 @@ from anyio import to_thread
 from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from starlette.responses import FileResponse
 
 from pubswap_protocol import paths
 from pubswap_protocol.errors import UnknownBlob
@@ -15,15 +14,10 @@ from pubswap_server import runs, traffic
 from pubswap_server.auth import Member
 from pubswap_server.dependencies import MemberDep, ServicesDep
 from pubswap_server.routes.bodies import TENSORS_REPLY
+from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import BlobRow, RoundRow, RunRow
 
 router = APIRouter(tags=["blobs"])
-
-
-class BlobResponse(FileResponse):
-    """A file in larger pieces than usual: fewer trips to a worker thread."""
-
-    chunk_size = 256 << 10
 
 
 BlobName = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -55,18 +49,16 @@ async def get_blob(
     row, stored = await services.database.read(
         lambda session: _visible(session, run, digest, member)
     )
-    headers = {"ETag": f'"{digest}"', "Cache-Control": "private, immutable"}
-    if digest in request.headers.get("If-None-Match", ""):
-        return Response(status_code=304, headers=headers)
     path = await to_thread.run_sync(services.blobs.path, stored)
-    if member.role is Role.CLIENT:
-        size = path.stat().st_size
+    response = BlobResponse(path, stored, request.headers, paths.TENSORS_TYPE)
+    if member.role is Role.CLIENT and response.status_code in (200, 206):
+        size = response.length
         await services.database.write(
             lambda session: traffic.count(
                 session, row.id, row.round, member.name, "adapters_down", size
             )
         )
-    return BlobResponse(path, media_type=paths.TENSORS_TYPE, headers=headers)
+    return response
 
 
 def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[RunRow, str]:

@@ -31,6 +31,7 @@ from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDe
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.state import cancelled, paused, resumed
 from pubswap_server.storage.incoming import Received
+from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import RoundRow, RunRow, SetRow
 
 router = APIRouter(tags=["runs"])
@@ -155,7 +156,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     responses={200: {"description": JSONL, "content": {paths.JSONL_TYPE: {}}}},
 )
 async def get_set(
-    run: str, kind: SetKind, principal: PrincipalDep, services: ServicesDep
+    run: str, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Clients never see the test set."""
 
@@ -170,8 +171,8 @@ async def get_set(
         return row.digest
 
     digest = await services.database.read(look)
-    data = await to_thread.run_sync(services.blobs.read, digest)
-    return Response(data, media_type=paths.JSONL_TYPE)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, request.headers, paths.JSONL_TYPE)
 
 
 @router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
@@ -267,7 +268,7 @@ async def list_events(
     responses=TENSORS_REPLY,
 )
 async def get_adapter(
-    run: str, which: str, operator: OperatorDep, services: ServicesDep
+    run: str, which: str, request: Request, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1."""
 
@@ -278,8 +279,8 @@ async def get_adapter(
         return _pick(done, which, RunState(row.state))
 
     digest = await services.database.read(look)
-    data = await to_thread.run_sync(services.blobs.read, digest)
-    return Response(data, media_type=paths.TENSORS_TYPE, headers={"ETag": f'"{digest}"'})
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
 
 
 def _pick(done: list[RoundRow], which: str, state: RunState) -> str:

@@ -1,5 +1,6 @@
 """Resumable uploads of adapters, after the OCI distribution specification."""
 
+import hashlib
 import re
 from typing import Annotated
 
@@ -166,7 +167,8 @@ async def _append(
     opened = services.uploads.appending(row.id, first)
     file = await to_thread.run_sync(opened.__enter__)
     try:
-        writer = Writer(file.fileno())
+        digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
+        writer = Writer(file.fileno(), digest)
         try:
             async for piece in request.stream():
                 if writer.size + len(piece) > count:
@@ -176,6 +178,8 @@ async def _append(
             pass
         finally:
             await writer.flush()
+            if digest is not None:
+                services.running.put(row.id, first + writer.size, digest)
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
     finally:
@@ -235,8 +239,13 @@ def _store(services: Services, upload: UploadRow, layout: AdapterLayout) -> str:
         size = path.stat().st_size
         if size != upload.size:
             raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
+        running = services.running.take(upload.id, size)
         file = AdapterFile(path, layout)
-        digest = file.digest()
+        if running is None:
+            digest = file.digest()
+        else:
+            digest = "sha256:" + running.hexdigest()
+            file.check_finite()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
         if not file.is_canonical:

@@ -1,19 +1,35 @@
 """Bytes of a request to a file, without keeping the event loop on a slow disk."""
 
 import os
+from collections import OrderedDict
+from typing import Protocol
 
 from anyio import to_thread
 
-GATHERED = 256 << 10
+GATHERED = 512 << 10
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
+_UPLOADS = 4096
+
+
+class Hash(Protocol):
+    """What hashlib gives."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take further bytes."""
+
+    def hexdigest(self) -> str:
+        """The digest of all bytes so far."""
+        ...
 
 
 class Writer:
-    """Appends to an open file: pieces are gathered, and written in a worker thread."""
+    """Appends to an open file: pieces are gathered, then hashed and written in a worker thread."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, digest: Hash | None = None) -> None:
+        """Bytes go to the file's present position; `digest` takes them too, if it is given."""
         self.size = 0  # all bytes given, written or not
         self._descriptor = descriptor
+        self._digest = digest
         self._pieces: list[bytes] = []
         self._waiting = 0
 
@@ -31,15 +47,43 @@ class Writer:
         """Write what is gathered."""
         pieces, self._pieces, self._waiting = self._pieces, [], 0
         if pieces:
-            await to_thread.run_sync(_write_all, self._descriptor, pieces)
+            await to_thread.run_sync(self._write_all, pieces)
+
+    def _write_all(self, pieces: list[bytes]) -> None:
+        """Write pieces in order; one call of the system may take less than it is given."""
+        begin = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        left = [memoryview(piece) for piece in pieces]
+        while left:
+            written = os.writev(self._descriptor, left[:_AT_ONCE])
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if left:
+                left[0] = left[0][written:]
+        # Starts to write them out, so that the fsync before the receipt has little left to do.
+        count = sum(map(len, pieces))
+        os.posix_fadvise(self._descriptor, begin, count, os.POSIX_FADV_DONTNEED)
+        if self._digest is not None:
+            for piece in pieces:
+                self._digest.update(piece)
 
 
-def _write_all(descriptor: int, pieces: list[bytes]) -> None:
-    """Write pieces in order; one call of the system may take less than it is given."""
-    left = [memoryview(piece) for piece in pieces]
-    while left:
-        written = os.writev(descriptor, left[:_AT_ONCE])
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
-        if left:
-            left[0] = left[0][written:]
+class RunningDigests:
+    """Digests of uploads, as far as this process has written them without a gap.
+
+    An upload that another process, or an earlier life of this one, took part in is not here, and
+    is hashed from its file. Holders of the upload's lock only may ask.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, Hash]] = OrderedDict()
+
+    def take(self, upload: str, offset: int) -> Hash | None:
+        """The digest of the first `offset` bytes, to be continued or read; None if not known."""
+        position, digest = self._known.pop(upload, (-1, None))
+        return digest if position == offset else None
+
+    def put(self, upload: str, offset: int, digest: Hash) -> None:
+        """Keep the digest of the first `offset` bytes."""
+        self._known[upload] = (offset, digest)
+        while len(self._known) > _UPLOADS:
+            self._known.popitem(last=False)

@@ -1,0 +1,249 @@
+"""Resumable uploads over real sockets: sessions, quotas, expiry, damage."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
+from pubswap_server.housekeeping import sweep
+from support.coordinator import Federation, Server, begun, serving, settings_for
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """A function that starts a coordinator with some settings of its own."""
+    with ExitStack() as stack:
+
+        def start(**changed: Any) -> Server:
+            settings = settings_for(tmp_path / "own").model_copy(update=changed)
+            server = stack.enter_context(serving(settings))
+            stack.enter_context(server.closing)
+            return server
+
+        yield start
+
+
+def adapter_bytes(fed: Federation, seed: int) -> bytes:
+    """A random adapter's canonical file."""
+    return encode_adapter(fed.run.model.layout, fed.adapter(seed))
+
+
+def open_upload(http: httpx.Client, fed: Federation, data: bytes) -> dict[str, Any]:
+    """Announce a blob."""
+    body = {"digest": digest_of(data), "size": len(data)}
+    reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+    assert reply.is_success, reply.text
+    answer: dict[str, Any] = reply.json()
+    return answer
+
+
+def place(fed: Federation, session: dict[str, Any]) -> str:
+    """An upload's path."""
+    return paths.UPLOAD.format(run=fed.run.id, upload=session["upload"])
+
+
+def send(http: httpx.Client, path: str, data: bytes, first: int, end: int) -> httpx.Response:
+    """Send bytes `first` to `end`."""
+    headers = {"Content-Range": f"{first}-{end - 1}"}
+    return http.patch(path, content=data[first:end], headers=headers)
+
+
+def code(reply: httpx.Response) -> str:
+    """A refusal's code."""
+    return str(reply.json()["code"])
+
+
+def test_an_upload_goes_on_after_any_cut_and_ends_in_one_receipt(server: Server) -> None:
+    """The offset is what came; the same session is found again; finishing twice is the same."""
+    fed = begun(server)
+    data = adapter_bytes(fed, 1)
+    with server.http(fed.tokens["a"]) as http:
+        session = open_upload(http, fed, data)
+        path = place(fed, session)
+        assert session["offset"] == 0
+        first = send(http, path, data, 0, 1000)
+        assert (first.status_code, first.headers["Range"]) == (202, "0-999")
+        wrong = send(http, path, data, 0, 1000)
+        assert (wrong.status_code, wrong.headers["Range"]) == (416, "0-999")
+        early = http.put(path, params={"digest": digest_of(data)})
+        assert code(early) == "length_mismatch"
+        again = open_upload(http, fed, data)
+        assert (again["upload"], again["offset"]) == (session["upload"], 1000)
+        assert send(http, path, data, 1000, len(data)).status_code == 202
+        receipts = [http.put(path, params={"digest": digest_of(data)}) for _ in range(2)]
+        assert [reply.status_code for reply in receipts] == [201, 201]
+        assert receipts[0].json() == receipts[1].json()
+        stored = open_upload(http, fed, data)
+        assert (stored["stored"], stored["upload"]) == (True, None)
+        blob = paths.BLOB.format(run=fed.run.id, digest=digest_of(data))
+        assert http.get(blob).content == data
+
+
+def test_what_arrived_before_a_connection_broke_is_kept(server: Server) -> None:
+    """A request that ends in the middle of its body counts as far as it came."""
+    fed = begun(server)
+    data = adapter_bytes(fed, 1)
+    host, port = server.url.removeprefix("http://").split(":")
+    with server.http(fed.tokens["a"]) as http:
+        path = place(fed, open_upload(http, fed, data))
+        head = (
+            f"PATCH {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
+            f"Content-Range: 0-{len(data) - 1}\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        with socket.create_connection((host, int(port)), timeout=10) as raw:
+            raw.sendall(head.encode() + data[:3000])
+            time.sleep(0.5)  # what uvicorn has not handed on when the connection ends is lost
+        wait_for(lambda: http.get(path).json()["offset"] == 3000)
+        assert send(http, path, data, 3000, len(data)).status_code == 202
+        assert http.put(path, params={"digest": digest_of(data)}).status_code == 201
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Return when something has become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_only_its_own_member_sees_an_upload(server: Server) -> None:
+    """Neither a peer nor another run's member can look at, add to, finish or give up one."""
+    fed, other = begun(server), begun(server)
+    data = adapter_bytes(fed, 1)
+    with server.http(fed.tokens["a"]) as http:
+        path = place(fed, open_upload(http, fed, data))
+        send(http, path, data, 0, 100)
+    for token, expected in (
+        (fed.tokens["b"], "unknown_upload"),
+        (other.tokens["a"], "unknown_run"),
+    ):
+        with server.http(token) as http:
+            replies = [
+                http.get(path),
+                send(http, path, data, 100, 200),
+                http.put(path, params={"digest": digest_of(data)}),
+                http.delete(path),
+            ]
+        assert [code(reply) for reply in replies] == [expected] * 4
+    with server.http(fed.tokens["a"]) as http:
+        assert http.get(path).json()["offset"] == 100
+        assert http.delete(path).status_code == 204
+        assert code(http.get(path)) == "unknown_upload"
+
+
+def test_room_is_reserved_before_the_first_byte(own: Callable[..., Server]) -> None:
+    """A member's quota counts what is stored and what is on the way; giving up frees it."""
+    fed = begun(own(member_quota_bytes=20_000))
+    with fed.server.http(fed.tokens["a"]) as http:
+        sent = [adapter_bytes(fed, seed) for seed in range(3)]
+        size = len(sent[0])
+        assert 20_000 // size == 2
+        path = place(fed, open_upload(http, fed, sent[0]))
+        send(http, path, sent[0], 0, size)
+        assert http.put(path, params={"digest": digest_of(sent[0])}).status_code == 201
+        second = place(fed, open_upload(http, fed, sent[1]))
+        body = {"digest": digest_of(sent[2]), "size": size}
+        refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+        assert (refused.status_code, code(refused)) == (507, "no_space")
+        assert "member_quota_bytes" in refused.json()["detail"]
+        http.delete(second)
+        assert open_upload(http, fed, sent[2])["offset"] == 0
+
+
+def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -> None:
+    """507 before a byte is taken, with a time to come back."""
+    fed = begun(own(spare_bytes=1 << 60))
+    with fed.server.http(fed.tokens["a"]) as http:
+        body = {"digest": digest_of(b"x"), "size": 1}
+        refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+    assert (refused.status_code, code(refused)) == (507, "no_space")
+    assert int(refused.headers["Retry-After"]) > 0
+
+
+def test_a_member_has_only_so_many_uploads_under_way(own: Callable[..., Server]) -> None:
+    """429, until one is finished or given up."""
+    fed = begun(own(max_uploads_per_member=2))
+    with fed.server.http(fed.tokens["a"]) as http:
+        opened = [open_upload(http, fed, bytes([n])) for n in range(2)]
+        body = {"digest": digest_of(b"third"), "size": 5}
+        refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+        assert (refused.status_code, code(refused)) == (429, "too_many_requests")
+        http.delete(place(fed, opened[0]))
+        assert http.post(paths.UPLOADS.format(run=fed.run.id), json=body).status_code == 201
+
+
+def test_a_session_expires_and_its_bytes_are_swept(own: Callable[..., Server]) -> None:
+    """After its time it is unknown, its room is free, and a new one begins at 0."""
+    fed = begun(own(upload_expire_seconds=0.5, orphan_seconds=0.1, member_quota_bytes=10_000))
+    data = adapter_bytes(fed, 1)
+    folder = fed.server.data_dir / "uploads"
+    with fed.server.http(fed.tokens["a"]) as http:
+        path = place(fed, open_upload(http, fed, data))
+        assert send(http, path, data, 0, 500).status_code == 202
+        assert [file.stat().st_size for file in folder.iterdir()] == [500]
+        time.sleep(0.6)
+        assert code(send(http, path, data, 500, 600)) == "unknown_upload"
+        asyncio.run(sweep(fed.server.app.state.services))
+        assert list(folder.iterdir()) == []
+        assert open_upload(http, fed, data)["offset"] == 0
+
+
+def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
+    own: Callable[..., Server],
+) -> None:
+    """An orphan goes after its grace time; adapters, sets, tokenizers and responses stay."""
+    fed = begun(own(orphan_seconds=0.2), rounds=1)
+    for name in ("a", "b"):
+        fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [1, 1]))
+        fed.submit(name, 1, fed.adapter(1 if name == "a" else 2))
+    fed.wait_for(1)
+    services = fed.server.app.state.services
+    before = {blob.name for blob in services.blobs.blobs()}
+    orphan, _ = services.blobs.write([b"nobody names me"])
+    asyncio.run(sweep(services))
+    assert services.blobs.read(orphan) == b"nobody names me"
+    time.sleep(0.3)
+    asyncio.run(sweep(services))
+    assert {blob.name for blob in services.blobs.blobs()} == before
+    assert len(before) >= 9
+
+
+def test_a_damaged_update_is_asked_for_again_and_never_averaged(
+    own: Callable[..., Server],
+) -> None:
+    """The client gets its task again, sends what it has again, and the round ends as it should."""
+    fed = begun(own(), method="fedavg", rounds=1)
+    data = adapter_bytes(fed, 1)
+    fed.submit("a", 1, fed.adapter(1))
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
+    file = fed.server.data_dir / "blobs" / digest_of(data)[7:9] / digest_of(data)[7:]
+    spoiled = bytearray(data)
+    spoiled[-1] ^= 1
+    file.write_bytes(spoiled)
+    fed.submit("b", 1, fed.adapter(2))
+    wait_for(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert "blob damaged" in kinds
+    assert file.with_name(file.name + ".damaged").read_bytes() == spoiled
+    digest = fed.members["a"].put_blob(fed.run.id, data)
+    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=10, steps=2))
+    assert fed.members["a"].submit_update(fed.run.id, 1, update).status == "accepted"
+    final = fed.wait_for(1)
+    assert final.state == "finished"
+    expected = encode_adapter(
+        fed.run.model.layout,
+        {
+            name: ((fed.adapter(1)[name].astype("f8") + fed.adapter(2)[name]) / 2).astype("f4")
+            for name in fed.run.model.layout.tensors
+        },
+    )
+    assert fed.operator.global_adapter(fed.run.id, "final") == expected

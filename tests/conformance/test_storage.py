@@ -1,0 +1,213 @@
+"""What every place for blobs and uploads must do: a local folder, and a real S3 server's bucket."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.errors import (
+    DamagedBlob,
+    InvalidSettings,
+    Unavailable,
+    UnknownBlob,
+    UnknownUpload,
+    WrongOffset,
+)
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.making import Storage, make_storage
+from support.s3 import BUCKET, serving_s3
+
+DATA = bytes(range(256)) * 5000
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def places(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ServerSettings, Path]]:
+    """Settings of a store, and the folder where its files really are."""
+    if request.param == "folder":
+        yield ServerSettings(data_dir=tmp_path / "data"), tmp_path / "data"
+        return
+    with serving_s3(tmp_path / "s3") as s3:
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+        settings = ServerSettings(data_dir=tmp_path / "data", blob_url=f"s3://{BUCKET}/some/prefix")
+        yield settings, s3.folder / BUCKET / "some" / "prefix"
+
+
+@pytest.fixture
+def storage(places: tuple[ServerSettings, Path]) -> Iterator[Storage]:
+    """One replica's view of it."""
+    made = make_storage(places[0])
+    yield made
+    made.incoming.close()
+
+
+def elsewhere(places: tuple[ServerSettings, Path], tmp_path: Path) -> Storage:
+    """Another replica: of a bucket, on another machine; of a folder, another process."""
+    settings = places[0]
+    if settings.blob_url is not None:
+        settings = settings.model_copy(update={"data_dir": tmp_path / "another"})
+    return make_storage(settings)
+
+
+def test_a_blob_is_read_as_it_was_written_by_every_replica(
+    storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
+) -> None:
+    """Bytes, digest and size come back, also where the blob was not written."""
+    digest, size = storage.blobs.write([DATA[:1000], DATA[1000:]])
+    assert (digest, size) == (digest_of(DATA), len(DATA))
+    other = elsewhere(places, tmp_path)
+    for replica in (storage, other):
+        assert replica.blobs.read(digest) == DATA
+        assert replica.blobs.path(digest).read_bytes() == DATA
+        assert [(blob.name, blob.size) for blob in replica.blobs.blobs()] == [(digest, len(DATA))]
+    other.incoming.close()
+
+
+def test_a_file_that_was_received_becomes_a_blob(storage: Storage) -> None:
+    """It may be kept twice, and nothing is left of it under its first name."""
+    for _ in range(2):
+        path = storage.incoming.new()
+        path.write_bytes(DATA)
+        storage.blobs.keep(path, digest_of(DATA))
+        assert not path.exists()
+    assert storage.blobs.read(digest_of(DATA)) == DATA
+
+
+def test_an_unknown_blob_is_said_to_be_unknown(storage: Storage) -> None:
+    """UnknownBlob, whatever the store says itself."""
+    with pytest.raises(UnknownBlob):
+        storage.blobs.path(digest_of(b"never stored"))
+
+
+def test_every_flipped_bit_is_noticed_and_never_served(
+    storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
+) -> None:
+    """The blob is reported, set aside, and can be stored anew."""
+    digest, _ = storage.blobs.write([DATA])
+    (file,) = (path for path in places[1].rglob("*") if path.name == digest[7:])
+    for place in (0, len(DATA) // 2, len(DATA) - 1):
+        spoiled = bytearray(DATA)
+        spoiled[place] ^= 1
+        file.write_bytes(spoiled)
+        replica = elsewhere(places, tmp_path / str(place))
+        for read in (replica.blobs.path, replica.blobs.read):
+            with pytest.raises(DamagedBlob):
+                read(digest)
+        assert replica.blobs.take_damaged() == {digest}
+        assert replica.blobs.take_damaged() == set()
+        replica.incoming.close()
+    storage.blobs.set_aside(digest)
+    storage.blobs.set_aside(digest)
+    with pytest.raises(UnknownBlob):
+        storage.blobs.read(digest)
+    assert list(storage.blobs.blobs()) == []
+    storage.blobs.write([DATA])
+    assert storage.blobs.read(digest) == DATA
+
+
+def test_only_what_is_old_is_removed(storage: Storage) -> None:
+    """A blob stored after the moment stays, one stored before it goes; twice is harmless."""
+    digest, _ = storage.blobs.write([DATA])
+    (blob,) = storage.blobs.blobs()
+    storage.blobs.remove_older(digest, blob.modified - 10)
+    assert storage.blobs.read(digest) == DATA
+    storage.blobs.remove_older(digest, blob.modified + 10)
+    storage.blobs.remove_older(digest, blob.modified + 10)
+    assert list(storage.blobs.blobs()) == []
+
+
+def test_an_upload_grows_from_its_offset_on_any_replica(
+    storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
+) -> None:
+    """What was written before a failure counts; a wrong offset is refused and changes nothing."""
+    other = elsewhere(places, tmp_path)
+    assert storage.uploads.offset("u") == 0
+    with storage.uploads.appending("u", 0) as file:
+        file.write(DATA[:500])
+    with pytest.raises(OSError, match="cut"), other.uploads.appending("u", 500) as file:
+        file.write(DATA[500:700])
+        raise OSError("cut")
+    for wrong in (0, 500, 701):
+        with pytest.raises(WrongOffset, match="700"), storage.uploads.appending("u", wrong):
+            pass
+    assert storage.uploads.offset("u") == other.uploads.offset("u") == 700
+    with storage.uploads.appending("u", 700) as file:
+        file.write(DATA[700:])
+    assert [(u.name, u.size) for u in other.uploads.uploads()] == [("u", len(DATA))]
+    with other.uploads.assembled("u") as path:
+        assert path.read_bytes() == DATA
+        other.blobs.keep(path, digest_of(DATA))
+    other.uploads.drop("u")
+    other.uploads.drop("u")
+    assert storage.uploads.offset("u") == 0
+    assert storage.blobs.read(digest_of(DATA)) == DATA
+    with pytest.raises(UnknownUpload), storage.uploads.assembled("u"):
+        pass
+    other.incoming.close()
+
+
+def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
+    """Another is told to come back, also when the upload becomes a blob."""
+    storage = make_storage(ServerSettings(data_dir=tmp_path))
+    with storage.uploads.appending("u", 0) as file:
+        file.write(DATA)
+        with pytest.raises(Unavailable), storage.uploads.appending("u", len(DATA)):
+            pass
+        with pytest.raises(Unavailable), storage.uploads.assembled("u"):
+            pass
+    storage.incoming.close()
+
+
+def test_leftovers_of_a_killed_process_go_and_a_living_one_s_stay(tmp_path: Path) -> None:
+    """A process that dies leaves bodies under way; the next one to start removes them."""
+    living = make_storage(ServerSettings(data_dir=tmp_path))
+    kept = living.incoming.new()
+    child = os.fork()
+    if child == 0:
+        dead = make_storage(ServerSettings(data_dir=tmp_path))
+        dead.incoming.new().write_bytes(DATA)
+        os._exit(0)
+    os.waitpid(child, 0)
+    folders = set((tmp_path / "incoming").iterdir())
+    assert len(folders) == 2
+    third = make_storage(ServerSettings(data_dir=tmp_path))
+    assert set((tmp_path / "incoming").iterdir()) == {living.incoming.folder, third.incoming.folder}
+    assert kept.exists()
+    living.incoming.close()
+    third.incoming.close()
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+def test_a_cache_forgets_what_was_used_longest_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within its bytes, and never what was used in the last minute."""
+    with serving_s3(tmp_path / "s3") as s3:
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+        storage = make_storage(
+            ServerSettings(
+                data_dir=tmp_path / "data", blob_url=f"s3://{BUCKET}", cache_bytes=2 * len(DATA)
+            )
+        )
+        digests = [storage.blobs.write([bytes([n]), DATA[1:]])[0] for n in range(3)]
+        cached = tmp_path / "data" / "cache"
+        assert len(list(cached.iterdir())) == 3
+        for age, digest in zip((300, 200, 100), digests, strict=True):
+            os.utime(cached / digest[7:], (0, (cached / digest[7:]).stat().st_mtime - age))
+        storage.blobs.write([b"another", DATA[7:]])
+        assert {path.name for path in cached.iterdir()} & {d[7:] for d in digests} == {
+            digests[2][7:]
+        }
+        assert storage.blobs.read(digests[0])[1:] == DATA[1:]
+        storage.incoming.close()
+
+
+def test_a_blob_url_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    """The operator's typo is named."""
+    with pytest.raises(InvalidSettings, match="blob_url 'nonsense"):
+        make_storage(ServerSettings(data_dir=tmp_path, blob_url="nonsense://x"))
