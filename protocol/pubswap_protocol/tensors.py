@@ -99,10 +99,8 @@ def _is_text(name: str) -> bool:
 
 
 def _natural(text: str) -> int:
-    # -0 too, which Python would take for a size.
-    if text.startswith("-"):
-        raise ValueError("a number is negative")
-    return int(text)
+    # Python would take -0 for a size; no negative number is one.
+    return -1 if text.startswith("-") else int(text)
 
 
 def _is_count(value: object) -> bool:

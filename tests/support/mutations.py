@@ -138,7 +138,8 @@ def change_number(rng: random.Random, file: File) -> None:
     if isinstance(numbers, list) and numbers:
         place = rng.randrange(len(numbers))
         before = numbers[place] if isinstance(numbers[place], int) else 0
-        numbers[place] = rng.choice((*ODD_NUMBERS, before + 1, before - 1, before + 4, before * 2))
+        near = (before + 1, before - 1, before + 4, before * 2)
+        numbers[place] = rng.choice(rng.choice((ODD_NUMBERS, near, near, ODD_VALUES)))
 
 
 def change_dimensions(rng: random.Random, file: File) -> None:
@@ -236,12 +237,12 @@ def written(rng: random.Random, file: File) -> bytes:
     separators = rng.choice(((",", ":"), (", ", ": "), (" ,\n", "\t:\r")))
     text = json.dumps(file.header, separators=separators, ensure_ascii=rng.random() < 0.5)
     raw = text.encode("utf-8", "surrogatepass")
-    if rng.random() < 0.3:
-        raw = rng.choice((b" ", b"\n", b"\t", b"\r", b"\x00", b"\xef\xbb\xbf")) + raw
-    if rng.random() < 0.5:
-        raw += rng.choice((b" ", b"\n", b"\x00", b"}", b",", b"{}")) * rng.randint(1, 9)
-    length = len(raw)
     if rng.random() < 0.1:
+        raw = rng.choice((b" ", b"\n", b"\t", b"\r", b"\x00", b"\xef\xbb\xbf")) + raw
+    if rng.random() < 0.3:
+        raw += rng.choice((b" ", b" ", b" ", b"\n", b"\x00", b"}")) * rng.randint(1, 9)
+    length = len(raw)
+    if rng.random() < 0.05:
         length = rng.choice((0, 1, 2, length - 1, length + 1, 2**20, 2**20 + 1, 2**63, 2**64 - 1))
     return length.to_bytes(8, "little") + raw + file.data
 
@@ -332,7 +333,7 @@ def make(seed: int, number: int) -> Input:
     way = rng.random()
     if way < 0.02:
         return Input(adapter, file, valid=True)
-    if way < 0.6:
+    if way < 0.7:
         parts = parted(file)
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             rng.choice(MEANINGS)(rng, parts)
