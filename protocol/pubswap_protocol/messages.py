@@ -1,10 +1,11 @@
 """The JSON bodies of the HTTP interface. An unknown field is an error on both sides."""
 
+import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
@@ -14,6 +15,14 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _told(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Training that has diverged measures no number; JSON has none to tell that with.
+Measured = Annotated[float | None, BeforeValidator(_told)]
 
 
 class Message(BaseModel):
@@ -95,7 +104,7 @@ class Evaluation(Message):
     pass_at_1: Share
     by_topic: dict[str, Share]
     problems: int = Field(gt=0)
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
 
 
 class SwapSummary(Message):
@@ -126,9 +135,9 @@ class Progress(Message):
     round: int = Field(ge=0)
     step: int = Field(ge=0)
     steps: int = Field(ge=0)
-    reward: float | None = None
-    loss: float | None = None
-    tokens_per_second: float | None = None
+    reward: Measured = None
+    loss: Measured = None
+    tokens_per_second: Measured = None
 
 
 class MemberView(Message):
@@ -175,7 +184,7 @@ class CreateInvite(Message):
 
     name: Name
     role: Role = Role.CLIENT
-    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0)
+    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0, le=10 * 366 * 24 * 3600)
 
 
 class Invite(Message):
@@ -241,13 +250,13 @@ class UpdateMetrics(Message):
 
     examples: int = Field(ge=1, description="The size of the private set, for weighting.")
     steps: int = Field(ge=0)
-    reward: float | None = Field(default=None, description="Mean over own responses.")
-    loss: float | None = None
-    kl: float | None = None
-    clip_share: float | None = None
-    zero_variance_share: float | None = None
-    response_tokens: float | None = None
-    seconds: float | None = Field(default=None, ge=0)
+    reward: Measured = Field(default=None, description="Mean over own responses.")
+    loss: Measured = None
+    kl: Measured = None
+    clip_share: Measured = None
+    zero_variance_share: Measured = None
+    response_tokens: Measured = None
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class SubmitUpdate(Message):

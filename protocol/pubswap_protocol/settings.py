@@ -8,7 +8,8 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # An infinity is no JSON, which is what settings are stored and sent as.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LoraSettings(_Settings):

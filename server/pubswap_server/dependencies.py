@@ -3,6 +3,7 @@
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.security import HTTPBearer
 from sqlalchemy.orm import Session
 from structlog.contextvars import bind_contextvars
@@ -127,6 +128,9 @@ EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
 Wait = Annotated[
     float, Query(ge=0, le=3600, description="Seconds to wait; the coordinator may wait less.")
 ]
+
+
+Number = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
 
 
 def declared_length(request: Request) -> int | None:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pubswap_protocol.errors import (
+    Invalid,
     ProtocolMismatch,
     PubSwapError,
     ServerFault,
@@ -100,7 +101,7 @@ class Guarded:
             return
         headers = Headers(scope=scope)
         try:
-            _check(headers)
+            _check(headers, scope["path"])
             vouched = vouched_certificate(headers, self.proxy_secret)
         except PubSwapError as error:
             problem = error.problem(scope.get("state", {}).get("request_id"))
@@ -128,7 +129,10 @@ class Guarded:
         return counted
 
 
-def _check(headers: Headers) -> None:
+def _check(headers: Headers, path: str) -> None:
+    # PostgreSQL takes no such text, not even to compare with.
+    if "\x00" in path:
+        raise Invalid("The path holds a NUL character.")
     spoken = headers.get(PROTOCOL_HEADER)
     if spoken not in (None, PROTOCOL_VERSION):
         raise ProtocolMismatch(

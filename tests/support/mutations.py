@@ -1,5 +1,6 @@
 """Inputs for the fuzzer: valid files with a few changes, each drawn from (seed, number) alone."""
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -124,6 +125,11 @@ def _entry(rng: random.Random, file: File) -> Any:
     return file.header[rng.choice(list(file.header))] if file.header else {}
 
 
+def odd(rng: random.Random) -> Any:
+    """A value of some other type; a copy, because it may be changed further."""
+    return copy.deepcopy(rng.choice(ODD_VALUES))
+
+
 def change_dtype(rng: random.Random, file: File) -> None:
     """Another dtype, known or not."""
     entry = _entry(rng, file)
@@ -139,7 +145,7 @@ def change_number(rng: random.Random, file: File) -> None:
         place = rng.randrange(len(numbers))
         before = numbers[place] if isinstance(numbers[place], int) else 0
         near = (before + 1, before - 1, before + 4, before * 2)
-        numbers[place] = rng.choice(rng.choice((ODD_NUMBERS, near, near, ODD_VALUES)))
+        numbers[place] = rng.choice((rng.choice((*ODD_NUMBERS, *near)), rng.choice(near), odd(rng)))
 
 
 def change_dimensions(rng: random.Random, file: File) -> None:
@@ -162,7 +168,7 @@ def change_value(rng: random.Random, file: File) -> None:
     """Something of another type altogether."""
     entry = _entry(rng, file)
     if isinstance(entry, dict):
-        entry[rng.choice(("dtype", "shape", "data_offsets", "extra"))] = rng.choice(ODD_VALUES)
+        entry[rng.choice(("dtype", "shape", "data_offsets", "extra"))] = odd(rng)
 
 
 def change_keys(rng: random.Random, file: File) -> None:
@@ -180,7 +186,7 @@ def change_keys(rng: random.Random, file: File) -> None:
     elif chosen == 3 and names:
         file.header[rng.choice(ODD_NAMES)] = file.header[rng.choice(names)]
     else:
-        file.header[rng.choice([*names, "new"])] = rng.choice(ODD_VALUES)
+        file.header[rng.choice([*names, "new"])] = odd(rng)
 
 
 def swap_tensors(rng: random.Random, file: File) -> None:

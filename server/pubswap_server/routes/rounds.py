@@ -12,6 +12,7 @@ from pubswap_server.dependencies import (
     EvaluatorDep,
     IdempotencyKey,
     MemberDep,
+    Number,
     ServicesDep,
     Wait,
 )
@@ -43,7 +44,7 @@ async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wai
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
 async def submit_update(
     run: str,
-    round: int,
+    round: Number,
     body: SubmitUpdate,
     member: ClientDep,
     services: ServicesDep,
@@ -64,7 +65,7 @@ async def submit_update(
     paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
 )
 async def submit_evaluation(
-    run: str, round: int, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+    run: str, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
 ) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 

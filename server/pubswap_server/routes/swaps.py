@@ -15,6 +15,7 @@ from pubswap_server.dependencies import (
     ClientDep,
     DeclaredLength,
     IdempotencyKey,
+    Number,
     PrincipalDep,
     ServicesDep,
     Wait,
@@ -28,7 +29,7 @@ router = APIRouter(tags=["public steps"])
 
 @router.get(paths.SWAP, operation_id="get_swap", summary="A public step's prompts")
 async def get_swap(
-    run: str, round: int, swap: int, principal: PrincipalDep, services: ServicesDep
+    run: str, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
 ) -> SwapPrompts:
     """The same for every client: a function of the seed, the round and the step."""
 
@@ -51,8 +52,8 @@ async def get_swap(
 )
 async def submit_responses(
     run: str,
-    round: int,
-    swap: int,
+    round: Number,
+    swap: Number,
     request: Request,
     declared: DeclaredLength,
     member: ClientDep,
@@ -129,7 +130,7 @@ async def _verdicts(
     responses=RESPONSES_REPLY,
 )
 async def get_exchanged(
-    run: str, round: int, swap: int, member: ClientDep, services: ServicesDep, wait: Wait = 0
+    run: str, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 
