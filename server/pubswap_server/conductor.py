@@ -11,17 +11,20 @@ from dataclasses import dataclass
 
 import structlog
 from anyio import to_thread
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Drift, RunState
-from pubswap_server import exchanges, rounds, runs, stalls
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import Tensors, view_update
+from pubswap_server import events, exchanges, rounds, runs, stalls
 from pubswap_server.aggregation import FedIT, drift
+from pubswap_server.metrics import Metrics
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, aggregated
-from pubswap_server.tables import RoundRow, RunRow
+from pubswap_server.tables import RoundRow, RunRow, now
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +35,8 @@ class Aggregation:
 
     round: int
     layout: AdapterLayout
+    precision: Precision
+    base: str  # the adapter that the round began from
     adapters: list[str]
     weights: list[float]
 
@@ -40,12 +45,15 @@ async def conduct(services: Services) -> None:
     """Advance every unfinished run, for ever."""
     while True:
         services.work.clear()
-        for run in await services.database.read(_unfinished):
+        due = await services.database.read(_unfinished)
+        for place, run in enumerate(due):
+            services.metrics.backlog.set(len(due) - place)
             try:
                 await advance(services, run)
             except Exception:
                 # One run's trouble must not stop the others; the next tick tries again.
                 log.exception("advance failed", run=run)
+        services.metrics.backlog.set(0)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(services.work.wait(), services.settings.tick_seconds)
 
@@ -56,7 +64,9 @@ def _unfinished(session: Session) -> list[str]:
 
 async def advance(services: Services, run: str) -> None:
     """Close what is due, and average the round if it is closed."""
-    pending, moved = await services.database.write(lambda session: _close(session, run))
+    pending, moved = await services.database.write(
+        lambda session: _close(session, run, services.metrics)
+    )
     if moved:
         services.bells.ring(run)
     if pending is not None:
@@ -64,20 +74,23 @@ async def advance(services: Services, run: str) -> None:
         services.changed(run)
 
 
-def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
+def _close(session: Session, run: str, metrics: Metrics) -> tuple[Aggregation | None, bool]:
     row = session.get_one(RunRow, run, with_for_update=True)
     if row.state in ENDED:
         return None, False
-    moved = exchanges.close_if_due(session, row)
+    moved = exchanges.close_if_due(session, row, metrics.exchange_seconds.observe)
     moved = rounds.close_if_due(session, row) or moved
     stalls.note(session, row)
     if row.state != RunState.AGGREGATING:
         return None, moved
     updates = rounds.taken(session, row)
-    uniform = runs.settings_of(row).aggregation.weights == "uniform"
+    settings = runs.settings_of(row)
+    uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
         round=row.round,
         layout=runs.model_of(row).layout,
+        precision=settings.wire.precision,
+        base=session.get_one(RoundRow, (row.id, row.round - 1)).adapter or "",
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
     ), moved
@@ -87,26 +100,28 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
     def work() -> tuple[str, Drift]:
-        files = [AdapterFile(services.blobs.path(d), wanted.layout) for d in wanted.adapters]
+        files = _opened(services, wanted)
         digest, _ = services.blobs.write(FedIT().aggregate(files, wanted.weights))
         return digest, drift(files)
 
     digest, measured = await to_thread.run_sync(work)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
-    def publish(session: Session) -> None:
+    def publish(session: Session) -> float:
         row = session.get_one(RunRow, run, with_for_update=True)
         if row.state != RunState.AGGREGATING or row.round != wanted.round:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))
         done.adapter, done.drift = digest, measured.model_dump(mode="json")
+        began = events.last_at(session, run, ("started", "aggregated"))
         runs.move(session, row, aggregated, adapter=digest)
+        return (now() - began).total_seconds()
 
-    await services.database.write(publish)
+    services.metrics.round_seconds.observe(await services.database.write(publish))
     log.info("round published", run=run, round=wanted.round, adapter=digest)
 
 
-def count_states(session: Session) -> dict[str, int]:
-    """How many runs are in each state."""
-    rows = session.execute(select(RunRow.state, func.count()).group_by(RunRow.state))
-    return {row[0]: row[1] for row in rows}
+def _opened(services: Services, wanted: Aggregation) -> list[Tensors]:
+    base = services.blobs.path(wanted.base)
+    paths = [services.blobs.path(digest) for digest in wanted.adapters]
+    return [view_update(path, wanted.layout, wanted.precision, base) for path in paths]

@@ -1,6 +1,6 @@
 """A public step on the coordinator: prompts out, responses in, the exchange back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from sqlalchemy import select
@@ -106,9 +106,10 @@ def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str
     return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
 
 
-def close_if_due(session: Session, run: RunRow) -> bool:
+def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) -> bool:
     """Close the exchanges that all, or a quorum after the deadline, have answered.
 
+    `timed` hears how many seconds each took from its first responses on.
     Returns whether it closed one.
     """
     if run.state not in ROUND_UNDER_WAY:
@@ -131,6 +132,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
         if row.closed and row.summary is None:
             row.summary = _summary(session, run, row, submissions).model_dump(mode="json")
             record(session, run.id, "exchange closed", **row.summary, round=row.round)
+            timed((now() - row.first_at).total_seconds())
             some = True
     if run.state == "exchanging" and all(row.closed for row in rows):
         runs.move(session, run, exchange_ended)

@@ -50,8 +50,17 @@ class Observed:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         started, status, started_answer = time.monotonic(), 500, False
 
+        received = sent = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
         async def watched(message: Message) -> None:
-            nonlocal status, started_answer
+            nonlocal status, started_answer, sent
+            sent += len(message.get("body", b""))
             if message["type"] == "http.response.start":
                 status, started_answer = message["status"], True
                 headers = MutableHeaders(scope=message)
@@ -60,7 +69,7 @@ class Observed:
             await send(message)
 
         try:
-            await self.app(scope, receive, watched)
+            await self.app(scope, counted, watched)
         except ClientDisconnect:
             status = CLIENT_CLOSED
         except Exception as error:
@@ -75,6 +84,8 @@ class Observed:
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, scope["method"], status).inc()
             self.metrics.seconds.labels(route).observe(seconds)
+            self.metrics.body_bytes.labels(route, "in").inc(received)
+            self.metrics.body_bytes.labels(route, "out").inc(sent)
             log.info(
                 "request",
                 method=scope["method"],

@@ -33,7 +33,8 @@ async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wai
         return None if task.kind is TaskKind.WAIT else task
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    found = await services.bells.until(member.run, look, seconds)
+    with services.metrics.waiting.track_inprogress():
+        found = await services.bells.until(member.run, look, seconds)
     if found is not None:
         return found
     return await services.database.read(

@@ -142,7 +142,8 @@ async def get_exchanged(
         )
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    data = await services.bells.until(member.run, look, seconds)
+    with services.metrics.waiting.track_inprogress():
+        data = await services.bells.until(member.run, look, seconds)
     if data is None:
         return Response(status_code=204)
     await _count(services, member, round, len(data))
