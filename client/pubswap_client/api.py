@@ -78,7 +78,7 @@ class CoordinatorClient:
             base_url=self.url,
             headers=headers,
             transport=transport,
-            verify=tls.context() if tls is not None else True,
+            verify=tls.context() if tls else True,
             timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
         )
 

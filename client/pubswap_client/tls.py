@@ -25,6 +25,10 @@ class TlsFiles(BaseModel):
             raise ValueError("a client certificate and its key go together")
         return self
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self != TlsFiles()
+
     def context(self) -> ssl.SSLContext:
         """What httpx verifies with; raises InvalidSettings for a file that cannot be used."""
         try:
