@@ -14,7 +14,7 @@ from anyio import to_thread
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Drift, RunState
 from pubswap_protocol.settings import Precision
@@ -122,6 +122,6 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
 
 
 def _opened(services: Services, wanted: Aggregation) -> list[Tensors]:
-    base = services.blobs.path(wanted.base)
+    base = AdapterFile(services.blobs.path(wanted.base), wanted.layout)
     paths = [services.blobs.path(digest) for digest in wanted.adapters]
     return [view_update(path, wanted.layout, wanted.precision, base) for path in paths]
