@@ -72,14 +72,19 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
     moved = rounds.close_if_due(session, row) or moved
     if row.state != RunState.AGGREGATING:
         return None, moved
-    updates = rounds.taken(session, row)
-    uniform = runs.settings_of(row).aggregation.weights == "uniform"
+    return inputs_of(session, row, row.round), moved
+
+
+def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
+    """What a round's mean is, or was, made of."""
+    updates = rounds.taken(session, run, round_)
+    uniform = runs.settings_of(run).aggregation.weights == "uniform"
     return Aggregation(
-        round=row.round,
-        layout=runs.model_of(row).layout,
+        round=round_,
+        layout=runs.model_of(run).layout,
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
-    ), moved
+    )
 
 
 async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
