@@ -17,6 +17,7 @@ from pubswap_server.database import Database, migrate
 from pubswap_server.housekeeping import keep_house
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
+from pubswap_server.readiness import Readiness, checks_of
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
@@ -33,15 +34,19 @@ def create_app(settings: ServerSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         migrate(settings.sqlalchemy_url)
         storage = make_storage(settings)
+        database = Database(settings.sqlalchemy_url)
         services = Services(
             settings=settings,
             operator_sha256=sha256(operator_token(settings)),
-            database=Database(settings.sqlalchemy_url),
+            database=database,
             incoming=storage.incoming,
             blobs=storage.blobs,
             uploads=storage.uploads,
             verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
             metrics=metrics,
+            readiness=Readiness(
+                checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
+            ),
         )
         app.state.services = services
         tasks = [asyncio.create_task(work(services)) for work in (conduct, keep_house)]
