@@ -98,14 +98,14 @@ def _check_empty(settings: ServerSettings, place: Place, manifest: Manifest) -> 
     if full:
         raise BackupFault(
             f"The database is not empty: it has rows in {', '.join(full)}. Restore to a new one "
-            "(--data-dir, --database-url); nothing was changed."
+            "(--data-dir, --database-url); nothing was restored."
         )
     others = [blob.name for blob in place.blobs.blobs() if blob.name not in manifest.blobs]
     if others:
         where = settings.blob_url or settings.data_dir / "blobs"
         raise BackupFault(
             f"{where} holds {len(others)} blobs that are not of this backup. Restore to a new "
-            "place (--data-dir, --blob-url); nothing was changed."
+            "place (--data-dir, --blob-url); nothing was restored."
         )
 
 
