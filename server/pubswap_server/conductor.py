@@ -14,13 +14,16 @@ from anyio import to_thread
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Drift, RunState
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import Tensors, view_update
 from pubswap_server import exchanges, rounds, runs
 from pubswap_server.aggregation import FedIT, drift
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, aggregated
+from pubswap_server.storage.store import BlobStore
 from pubswap_server.tables import RoundRow, RunRow
 
 log = structlog.get_logger(__name__)
@@ -32,6 +35,8 @@ class Aggregation:
 
     round: int
     layout: AdapterLayout
+    precision: Precision
+    base: str  # the adapter that the round began from
     adapters: list[str]
     weights: list[float]
 
@@ -78,10 +83,13 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
 def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
     """What a round's mean is, or was, made of."""
     updates = rounds.taken(session, run, round_)
-    uniform = runs.settings_of(run).aggregation.weights == "uniform"
+    settings = runs.settings_of(run)
+    uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
         round=round_,
         layout=runs.model_of(run).layout,
+        precision=settings.wire.precision,
+        base=session.get_one(RoundRow, (run.id, round_ - 1)).adapter or "",
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
     )
@@ -91,7 +99,7 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
     def work() -> tuple[str, Drift]:
-        files = [AdapterFile(services.blobs.path(d), wanted.layout) for d in wanted.adapters]
+        files = opened(services.blobs, wanted)
         digest, _ = services.blobs.write(FedIT().aggregate(files, wanted.weights))
         return digest, drift(files)
 
@@ -108,6 +116,13 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
 
     await services.database.write(publish)
     log.info("round published", run=run, round=wanted.round, adapter=digest)
+
+
+def opened(blobs: BlobStore, wanted: Aggregation) -> list[Tensors]:
+    """The updates' adapters, as the mean takes them."""
+    base = blobs.path(wanted.base)
+    paths = [blobs.path(digest) for digest in wanted.adapters]
+    return [view_update(path, wanted.layout, wanted.precision, base) for path in paths]
 
 
 def count_states(session: Session) -> dict[str, int]:

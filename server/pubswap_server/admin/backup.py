@@ -132,7 +132,7 @@ def _copied(place: Place, into: Folder, digest: str) -> int:
         return size
     finally:
         file.unlink(missing_ok=True)
-        place.release(source)
+        place.forget_fetched()
 
 
 def _publish(into: Folder, moment: Moment, token: bytes | None) -> Manifest:

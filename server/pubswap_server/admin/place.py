@@ -29,10 +29,11 @@ class Place:
         """The blobs."""
         return self.storage.blobs
 
-    def release(self, path: Path) -> None:
-        """A blob's file is not needed any more: remove it, if it was fetched."""
-        if self.scratch is not None and path.is_relative_to(self.scratch):
-            path.unlink(missing_ok=True)
+    def forget_fetched(self) -> None:
+        """The files of blobs that were asked for so far are not needed any more."""
+        if self.scratch is not None:
+            for path in (self.scratch / "cache").iterdir():
+                path.unlink()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:

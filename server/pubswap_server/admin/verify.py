@@ -102,9 +102,8 @@ def _check_blobs(
 ) -> None:
     for digest, rows in sorted(uses.items()):
         try:
-            path = place.blobs.path(digest)
-            report.bytes += path.stat().st_size
-            place.release(path)
+            report.bytes += place.blobs.path(digest).stat().st_size
+            place.forget_fetched()
         except (UnknownBlob, DamagedBlob) as error:
             report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
@@ -138,9 +137,12 @@ def _check_rounds(
 
 
 def _not_computable(finished: Finished, lost: set[str]) -> str | None:
-    inputs = finished.inputs
-    if inputs.round and not inputs.adapters:
+    if finished.inputs is None:
+        return None
+    if not finished.inputs.adapters:
         return "its updates are not recorded any more"
-    if lost.intersection(inputs.adapters):
+    if lost.intersection(finished.inputs.adapters):
         return "an update's blob is lost"
+    if finished.inputs.base in lost:
+        return "the adapter that it began from is lost"
     return None
