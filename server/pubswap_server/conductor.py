@@ -21,7 +21,7 @@ from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.wire import view_update
 from pubswap_server import events, exchanges, rounds, runs, stalls
-from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.round import Aggregated, Store, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.metrics import Metrics
 from pubswap_server.services import Services
@@ -87,30 +87,33 @@ def _close(session: Session, run: str, metrics: Metrics) -> tuple[Aggregation | 
     stalls.note(session, row)
     if row.state != RunState.AGGREGATING:
         return None, moved
-    updates = rounds.taken(session, row)
-    before = session.get_one(RoundRow, (run, row.round - 1))
+    return inputs_of(session, row, row.round), moved
+
+
+def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
+    """What a round's adapter is, or was, made of; `round_` is 1 or more."""
+    updates = rounds.taken(session, run, round_)
+    before = session.get_one(RoundRow, (run.id, round_ - 1))
     assert before.adapter is not None  # or this round had not begun
-    settings = runs.settings_of(row)
+    settings = runs.settings_of(run)
     uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
-        round=row.round,
+        round=round_,
         settings=settings,
-        layout=runs.model_of(row).layout,
+        layout=runs.model_of(run).layout,
         members=[update.member for update in updates],
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
         previous=before.adapter,
         server_state=before.server_state,
-    ), moved
+    )
 
 
 async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
     def work() -> Aggregated:
-        rules = wanted.settings.aggregation
-        updates = _opened(services, wanted)
-        return aggregate(updates, wanted.server_state, rules, services.blobs)
+        return made_of(services.blobs, wanted)
 
     made = await to_thread.run_sync(work)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
@@ -132,13 +135,17 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
 
 
-def _opened(services: Services, wanted: Aggregation) -> Updates:
-    path, precision = services.blobs.path, wanted.settings.wire.precision
-    previous = AdapterFile(path(wanted.previous), wanted.layout)
+def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
+    """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
+    previous = AdapterFile(blobs.path(wanted.previous), wanted.layout)
     sent = sent_layout(wanted.layout, wanted.settings.aggregation.rule)
-    return Updates(
+    precision = wanted.settings.wire.precision
+    updates = Updates(
         members=tuple(wanted.members),
-        sources=tuple(view_update(path(d), sent, precision, previous) for d in wanted.adapters),
+        sources=tuple(
+            view_update(blobs.path(digest), sent, precision, previous) for digest in wanted.adapters
+        ),
         weights=tuple(wanted.weights),
         previous=previous,
     )
+    return aggregate(updates, wanted.server_state, wanted.settings.aggregation, blobs)
