@@ -18,7 +18,8 @@ from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import RunState
-from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.wire import view_update
 from pubswap_server import exchanges, rounds, runs
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
@@ -35,7 +36,7 @@ class Aggregation:
     """What a round's adapter is made of: the files in the order of the members' names."""
 
     round: int
-    settings: AggregationSettings
+    settings: RunSettings
     layout: AdapterLayout
     members: list[str]
     adapters: list[str]
@@ -83,8 +84,8 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
     updates = rounds.taken(session, row)
     before = session.get_one(RoundRow, (run, row.round - 1))
     assert before.adapter is not None  # or this round had not begun
-    settings = runs.settings_of(row).aggregation
-    uniform = settings.weights == "uniform"
+    settings = runs.settings_of(row)
+    uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
         round=row.round,
         settings=settings,
@@ -101,14 +102,8 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
     def work() -> Aggregated:
-        path, sent = services.blobs.path, sent_layout(wanted.layout, wanted.settings.rule)
-        updates = Updates(
-            members=tuple(wanted.members),
-            sources=tuple(AdapterFile(path(digest), sent) for digest in wanted.adapters),
-            weights=tuple(wanted.weights),
-            previous=AdapterFile(path(wanted.previous), wanted.layout),
-        )
-        return aggregate(updates, wanted.server_state, wanted.settings, services.blobs)
+        state, rules = wanted.server_state, wanted.settings.aggregation
+        return aggregate(_opened(services, wanted), state, rules, services.blobs)
 
     made = await to_thread.run_sync(work)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
@@ -126,6 +121,19 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
 
     await services.database.write(publish)
     log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
+
+
+def _opened(services: Services, wanted: Aggregation) -> Updates:
+    sent = sent_layout(wanted.layout, wanted.settings.aggregation.rule)
+    previous = AdapterFile(services.blobs.path(wanted.previous), wanted.layout)
+    paths = [services.blobs.path(digest) for digest in wanted.adapters]
+    precision = wanted.settings.wire.precision
+    return Updates(
+        members=tuple(wanted.members),
+        sources=tuple(view_update(path, sent, precision, previous) for path in paths),
+        weights=tuple(wanted.weights),
+        previous=previous,
+    )
 
 
 def count_states(session: Session) -> dict[str, int]:
