@@ -96,8 +96,7 @@ class LocalRound:
         residual = kept.residual if kept is not None and kept.round < self._number else {}
         factors = self._trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
-        precision = settings.wire.precision
-        body, left = encode_update(layout, precision, adapter, self._base, residual)
+        body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
         if left:
             self._progress.save_update(ReducedUpdate(self._number, self._start, body, left))
         return body

@@ -15,6 +15,7 @@ from pubswap_server.auth import sha256
 from pubswap_server.conductor import conduct
 from pubswap_server.database import Database, migrate
 from pubswap_server.housekeeping import keep_house
+from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
@@ -42,6 +43,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
             uploads=storage.uploads,
             verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
             metrics=metrics,
+            limits=RequestLimits(
+                Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
+                Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
+            ),
         )
         app.state.services = services
         tasks = [asyncio.create_task(work(services)) for work in (conduct, keep_house)]
@@ -67,6 +72,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     for group in (health, runs, members, rounds, uploads, blobs, swaps):
         app.include_router(group.router)
     problem_json.install(app)
-    app.add_middleware(Guarded, max_json_bytes=settings.max_json_bytes)
+    app.add_middleware(
+        Guarded, max_json_bytes=settings.max_json_bytes, proxy_secret=settings.proxy_secret
+    )
     app.add_middleware(Observed, metrics=metrics)
     return app

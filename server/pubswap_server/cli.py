@@ -24,6 +24,8 @@ def serve(
     database_url: Annotated[
         str | None, typer.Option(help="Such as postgresql+psycopg://user:password@host/db.")
     ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate chain (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
 ) -> None:
     """Run the coordinator. Everything can also be set as PUBSWAP_... in the environment."""
@@ -32,6 +34,8 @@ def serve(
         "port": port,
         "data_dir": data_dir,
         "database_url": database_url,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
         "log_format": log_format,
     }
     _serve({key: value for key, value in given.items() if value is not None})
@@ -43,13 +47,16 @@ def _serve(given: dict[str, Any]) -> None:
 
     from pubswap_server.app import create_app
     from pubswap_server.logs import configure_logs
+    from pubswap_server.serving import http_options
     from pubswap_server.settings import ServerSettings, operator_token
 
     try:
         settings = ServerSettings(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InvalidSettings(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidSettings(f"{place}: {first['msg']}" if place else first["msg"]) from None
+    options = http_options(settings)
     listening = _listen(settings.host, settings.port)
     configure_logs(settings)
     operator_token(settings)
@@ -61,12 +68,18 @@ def _serve(given: dict[str, Any]) -> None:
             app.state.services.bells.close()
             await super().shutdown(sockets)
 
-    address = f"http://{settings.host}:{listening.getsockname()[1]}"
+    scheme = "https" if settings.tls_cert else "http"
+    address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
     typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
     if settings.operator_token is None:
         typer.echo(f"operator token in {settings.token_file}", err=True)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=10, lifespan="on"
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        lifespan="on",
+        **options,
     )
     Server(config).run(sockets=[listening])
 

@@ -12,6 +12,7 @@ from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.database import Database
+from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
@@ -32,6 +33,7 @@ class Services:
     uploads: UploadStore
     verifiers: VerifierPool
     metrics: Metrics
+    limits: RequestLimits
     bells: Bells = field(default_factory=Bells)
     running: RunningDigests = field(default_factory=RunningDigests)
     work: asyncio.Event = field(default_factory=asyncio.Event)

@@ -3,9 +3,9 @@
 import os
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -44,8 +44,47 @@ class ServerSettings(BaseSettings):
     verifier_workers: int = Field(default=1, gt=0)
     verifier_seconds: float = Field(default=5.0, gt=0)
     tick_seconds: float = Field(default=1.0, gt=0)
+    header_seconds: float = Field(default=10, gt=0, description="For a request's headers.")
+    max_header_bytes: int = Field(default=16 << 10, gt=0)
+    idle_seconds: float = Field(
+        default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
+    )
+    grace_seconds: float = Field(
+        default=60, gt=0, description="What a body may fall behind min_bytes_per_second."
+    )
+    min_bytes_per_second: float = Field(default=32 << 10, gt=0)
+    member_requests_per_second: float = Field(
+        default=20, gt=0, description="Chunks of uploads are not counted."
+    )
+    member_burst: int = Field(default=40, gt=0, description="Requests that may come at once.")
+    failures_per_second: float = Field(
+        default=1, gt=0, description="Tokens and invites of one address that are not valid."
+    )
+    failure_burst: int = Field(default=20, gt=0)
+    tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
+    tls_key: Path | None = None
+    trusted_proxies: str = Field(
+        default="127.0.0.1,::1",
+        description="Addresses, separated by commas, whose X-Forwarded-For is believed.",
+    )
+    proxy_secret: SecretStr | None = Field(
+        default=None,
+        description="What a proxy sends as X-PubSwap-Proxy-Secret beside X-PubSwap-Client-Cert.",
+    )
+    require_client_certificate: bool = Field(
+        default=False,
+        description="Members come with a client certificate, and are bound to the one they "
+        "enrolled with. The proxy checks it; needs proxy_secret.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "console"
+
+    @model_validator(mode="after")
+    def _certificates_can_be_believed(self) -> Self:
+        secret = self.proxy_secret.get_secret_value() if self.proxy_secret else ""
+        if self.require_client_certificate and not secret:
+            raise ValueError("require_client_certificate needs proxy_secret")
+        return self
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pubswap_protocol import __version__, paths
 from pubswap_protocol.errors import Unavailable
 from pubswap_protocol.messages import Version
-from pubswap_server.conductor import count_states
+from pubswap_server.census import take_census
 from pubswap_server.dependencies import ServicesDep
 
 router = APIRouter(tags=["health"])
@@ -32,10 +32,7 @@ async def ready(services: ServicesDep) -> dict[str, str]:
 @router.get(paths.METRICS, operation_id="metrics", summary="Prometheus metrics")
 async def metrics(services: ServicesDep) -> Response:
     """The exposition format."""
-    states = await services.database.read(count_states)
-    services.metrics.runs.clear()
-    for state, number in states.items():
-        services.metrics.runs.labels(state).set(number)
+    (await services.database.read(take_census)).show(services.metrics)
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
