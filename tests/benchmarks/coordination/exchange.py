@@ -13,7 +13,7 @@ from coordination.telling import Tell
 
 VERIFIERS = ("choice", "exact")
 SIZES, QUICK_SIZES = (4, 64), (2,)
-REPEATS, QUICK_REPEATS = 7, 2
+REPEATS, QUICK_REPEATS = 5, 2
 GRPO = {"prompts_per_step": 8, "responses_per_prompt": 8, "max_response_tokens": 2048}
 
 

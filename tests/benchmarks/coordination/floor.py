@@ -97,6 +97,7 @@ def main() -> None:
         http="httptools",
         log_level="error",
         access_log=False,
+        timeout_keep_alive=3600,  # it is idle while the others have their turn
     )
 
 

@@ -45,7 +45,7 @@ class OurClient:
         self._received = self._api.blob(run, task.adapter)
         return {
             "upload": sent - began,
-            "mean": told - sent,
+            "waited": told - sent,
             "download": time.monotonic() - told,
             "bytes": len(self._received),
         }

@@ -17,7 +17,7 @@ from coordination.serving import serving
 from coordination.telling import Tell
 
 MEGABYTES, QUICK_MEGABYTES = 140, 1
-REPEATS, QUICK_REPEATS = 9, 2
+REPEATS, QUICK_REPEATS = 7, 2
 
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Flower's rounds: a SuperLink with its database, a SuperNode for each client, FedAvg."""
+"""Flower's rounds: a SuperLink with its defaults (state in memory), SuperNodes, FedAvg."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) ->
         "log": str(log),
     }
     with Tree(scratch / "logs", programs("flower"), QUIET | {"FLWR_HOME": str(home)}) as tree:
-        _start(tree, port, payload.clients, scratch)
+        _start(tree, port, payload.clients)
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         run = tree.start("run", ["flwr", "run", str(APP), "bench", "--stream", "-c", words])
         _wait(run, log, 1 + rounds, cap_seconds)
@@ -46,9 +46,9 @@ def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) ->
     return _outcome(entries(log), stopped, payload)
 
 
-def _start(tree: Tree, port: int, clients: int, scratch: Path) -> None:
+def _start(tree: Tree, port: int, clients: int) -> None:
     link = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    link += ["--database", str(scratch / "flower.db"), "--disable-runtime-dependency-installation"]
+    link += ["--disable-runtime-dependency-installation"]
     process = tree.start("superlink", link)
     while not listens(port):
         if process.poll() is not None:
