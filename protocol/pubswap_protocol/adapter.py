@@ -5,7 +5,6 @@ tensors are then equal bytes, so that a digest names an adapter's value.
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -18,7 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.tensors import TensorSpec, header_length, parse_header, read_header
+from pubswap_protocol.tensors import (
+    TensorSpec,
+    header_bytes,
+    header_length,
+    parse_header,
+    read_header,
+)
 
 Array = NDArray[np.float32]
 Adapter = dict[str, Array]
@@ -47,13 +52,7 @@ class AdapterLayout(BaseModel):
     @cached_property
     def header(self) -> bytes:
         """The canonical file's first bytes: the length and the header, padded to 8 bytes."""
-        entries = {
-            name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.begin, s.end]}
-            for name, s in self.specs.items()
-        }
-        raw = json.dumps(entries, separators=(",", ":")).encode()
-        raw += b" " * (-len(raw) % 8)
-        return len(raw).to_bytes(8, "little") + raw
+        return header_bytes(self.specs)
 
     @property
     def parameters(self) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(gt=0)]
+Precision = Literal["float32", "bfloat16", "int8"]
 
 
 class _Settings(BaseModel):
@@ -92,6 +93,17 @@ class EvaluationSettings(_Settings):
     batch_size: Positive = 512
 
 
+class WireSettings(_Settings):
+    """How a client's update travels; see `wire.py`."""
+
+    precision: Precision = Field(
+        default="float32",
+        description="float32: the adapter itself. bfloat16 and int8: its difference to the "
+        "round's global adapter, of half and a quarter of the size; what rounding leaves out is "
+        "kept at the client and goes into its next update.",
+    )
+
+
 class RunSettings(_Settings):
     """Everything that decides what a run computes."""
 
@@ -107,6 +119,7 @@ class RunSettings(_Settings):
     swap: SwapSettings = SwapSettings()
     fedprox: FedProxSettings = FedProxSettings()
     aggregation: AggregationSettings = AggregationSettings()
+    wire: WireSettings = WireSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     @model_validator(mode="after")

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from pubswap_protocol.adapter import AdapterFile
 from pubswap_protocol.messages import Drift
+from pubswap_protocol.wire import Tensors
 
 SLICE = 1 << 20
 
@@ -19,7 +19,7 @@ SLICE = 1 << 20
 class Aggregator(Protocol):
     """Makes a round's global adapter of the clients'."""
 
-    def aggregate(self, files: Sequence[AdapterFile], weights: Sequence[float]) -> Iterator[bytes]:
+    def aggregate(self, files: Sequence[Tensors], weights: Sequence[float]) -> Iterator[bytes]:
         """The canonical file's bytes, in order. `files` come in a fixed order, that of the
         clients' names, for the sum of floats depends on it; `weights` need not sum to 1.
         """
@@ -31,7 +31,7 @@ class FedIT:
     The sum is taken in float64 and rounded once.
     """
 
-    def aggregate(self, files: Sequence[AdapterFile], weights: Sequence[float]) -> Iterator[bytes]:
+    def aggregate(self, files: Sequence[Tensors], weights: Sequence[float]) -> Iterator[bytes]:
         """The weighted mean; see `Aggregator`."""
         layout, total = files[0].layout, math.fsum(weights)
         yield layout.header
@@ -44,7 +44,7 @@ class FedIT:
                 yield mean.astype(np.float32).tobytes()
 
 
-def drift(files: Sequence[AdapterFile]) -> Drift:
+def drift(files: Sequence[Tensors]) -> Drift:
     """How far the clients moved apart: L2 distances over all A and B together.
 
     With G the Gram matrix of the adapters less their mean, |theta_n - mean|^2 = G_nn and

@@ -14,9 +14,11 @@ from anyio import to_thread
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Drift, RunState
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import Tensors, view_update
 from pubswap_server import exchanges, rounds, runs
 from pubswap_server.aggregation import FedIT, drift
 from pubswap_server.services import Services
@@ -32,6 +34,8 @@ class Aggregation:
 
     round: int
     layout: AdapterLayout
+    precision: Precision
+    base: str  # the adapter that the round began from
     adapters: list[str]
     weights: list[float]
 
@@ -73,10 +77,13 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
     if row.state != RunState.AGGREGATING:
         return None, moved
     updates = rounds.taken(session, row)
-    uniform = runs.settings_of(row).aggregation.weights == "uniform"
+    settings = runs.settings_of(row)
+    uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
         round=row.round,
         layout=runs.model_of(row).layout,
+        precision=settings.wire.precision,
+        base=session.get_one(RoundRow, (row.id, row.round - 1)).adapter or "",
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
     ), moved
@@ -86,7 +93,7 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
     def work() -> tuple[str, Drift]:
-        files = [AdapterFile(services.blobs.path(d), wanted.layout) for d in wanted.adapters]
+        files = _opened(services, wanted)
         digest, _ = services.blobs.write(FedIT().aggregate(files, wanted.weights))
         return digest, drift(files)
 
@@ -103,6 +110,12 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
 
     await services.database.write(publish)
     log.info("round published", run=run, round=wanted.round, adapter=digest)
+
+
+def _opened(services: Services, wanted: Aggregation) -> list[Tensors]:
+    base = services.blobs.path(wanted.base)
+    paths = [services.blobs.path(digest) for digest in wanted.adapters]
+    return [view_update(path, wanted.layout, wanted.precision, base) for path in paths]
 
 
 def count_states(session: Session) -> dict[str, int]:
