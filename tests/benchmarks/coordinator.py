@@ -11,6 +11,8 @@ Clients are processes of their own, on the same machine and cores as the server.
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,8 @@ def main() -> None:
     """Measure, keep, print the table."""
     chosen = options()
     console = Console()
+    # Stopped from outside, it still ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     # The processes that are started find these modules as this one does.
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

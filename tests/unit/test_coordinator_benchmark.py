@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from benchmarks.coordination.payload import Payload, error, shapes, tensors
 from benchmarks.peers.outcome import Outcome
 
