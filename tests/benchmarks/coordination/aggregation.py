@@ -1,7 +1,8 @@
 """The mean as our coordinator makes it, against numpy's in memory, in one process.
 
 Ours reads memory-mapped files (from the page cache here), sums in float64, and gives out the
-canonical file's bytes. numpy's is `stack.mean(axis=0)` in float32 of arrays that lie stacked in
+canonical file's bytes; `measured` is the coordinator's own pass, which takes the clients' inner
+products for the drift on its way. numpy's is `stack.mean(axis=0)` in float32 of arrays that lie stacked in
 memory already; `stacking` is the same with `np.stack` on the clock.
 """
 
@@ -16,7 +17,9 @@ import numpy as np
 from coordination.payload import TOLERANCE, Array, Payload, shapes, tensors
 from coordination.telling import Tell
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
-from pubswap_server.aggregation import FedIT
+from pubswap_server.aggregation.fedit import FedIT
+from pubswap_server.aggregation.means import Means
+from pubswap_server.aggregation.updates import Updates
 
 SIZES = ((4, 35), (16, 35), (4, 140))
 QUICK_SIZES = ((2, 1),)
@@ -38,7 +41,8 @@ def _size(clients: int, megabytes: float, scratch: Path, tell: Tell) -> dict[str
     stacks = {name: np.stack([update[name] for update in updates]) for name in updates[0]}
     files = _files(payload, folder)
     ways: dict[str, Callable[[], Array]] = {
-        "ours": lambda: _ours(files),
+        "ours": lambda: _ours(files, measured=False),
+        "measured": lambda: _ours(files, measured=True),
         "numpy": lambda: _joined([stack.mean(axis=0) for stack in stacks.values()]),
         "stacking": lambda: _joined(
             [np.stack([update[name] for update in updates]).mean(axis=0) for name in stacks]
@@ -60,6 +64,7 @@ def _size(clients: int, megabytes: float, scratch: Path, tell: Tell) -> dict[str
         "medians": medians,
         "bytes_read": 4 * payload.parameters * clients,
         "vs_numpy": medians["numpy"] / medians["ours"],
+        "measured_vs_numpy": medians["numpy"] / medians["measured"],
         "vs_stacking": medians["stacking"] / medians["ours"],
     }
 
@@ -74,8 +79,10 @@ def _files(payload: Payload, folder: Path) -> list[AdapterFile]:
     return files
 
 
-def _ours(files: list[AdapterFile]) -> Array:
-    made = b"".join(FedIT().aggregate(files, [1.0] * len(files)))
+def _ours(files: list[AdapterFile], measured: bool) -> Array:
+    members = tuple(f"client-{number}" for number in range(len(files)))
+    updates = Updates(members, tuple(files), (1.0,) * len(files), files[0])
+    made = b"".join(Means(updates, FedIT(), measured).adapter())
     return np.frombuffer(made, np.float32, offset=len(files[0].layout.header))
 
 
