@@ -25,7 +25,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, Array, encode_adapter
+from pubswap_protocol.adapter import (
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    encode_adapter,
+)
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.quantise import (
     TOP,
@@ -100,14 +107,16 @@ def open_update(path: Path, layout: AdapterLayout, precision: Precision) -> "Upd
     return ReducedFile(path, layout, precision)
 
 
-def view_update(path: Path, layout: AdapterLayout, precision: Precision, base: Path) -> "Tensors":
-    """The adapter that an update stands for, one tensor at a time in memory.
+def view_update(
+    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+) -> AdapterSource:
+    """The adapter that an update stands for, read a tensor or some rows at a time.
 
-    `base` is the file of the adapter that the round began from.
+    `base` is the adapter that the round began from; it may have tensors that updates do not.
     """
     if precision == "float32":
         return AdapterFile(path, layout)
-    return RebuiltAdapter(ReducedFile(path, layout, precision), AdapterFile(base, layout))
+    return RebuiltAdapter(ReducedFile(path, layout, precision), base)
 
 
 def largest_update(layout: AdapterLayout, precision: Precision) -> int:
@@ -135,19 +144,6 @@ class UpdateFile(Protocol):
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
-        ...
-
-
-class Tensors(Protocol):
-    """An adapter, as aggregation reads it."""
-
-    @property
-    def layout(self) -> AdapterLayout:
-        """The tensors' names and shapes."""
-        ...
-
-    def tensor(self, name: str) -> Array:
-        """One tensor in float32."""
         ...
 
 
@@ -241,10 +237,14 @@ class ReducedFile:
         for name in self._form.specs:
             yield self._raw(name).tobytes()
 
-    def difference(self, name: str) -> Array:
-        """One tensor's difference to the adapter that the round began from."""
-        scale = name + SCALE
-        return _decoded(self._raw(name), self._raw(scale) if scale in self._form.specs else None)
+    def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
+        """Rows first .. last - 1 of a tensor's difference to what the round began from."""
+        values, scales = self._raw(name)[first:last], None
+        if name + SCALE in self._form.specs:
+            scales = self._raw(name + SCALE)
+            if scales.shape[1] == 1:
+                scales = scales[first:last]
+        return _decoded(values, scales)
 
     def _raw(self, name: str) -> NDArray[Any]:
         spec = self._form.specs[name]
@@ -253,16 +253,20 @@ class ReducedFile:
 
 
 class RebuiltAdapter:
-    """theta_round + Q(d), tensor by tensor."""
+    """theta_round + Q(d), read a tensor or some rows at a time."""
 
-    def __init__(self, update: ReducedFile, base: AdapterFile) -> None:
-        self.layout = base.layout
+    def __init__(self, update: ReducedFile, base: AdapterSource) -> None:
+        self.layout = update.layout
         self._update = update
         self._base = base
 
     def tensor(self, name: str) -> Array:
         """One tensor in float32."""
         return self._base.tensor(name) + self._update.difference(name)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        return self._base.tensor(name)[first:last] + self._update.difference(name, first, last)
 
 
 def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:

@@ -10,6 +10,7 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import (
     Adapter,
+    AdapterFile,
     decode_adapter,
     digest_of,
     encode_adapter,
@@ -109,12 +110,13 @@ def test_a_run_in_reduced_precision_ends_in_the_mean(
     for round_ in (1, 2):
         base, views = expected, []
         (tmp_path / "base").write_bytes(encode_adapter(layout, base))
+        start = AdapterFile(tmp_path / "base", layout)
         for name in residuals:
             trained = {n: t + fed.adapter(round_ + ord(name))[n] / 9 for n, t in base.items()}
             body, left = encode_update(layout, precision, trained, base, residuals[name])
             residuals[name] = left
             (tmp_path / name).write_bytes(body)
-            views.append(view_update(tmp_path / name, layout, precision, tmp_path / "base"))
+            views.append(view_update(tmp_path / name, layout, precision, start))
             digest = fed.members[name].put_blob(fed.run.id, body)
             update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
             assert fed.members[name].submit_update(fed.run.id, round_, update).status == "accepted"

@@ -15,7 +15,7 @@ from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import LogLines
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import AdapterFile, digest_of, encode_adapter, initial_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Progress,
@@ -124,7 +124,7 @@ class FakeCoordinator:
             update, base = Path(folder, "update"), Path(folder, "base")
             update.write_bytes(self.blobs[self.updates[number].adapter])
             base.write_bytes(self.blobs[start])
-            view = view_update(update, layout, precision, base)
+            view = view_update(update, layout, precision, AdapterFile(base, layout))
             data = encode_adapter(layout, {name: view.tensor(name) for name in layout.tensors})
         self.blobs[digest_of(data)] = data
         return digest_of(data)

@@ -141,6 +141,21 @@ def test_a_part_that_does_not_say_where_it_belongs_is_refused(range_: str) -> No
         client(lambda request: answer).blob("r", digest_of(b"data"))
 
 
+def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with() -> None:
+    """A byte of it tells the digest; a file that has none yet is taken as it comes."""
+    seen: list[str | None] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Range"))
+        if len(seen) > 1:
+            return body(b"data")
+        return body(b"d", 206, Content_Range="bytes 0-0/4", ETag=f'"{digest_of(b"data")}"')
+
+    assert client(handler).global_adapter("r", "final") == b"data"
+    assert seen == ["bytes=0-0", None]
+    assert client(lambda request: body(b"stack")).global_adapter("r", "final") == b"stack"
+
+
 def test_a_refused_download_is_raised_as_what_it_is() -> None:
     """A streamed answer's problem+json is read, too."""
     problem = UnknownBlob("not here").problem().model_dump()

@@ -1,16 +1,19 @@
 """The order of requests by which adapters travel, against a coordinator in memory that fails."""
 
 import hashlib
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pubswap_client.retry import Backoff
 from pubswap_client.transfers import Body, download, upload
+from pubswap_protocol.adapter import AdapterLayout, encode_adapter
 from pubswap_protocol.errors import (
     DigestMismatch,
     InvalidAdapter,
@@ -45,6 +48,7 @@ class Memory:
     open_: dict[str, bytearray] = field(default_factory=dict)
     taken: int = 0
     opened: int = 0
+    chunk: int = CHUNK
 
     def open(self, wanted: OpenUpload) -> UploadSession:
         if self.raises:
@@ -58,7 +62,7 @@ class Memory:
             size=wanted.size,
             offset=here,
             stored=stored,
-            chunk_bytes=CHUNK,
+            chunk_bytes=self.chunk,
             expires_at=None,
         )
 
@@ -249,3 +253,39 @@ def test_both_ways_say_how_far_they_are() -> None:
     assert [total for _, total in seen] == [len(data)] * len(seen)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert (len(seen) > 2, seen[-1][0]) == (True, len(data))
+
+
+def peak_over(call: Callable[[], object]) -> int:
+    """The most bytes that were allocated at once during a call, beyond what was there before."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_adapter_is_in_memory_once() -> None:
+    """Making the file takes little more than the file, fetching it too, and sending it nothing."""
+    layout = AdapterLayout(tensors={f"{n}.lora_A.weight": (64, 1024) for n in range(32)})
+    adapter = {n: np.ones(shape, np.float32) for n, shape in layout.tensors.items()}
+    data = encode_adapter(layout, adapter)
+    digest = named(data)
+    assert peak_over(lambda: encode_adapter(layout, adapter)) < 1.3 * len(data)
+    memory = Memory(blobs={digest: data})
+
+    @contextmanager
+    def stream(wanted: str, first: int) -> Iterator[Body]:
+        pieces = (data[at : at + 65536] for at in range(0, len(data), 65536))
+        yield Body(0, len(data), pieces)
+
+    memory.stream = stream  # type: ignore[method-assign]
+    assert peak_over(lambda: download(memory, digest, AT_ONCE)) < 1.1 * len(data)
+    taken: list[int] = []
+    memory.blobs.clear()
+    memory.chunk = 1 << 18
+    memory.send = lambda upload, first, chunk: taken.append(len(chunk))  # type: ignore[method-assign]
+    memory.finish = lambda upload, digest: None  # type: ignore[method-assign]
+    assert peak_over(lambda: upload(memory, data, digest, AT_ONCE)) < 0.5 * len(data)
+    assert sum(taken) == len(data)

@@ -21,6 +21,7 @@ from pubswap_protocol.tensors import MAX_TENSORS, read_header
 from pubswap_protocol.wire import (
     LARGEST,
     SCALE,
+    RebuiltAdapter,
     ReducedFile,
     encode_update,
     largest_update,
@@ -47,7 +48,7 @@ def view(folder: Path, precision: Precision, body: bytes, base: Adapter) -> Adap
     update, start = folder / "update", folder / "start"
     update.write_bytes(body)
     start.write_bytes(encode_adapter(LAYOUT, base))
-    found = view_update(update, LAYOUT, precision, start)
+    found = view_update(update, LAYOUT, precision, AdapterFile(start, LAYOUT))
     return {name: found.tensor(name) for name in LAYOUT.tensors}
 
 
@@ -101,6 +102,21 @@ def test_an_update_comes_back_as_base_plus_difference(tmp_path: Path, precision:
     assert update.digest() == "sha256:" + hashlib.sha256(body).hexdigest()
     assert b"".join(update.canonical()) == body
     assert len(body) == largest_update(LAYOUT, precision)
+
+
+@pytest.mark.parametrize("precision", REDUCED)
+def test_rows_are_those_of_the_tensor(tmp_path: Path, precision: Precision) -> None:
+    """Some rows are read to the same bits as the whole, and the base may have more tensors."""
+    (tmp_path / "base").write_bytes(encode_adapter(LAYOUT, adapter(1)))
+    base = AdapterFile(tmp_path / "base", LAYOUT)
+    for name, shape in LAYOUT.tensors.items():
+        sent = AdapterLayout(tensors={name: shape})
+        body, _ = encode_update(sent, precision, adapter(2), adapter(1), {})
+        (tmp_path / "update").write_bytes(body)
+        found = view_update(tmp_path / "update", sent, precision, base)
+        assert isinstance(found, RebuiltAdapter)
+        assert found.layout == sent
+        assert np.array_equal(found.rows(name, 1, 3), found.tensor(name)[1:3])
 
 
 def test_float32_is_the_adapter_itself(tmp_path: Path) -> None:
