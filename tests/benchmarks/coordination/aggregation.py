@@ -2,8 +2,8 @@
 
 Ours reads memory-mapped files (from the page cache here), sums in float64, and gives out the
 canonical file's bytes; `measured` is the coordinator's own pass, which takes the clients' inner
-products for the drift on its way. numpy's is `stack.mean(axis=0)` in float32 of arrays that lie stacked in
-memory already; `stacking` is the same with `np.stack` on the clock.
+products for the drift on its way. numpy's is `stack.mean(axis=0)` in float32 of arrays that lie
+stacked in memory already; `stacking` is the same with `np.stack` on the clock. One thread each.
 """
 
 import time
