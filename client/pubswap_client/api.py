@@ -139,7 +139,12 @@ class CoordinatorClient:
 
     def global_adapter(self, run: str, which: str) -> bytes:
         """The `final`, the `best` or a round's global adapter, as safetensors."""
-        return self._request("GET", paths.RUN_ADAPTER.format(run=run, which=which)).content
+        path = paths.RUN_ADAPTER.format(run=run, which=which)
+        first = self._request("GET", path, headers={"Range": "bytes=0-0"})
+        if first.status_code != 206:  # a file that is made as it is sent, and begun nowhere else
+            return first.content
+        digest = first.headers.get("ETag", "").strip('"')
+        return bytes(download(_BlobRequests(self, run, path), digest, self._backoff))
 
     def events(self, run: str, after: int = 0) -> Events:
         """The run's log after an event's id."""
@@ -271,6 +276,7 @@ class _BlobRequests:
 
     client: CoordinatorClient
     run: str
+    path: str | None = None  # of what is downloaded, where it is not the blob's own
 
     def open(self, wanted: OpenUpload) -> UploadSession:
         path = paths.UPLOADS.format(run=self.run)
@@ -297,7 +303,7 @@ class _BlobRequests:
         headers = {"Accept-Encoding": "identity"}
         if first:
             headers |= {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'}
-        path = paths.BLOB.format(run=self.run, digest=digest)
+        path = self.path or paths.BLOB.format(run=self.run, digest=digest)
         with self.client._streamed(path, headers) as reply:
             first, total = _extent(reply)
             yield Body(first, total, reply.iter_raw())

@@ -3,6 +3,7 @@
     checkpoint.safetensors          after each local step
     exchange-own.safetensors        our responses, kept before they are sent
     exchange-received.safetensors   the groups to train on, kept before they are trained on
+    update.safetensors              a reduced update before it is sent, and what it leaves out
 
 All are sealed files. One that is damaged, or another run's, is set aside as `*.damaged`, and the
 work it stood for is done again.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pubswap_client.checkpoint import (
     FORMAT,
@@ -26,6 +28,7 @@ from pubswap_client.checkpoint import (
 )
 from pubswap_client.files import sweep, write_whole
 from pubswap_client.sealed import BrokenSeal, seal, unseal
+from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,16 @@ class OwnResponses:
     seconds: float  # that sampling them took
 
 
+@dataclass(frozen=True, slots=True)
+class ReducedUpdate:
+    """A round's update in reduced precision: the very bytes, and the residual for the next one."""
+
+    round: int
+    start: Digest  # of the global adapter that the round began from
+    body: bytes
+    residual: Adapter
+
+
 class ProgressStore:
     """One client's progress folder. Only one daemon at a time may use it (see `lock.py`)."""
 
@@ -59,6 +72,7 @@ class ProgressStore:
         self._checkpoint = folder / "checkpoint.safetensors"
         self._own = folder / "exchange-own.safetensors"
         self._received = folder / "exchange-received.safetensors"
+        self._update = folder / "update.safetensors"
 
     def checkpoint(self) -> Checkpoint | None:
         """The last one saved; None if there is none, or none that can be believed."""
@@ -93,13 +107,42 @@ class ProgressStore:
         """Keep the groups to train on in a public step. Raises NotSaved."""
         self._save_batch(self._received, step, body, {})
 
+    def update(self) -> ReducedUpdate | None:
+        """The last one saved; None if there is none, or none that can be believed."""
+        found = self._believed(self._update)
+        if found is None:
+            return None
+        facts, tensors = found
+        body = tensors.pop("body").tobytes()
+        return ReducedUpdate(facts["round"], facts["start"], body, tensors)
+
+    def save_update(self, update: ReducedUpdate) -> None:
+        """Replace the update: its residual holds what the one before left out. Raises NotSaved."""
+        body = np.frombuffer(update.body, np.uint8)
+        more = {"round": update.round, "start": update.start}
+        write_whole(self._update, seal(self._facts(more), {**update.residual, "body": body}))
+
+    def forget_update(self) -> None:
+        """The last update was not used: nothing is owed for what it left out."""
+        self._update.unlink(missing_ok=True)
+
+    def _facts(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {"format": FORMAT, "owner": asdict(self._owner), **more}
+
     def _save_batch(
         self, path: Path, step: PublicStep, body: bytes, more: Mapping[str, Any]
     ) -> None:
-        facts = {"format": FORMAT, "owner": asdict(self._owner), "step": asdict(step), **more}
+        facts = self._facts({"step": asdict(step), **more})
         write_whole(path, seal(facts, {"body": np.frombuffer(body, np.uint8)}))
 
     def _batch(self, path: Path, step: PublicStep) -> tuple[dict[str, Any], bytes] | None:
+        found = self._believed(path)
+        if found is None or found[0]["step"] != asdict(step):
+            return None  # or an earlier step's, which a crash kept from being removed
+        facts, tensors = found
+        return facts, tensors["body"].tobytes()
+
+    def _believed(self, path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         data = _read(path)
         if data is None:
             return None
@@ -109,9 +152,7 @@ class ProgressStore:
         except BrokenSeal as error:
             _set_aside(path, error)
             return None
-        if facts["step"] != asdict(step):
-            return None  # an earlier step's, which a crash kept from being removed
-        return facts, tensors["body"].tobytes()
+        return facts, tensors
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,7 +1,7 @@
 """What a daemon tells the people who run it, and where it tells it: log lines by default."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,16 @@ class Reporter(Protocol):
     def step(self, report: StepReport) -> None:
         """A step was made."""
         ...
+
+
+def moving(reporter: Reporter, what: str) -> Callable[[int, int], None]:
+    """Tells how far a transfer is, in megabytes."""
+
+    def moved(done: int, total: int) -> None:
+        reporter.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
+    reporter.doing(what)
+    return moved
 
 
 class LogLines:

@@ -4,12 +4,13 @@ import logging
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Checkpoint
-from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
-from pubswap_client.reporting import Reporter, StepReport
+from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep, ReducedUpdate
+from pubswap_client.reporting import Reporter, StepReport, moving
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.adapter import decode_adapter, encode_adapter
+from pubswap_protocol.adapter import Adapter, decode_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     Digest,
     Progress,
@@ -26,6 +27,7 @@ from pubswap_protocol.responses import (
     encode_responses,
 )
 from pubswap_protocol.schedule import public_step
+from pubswap_protocol.wire import encode_update
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class LocalRound:
         self._number = number
         self._start = start
         self._done: list[StepMetrics] = []
+        self._base: Adapter = {}
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
@@ -72,16 +75,39 @@ class LocalRound:
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
-        self._reporter.doing("handing the adapter in")
-        adapter = encode_adapter(self._run.model.layout, self._trainer.adapter())
-        digest = self._api.put_blob(self._run.id, adapter)
+        moved = moving(self._reporter, "handing the adapter in")
+        digest = self._api.put_blob(self._run.id, self._update(), moved)
         update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
         receipt = self._api.submit_update(self._run.id, self._number, update)
+        if receipt.status is ReceiptStatus.LATE:
+            self._progress.forget_update()
         log.info("Round %d handed in: %s.", self._number, receipt.status)
+
+    def _update(self) -> bytes:
+        """The bytes to hand in: on disk before they are sent, if they leave something out.
+
+        A process that is killed then sends the same again, and does not count a residual twice.
+        """
+        settings = self._run.settings
+        layout = sent_layout(self._run.model.layout, settings.aggregation.rule)
+        kept = self._progress.update()
+        if kept is not None and (kept.round, kept.start) == (self._number, self._start):
+            return kept.body
+        residual = kept.residual if kept is not None and kept.round < self._number else {}
+        factors = self._trainer.adapter()
+        adapter = {name: factors[name] for name in layout.tensors}
+        body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
+        if left:
+            self._progress.save_update(ReducedUpdate(self._number, self._start, body, left))
+        return body
 
     def _begin(self) -> None:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
-        adapter = decode_adapter(self._run.model.layout, self._api.blob(self._run.id, self._start))
+        moved = moving(self._reporter, "fetching the global adapter")
+        data = self._api.blob(self._run.id, self._start, moved)
+        adapter = decode_adapter(self._run.model.layout, data)
+        if self._run.settings.wire.precision != "float32":
+            self._base = adapter  # what is sent is the difference to it
         checkpoint = self._progress.checkpoint()
         if checkpoint is not None and checkpoint.round < self._number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.

@@ -168,6 +168,7 @@ class Arriving:
             if end - self._hashed >= HASH_BYTES:
                 self._hash_on()
                 moved(end, body.total)
+        moved(self.filled, body.total)
         self.complete = self.filled == body.total
 
     def digest(self) -> str:

@@ -2,13 +2,14 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors import MAX_TENSORS
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -60,6 +61,18 @@ class CreateRun(Message):
     name: Name
     settings: RunSettings
     model: ModelCard
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        tensors = len(self.model.layout.tensors)
+        if self.settings.wire.precision == "int8":
+            tensors *= 2  # each with its scales
+        if tensors > MAX_TENSORS:
+            raise ValueError(
+                f"an update would be a file of {tensors} tensors, of which {MAX_TENSORS} are "
+                "taken; choose fewer lora.target_modules, or another wire.precision than int8"
+            )
+        return self
 
 
 class Traffic(Message):
@@ -214,12 +227,16 @@ class TaskKind(StrEnum):
 
 
 class Task(Message):
-    """What to do now. `adapter` is where to start from, or what to evaluate."""
+    """What to do now. `adapter` is where to start from, or what to evaluate.
+
+    The base model is the run's with the products of all `residuals` added, in their order.
+    """
 
     kind: TaskKind
     state: RunState
     round: int = 0
     adapter: Digest | None = None
+    residuals: list[Digest] = []
 
 
 class UpdateMetrics(Message):

@@ -6,6 +6,7 @@ from outside is checked here first, and only then are its bytes looked at.
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,17 @@ class TensorSpec:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+def header_bytes(specs: Mapping[str, TensorSpec]) -> bytes:
+    """A canonical file's first bytes: the length and the header, padded to 8 bytes."""
+    entries = {
+        name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.begin, s.end]}
+        for name, s in specs.items()
+    }
+    raw = json.dumps(entries, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw
 
 
 def header_length(prefix: bytes) -> int:

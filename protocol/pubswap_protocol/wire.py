@@ -15,23 +15,267 @@ A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or 
 `NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
 """
 
-import json
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, Array, encode_adapter
+from pubswap_protocol.adapter import (
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    encode_adapter,
+)
 from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.quantise import (
+    TOP,
+    from_bfloat16,
+    from_int8,
+    scales_shape,
+    to_bfloat16,
+    to_int8,
+)
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.tensors import (
     DTYPE_BYTES,
     MAX_HEADER_BYTES,
     TensorSpec,
+    header_bytes,
     header_length,
     parse_header,
 )
+
+Reduced = Literal["bfloat16", "int8"]
+
+SCALE = ".scale"
+# No step of training moves a factor so far, and no sum of such steps leaves float32.
+LARGEST = 2.0**64
+
+_DTYPES = {"bfloat16": "BF16", "int8": "I8"}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "BF16": np.dtype("<u2"),
+    "I8": np.dtype("i1"),
+    "F32": np.dtype("<f4"),
+}
+_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+
+
+def encode_update(
+    layout: AdapterLayout,
+    precision: Precision,
+    adapter: Mapping[str, Array],
+    base: Mapping[str, Array],
+    residual: Mapping[str, Array],
+) -> tuple[bytes, Adapter]:
+    """The file to send, and what it leaves out: the next round's residual.
+
+    `base` is the adapter that the round began from; `residual` is empty before the first update.
+    In float32 nothing is left out. Raises InvalidAdapter if training has diverged.
+    """
+    if precision == "float32":
+        return encode_adapter(layout, adapter), {}
+    form, parts, left = ReducedForm(layout, precision), dict[str, NDArray[Any]](), Adapter()
+    for name in layout.specs:
+        wanted = adapter[name] - base[name]
+        if name in residual:
+            wanted += residual[name]
+        if not bool((np.abs(wanted) <= LARGEST).all()):
+            raise InvalidAdapter(f"Tensor {name!r} has diverged: it moved by more than {LARGEST}.")
+        if precision == "bfloat16":
+            parts[name] = to_bfloat16(wanted)
+        else:
+            parts[name], parts[name + SCALE] = to_int8(wanted)
+        left[name] = wanted - _decoded(parts[name], parts.get(name + SCALE))
+    file = BytesIO()
+    file.write(form.header)
+    for name in form.specs:
+        file.write(parts[name].tobytes())
+    return file.getvalue(), left
+
+
+def open_update(path: Path, layout: AdapterLayout, precision: Precision) -> "UpdateFile":
+    """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter."""
+    if precision == "float32":
+        return AdapterFile(path, layout)
+    return ReducedFile(path, layout, precision)
+
+
+def view_update(
+    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+) -> AdapterSource:
+    """The adapter that an update stands for, read a tensor or some rows at a time.
+
+    `base` is the adapter that the round began from; it may have tensors that updates do not.
+    """
+    if precision == "float32":
+        return AdapterFile(path, layout)
+    return RebuiltAdapter(ReducedFile(path, layout, precision), base)
+
+
+def largest_update(layout: AdapterLayout, precision: Precision) -> int:
+    """The most bytes that an update's file may have."""
+    if precision == "float32":
+        return MAX_HEADER_BYTES + layout.file_bytes
+    return ReducedForm(layout, precision).file_bytes
+
+
+class UpdateFile(Protocol):
+    """A file whose header fits the run."""
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        ...
+
+    def digest(self) -> str:
+        """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
+        ...
+
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter, naming the tensor, if a number is not acceptable."""
+        ...
+
+    def canonical(self) -> Iterator[bytes]:
+        """The canonical file, tensor by tensor."""
+        ...
+
+
+class ReducedForm:
+    """The one header that a reduced file of a layout may have."""
+
+    def __init__(self, layout: AdapterLayout, precision: Reduced) -> None:
+        entries = {name: (_DTYPES[precision], shape) for name, shape in layout.tensors.items()}
+        if precision == "int8":
+            for name, shape in layout.tensors.items():
+                entries[name + SCALE] = ("F32", scales_shape(shape))
+        self.specs: dict[str, TensorSpec] = {}
+        position = 0
+        for name, (dtype, shape) in sorted(entries.items(), key=_widest_first):
+            end = position + DTYPE_BYTES[dtype] * math.prod(shape)
+            self.specs[name] = TensorSpec(dtype, shape, position, end)
+            position = end
+        self.header = header_bytes(self.specs)
+        self.file_bytes = len(self.header) + position
+
+
+def _widest_first(entry: tuple[str, tuple[str, tuple[int, int]]]) -> tuple[int, str]:
+    name, (dtype, _) = entry
+    return -DTYPE_BYTES[dtype], name
+
+
+class ReducedFile:
+    """A checked file of a difference, memory-mapped."""
+
+    is_canonical = True  # another one is not opened
+
+    def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
+        """Open and check the header and the size; raises InvalidAdapter."""
+        self.layout = layout
+        self._form = ReducedForm(layout, precision)
+        with path.open("rb") as file:
+            length = header_length(file.read(8))
+            raw = file.read(length)
+        self._check(parse_header(raw), precision)
+        self._start = 8 + length
+        if length.to_bytes(8, "little") + raw != self._form.header:
+            raise InvalidAdapter("The header is not written as a canonical file's.")
+        size = path.stat().st_size
+        if size != self._form.file_bytes:
+            raise InvalidAdapter(
+                f"The file has {size} bytes where its header says {self._form.file_bytes}."
+            )
+        self._bytes = np.memmap(path, np.uint8, "r")
+
+    def _check(self, specs: Mapping[str, TensorSpec], precision: Reduced) -> None:
+        for name in sorted(specs.keys() ^ self._form.specs.keys()):
+            kind = "is missing" if name in self._form.specs else "is not this run's"
+            raise InvalidAdapter(f"Tensor {name!r} {kind} in an update in {precision}.")
+        for name, spec in specs.items():
+            wanted = self._form.specs[name]
+            if (spec.dtype, spec.shape) != (wanted.dtype, wanted.shape):
+                raise InvalidAdapter(
+                    f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
+                    f"{wanted.dtype} {wanted.shape}."
+                )
+
+    def digest(self) -> str:
+        """The file's digest: one pass over the bytes.
+
+        Raises InvalidAdapter, naming the tensor, if a number is not finite or beyond LARGEST, or a
+        scale is negative.
+        """
+        found = hashlib.sha256(self._bytes[: self._start].data)
+        for part in self._checked():
+            found.update(part.view(np.uint8).data)
+        return "sha256:" + found.hexdigest()
+
+    def check_finite(self) -> None:
+        """Raises InvalidAdapter as `digest` does."""
+        for _ in self._checked():
+            pass
+
+    def _checked(self) -> Iterator[NDArray[Any]]:
+        """All numbers in the file's order."""
+        for name, spec in self._form.specs.items():
+            flat = self._raw(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                part = flat[begin : begin + _SLICE]
+                if not _acceptable(part, spec.dtype):
+                    raise InvalidAdapter(f"Tensor {name!r} holds a number out of range.")
+                yield part
+
+    def canonical(self) -> Iterator[bytes]:
+        """The file itself."""
+        yield self._form.header
+        for name in self._form.specs:
+            yield self._raw(name).tobytes()
+
+    def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
+        """Rows first .. last - 1 of a tensor's difference to what the round began from."""
+        values, scales = self._raw(name)[first:last], None
+        if name + SCALE in self._form.specs:
+            scales = self._raw(name + SCALE)
+            if scales.shape[1] == 1:
+                scales = scales[first:last]
+        return _decoded(values, scales)
+
+    def _raw(self, name: str) -> NDArray[Any]:
+        spec = self._form.specs[name]
+        part = self._bytes[self._start + spec.begin : self._start + spec.end]
+        return part.view(_NUMPY[spec.dtype]).reshape(spec.shape)
+
+
+class RebuiltAdapter:
+    """theta_round + Q(d), read a tensor or some rows at a time."""
+
+    def __init__(self, update: ReducedFile, base: AdapterSource) -> None:
+        self.layout = update.layout
+        self._update = update
+        self._base = base
+
+    def tensor(self, name: str) -> Array:
+        """One tensor in float32."""
+        return self._base.tensor(name) + self._update.difference(name)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        return self._base.tensor(name)[first:last] + self._update.difference(name, first, last)
+
+
+def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:
+    return from_bfloat16(values) if scales is None else from_int8(values, scales)
+
+
+def _acceptable(values: NDArray[Any], dtype: str) -> bool:
+    if dtype == "I8":
+        return True
+    if dtype == "F32":
+        return bool(((values >= 0) & (values <= LARGEST / TOP)).all())
+    return bool((np.abs(from_bfloat16(values)) <= LARGEST).all())

@@ -16,9 +16,14 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.messages import Drift, RunState
+from pubswap_protocol.factors import sent_layout
+from pubswap_protocol.messages import RunState
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.wire import view_update
 from pubswap_server import exchanges, rounds, runs
-from pubswap_server.aggregation import FedIT, drift
+from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.updates import Updates
+from pubswap_server.events import record
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, aggregated
 from pubswap_server.tables import RoundRow, RunRow
@@ -28,12 +33,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What a round's mean is made of: the files in the order of the members' names."""
+    """What a round's adapter is made of: the files in the order of the members' names."""
 
     round: int
+    settings: RunSettings
     layout: AdapterLayout
+    members: list[str]
     adapters: list[str]
     weights: list[float]
+    previous: str
+    server_state: str | None
 
 
 async def conduct(services: Services) -> None:
@@ -73,24 +82,31 @@ def _close(session: Session, run: str) -> tuple[Aggregation | None, bool]:
     if row.state != RunState.AGGREGATING:
         return None, moved
     updates = rounds.taken(session, row)
-    uniform = runs.settings_of(row).aggregation.weights == "uniform"
+    before = session.get_one(RoundRow, (run, row.round - 1))
+    assert before.adapter is not None  # or this round had not begun
+    settings = runs.settings_of(row)
+    uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
         round=row.round,
+        settings=settings,
         layout=runs.model_of(row).layout,
+        members=[update.member for update in updates],
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
+        previous=before.adapter,
+        server_state=before.server_state,
     ), moved
 
 
 async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
-    def work() -> tuple[str, Drift]:
-        files = [AdapterFile(services.blobs.path(d), wanted.layout) for d in wanted.adapters]
-        digest, _ = services.blobs.write(FedIT().aggregate(files, wanted.weights))
-        return digest, drift(files)
+    def work() -> Aggregated:
+        rules = wanted.settings.aggregation
+        updates = _opened(services, wanted)
+        return aggregate(updates, wanted.server_state, rules, services.blobs)
 
-    digest, measured = await to_thread.run_sync(work)
+    made = await to_thread.run_sync(work)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
     def publish(session: Session) -> None:
@@ -98,11 +114,26 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
         if row.state != RunState.AGGREGATING or row.round != wanted.round:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))
-        done.adapter, done.drift = digest, measured.model_dump(mode="json")
-        runs.move(session, row, aggregated, adapter=digest)
+        done.adapter, done.drift = made.adapter, made.drift.model_dump(mode="json")
+        done.residual, done.server_state = made.residual, made.server_state
+        for note in made.notes:
+            record(session, run, note.kind, round=wanted.round, **note.details)
+        runs.move(session, row, aggregated, adapter=made.adapter)
 
     await services.database.write(publish)
-    log.info("round published", run=run, round=wanted.round, adapter=digest)
+    log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
+
+
+def _opened(services: Services, wanted: Aggregation) -> Updates:
+    path, precision = services.blobs.path, wanted.settings.wire.precision
+    previous = AdapterFile(path(wanted.previous), wanted.layout)
+    sent = sent_layout(wanted.layout, wanted.settings.aggregation.rule)
+    return Updates(
+        members=tuple(wanted.members),
+        sources=tuple(view_update(path(d), sent, precision, previous) for d in wanted.adapters),
+        weights=tuple(wanted.weights),
+        previous=previous,
+    )
 
 
 def count_states(session: Session) -> dict[str, int]:

@@ -32,7 +32,23 @@ def task_for(session: Session, run: RunRow, member: Member) -> Task:
     if not busy or session.get(UpdateRow, (run.id, run.round, member.name)) is not None:
         return Task(kind=TaskKind.WAIT, state=state, round=run.round)
     before = session.get_one(RoundRow, (run.id, run.round - 1))
-    return Task(kind=TaskKind.TRAIN, state=state, round=run.round, adapter=before.adapter)
+    return Task(
+        kind=TaskKind.TRAIN,
+        state=state,
+        round=run.round,
+        adapter=before.adapter,
+        residuals=residuals(session, run.id, before.round),
+    )
+
+
+def residuals(session: Session, run: str, last: int) -> list[str]:
+    """The residuals of all rounds up to the `last`, in their order; none but under FedEx-LoRA."""
+    rows = session.scalars(
+        select(RoundRow.residual)
+        .where(RoundRow.run_id == run, RoundRow.round <= last, RoundRow.residual.is_not(None))
+        .order_by(RoundRow.round)
+    )
+    return [digest for digest in rows if digest is not None]
 
 
 def _evaluation_task(session: Session, run: RunRow) -> Task:
@@ -45,7 +61,13 @@ def _evaluation_task(session: Session, run: RunRow) -> Task:
     waiting = [row for row in rows if row.evaluation is None]
     if waiting and state is not RunState.CANCELLED:
         first = waiting[0]
-        return Task(kind=TaskKind.EVALUATE, state=state, round=first.round, adapter=first.adapter)
+        return Task(
+            kind=TaskKind.EVALUATE,
+            state=state,
+            round=first.round,
+            adapter=first.adapter,
+            residuals=residuals(session, run.id, first.round),
+        )
     kind = TaskKind.FINISHED if state in ENDED else TaskKind.WAIT
     return Task(kind=kind, state=state, round=run.round)
 

@@ -2,16 +2,26 @@
 
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import decode_adapter, digest_of, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import (
+    Adapter,
+    AdapterFile,
+    decode_adapter,
+    digest_of,
+    encode_adapter,
+    initial_adapter,
+)
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
+    InvalidAdapter,
     NotFound,
     RoundClosed,
+    TooLarge,
     WrongState,
 )
 from pubswap_protocol.messages import (
@@ -23,6 +33,8 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.responses import ResponseRules, decode_responses
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import encode_update, view_update
 from support.coordinator import Server, begun, create
 
 
@@ -84,6 +96,49 @@ def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -
     mean = decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "final"))
     for name, tensor in mean.items():
         assert np.allclose(tensor, 0.75 * mine[name] + 0.25 * theirs[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_run_in_reduced_precision_ends_in_the_mean(
+    server: Server, tmp_path: Path, precision: Precision
+) -> None:
+    """Two rounds of differences, each to the round before, and what they leave out comes later."""
+    fed = begun(server, method="fedavg", wire={"precision": precision})
+    layout = fed.run.model.layout
+    residuals: dict[str, Adapter] = {"a": {}, "b": {}}
+    expected = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    for round_ in (1, 2):
+        base, views = expected, []
+        (tmp_path / "base").write_bytes(encode_adapter(layout, base))
+        start = AdapterFile(tmp_path / "base", layout)
+        for name in residuals:
+            trained = {n: t + fed.adapter(round_ + ord(name))[n] / 9 for n, t in base.items()}
+            body, left = encode_update(layout, precision, trained, base, residuals[name])
+            residuals[name] = left
+            (tmp_path / name).write_bytes(body)
+            views.append(view_update(tmp_path / name, layout, precision, start))
+            digest = fed.members[name].put_blob(fed.run.id, body)
+            update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+            assert fed.members[name].submit_update(fed.run.id, round_, update).status == "accepted"
+            assert fed.members[name].blob(fed.run.id, digest) == body
+        fed.wait_for(round_)
+        found = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, str(round_)))
+        for n in layout.tensors:
+            exact = (views[0].tensor(n).astype(np.float64) + views[1].tensor(n)) / 2
+            assert np.array_equal(found[n], exact.astype(np.float32))
+        expected = found
+    assert fed.view().state is RunState.FINISHED
+    with pytest.raises(TooLarge):
+        fed.members["a"].put_blob(fed.run.id, encode_adapter(layout, expected))
+
+
+def test_an_update_in_another_precision_than_the_run_s_is_refused(server: Server) -> None:
+    """An int8 file in a float32 run is no adapter."""
+    fed = begun(server, method="fedavg")
+    layout = fed.run.model.layout
+    body, _ = encode_update(layout, "int8", fed.adapter(1), fed.adapter(2), {})
+    with pytest.raises(InvalidAdapter):
+        fed.members["a"].put_blob(fed.run.id, body)
 
 
 def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> None:

@@ -5,6 +5,7 @@ Dying so is cheaper than SIGKILL and reaches every point; `finally` still runs, 
 
 import dataclasses
 import itertools
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import LogLines
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import AdapterFile, digest_of, encode_adapter, initial_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Progress,
@@ -27,6 +28,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
+from pubswap_protocol.wire import view_update
 
 ROUNDS, STEPS = 2, 4
 PUBLIC = (0, 1, 2)
@@ -76,10 +78,10 @@ class FakeCoordinator:
         self.late = False  # whether exchanges are closed when our responses come
         self.closed = False  # whether they close while we wait
 
-    def blob(self, run: str, digest: str) -> bytes:
+    def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
         return self.blobs[digest]
 
-    def put_blob(self, run: str, data: bytes) -> str:
+    def put_blob(self, run: str, data: bytes, moved: Any = None) -> str:
         self.blobs[digest_of(data)] = data
         return digest_of(data)
 
@@ -115,6 +117,18 @@ class FakeCoordinator:
     def heartbeat(self, run: str, body: Progress) -> None:
         pass
 
+    def publish(self, number: int, start: str) -> str:
+        """The global adapter after a round, which began from `start`, of a single client."""
+        layout, precision = self.run.model.layout, self.run.settings.wire.precision
+        with tempfile.TemporaryDirectory() as folder:
+            update, base = Path(folder, "update"), Path(folder, "base")
+            update.write_bytes(self.blobs[self.updates[number].adapter])
+            base.write_bytes(self.blobs[start])
+            view = view_update(update, layout, precision, AdapterFile(base, layout))
+            data = encode_adapter(layout, {name: view.tensor(name) for name in layout.tensors})
+        self.blobs[digest_of(data)] = data
+        return digest_of(data)
+
 
 CALLS = (
     *("blob", "swap_prompts", "submit_responses", "exchanged"),
@@ -147,7 +161,7 @@ class World:
                 one = local(self.coordinator, run, trainer, store, LogLines(), number, start)
                 one.train()
                 one.hand_in(examples=8)
-            start = self.coordinator.updates[number].adapter
+            start = self.coordinator.publish(number, start)
 
     def _watch(self, trainer: LocalTrainer) -> None:
         step_on = trainer.public_step

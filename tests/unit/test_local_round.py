@@ -1,5 +1,6 @@
 """A client's rounds when its process dies at any point: the bits, the bytes sent, the summary."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from pubswap_client import files
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
-from pubswap_client.progress import ProgressStore
+from pubswap_client.progress import ProgressStore, ReducedUpdate
 from pubswap_client.reporting import LogLines
+from pubswap_client.residuals import Residuals
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
@@ -21,6 +23,7 @@ from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.messages import (
     Receipt,
+    ReceiptStatus,
     RunState,
     RunView,
     SubmitUpdate,
@@ -30,7 +33,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, WireSettings
 from support.one_client import (
     CALLS,
     PUBLIC,
@@ -44,6 +47,7 @@ from support.one_client import (
 )
 
 Engine = Callable[[Policy], Any]
+INT8 = WireSettings(precision="int8")
 
 
 @pytest.fixture
@@ -114,8 +118,9 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
         {"grpo": {"optimizer_state": "keep"}},
         {"method": "fedprox"},
         {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
+        {"method": "fedavg", "wire": INT8},
     ],
-    ids=["pubswap", "pubswap keep", "fedprox", "fedavg keep"],
+    ids=["pubswap", "pubswap keep", "fedprox", "fedavg keep", "fedavg int8"],
 )
 def test_a_client_that_dies_again_and_again_hands_in_the_same(
     world: Callable[..., World], changes: dict[str, Any]
@@ -254,6 +259,46 @@ def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) 
     assert path.with_name(path.name + ".damaged").exists()
 
 
+def kept_update(one: World) -> ReducedUpdate | None:
+    """What a client's folder holds of its last update."""
+    return ProgressStore(one.state, Owner.of(one.coordinator.run, "a")).update()
+
+
+def test_what_an_update_leaves_out_goes_into_the_next_one(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second int8 update is another one when the first one's residual is lost."""
+    one, forgetful = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
+    one.live()
+    save = ProgressStore.save_update
+    nothing = dict[str, Any]()
+    monkeypatch.setattr(
+        ProgressStore,
+        "save_update",
+        lambda self, made: save(self, dataclasses.replace(made, residual=nothing)),
+    )
+    forgetful.live()
+    for number, same in ((1, True), (2, False)):
+        sent = [each.coordinator.updates[number].adapter for each in (one, forgetful)]
+        assert (sent[0] == sent[1]) is same
+    kept = kept_update(one)
+    assert kept is not None
+    assert (kept.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
+
+
+def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
+    """What was not used has no residual."""
+    one = world(method="fedavg", wire=INT8)
+    submit = one.coordinator.submit_update
+
+    def late(*args: Any) -> Receipt:
+        return submit(*args).model_copy(update={"status": ReceiptStatus.LATE})
+
+    one.coordinator.submit_update = late  # type: ignore[method-assign]
+    one.live()
+    assert kept_update(one) is None
+
+
 def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World]) -> None:
     """Factors and AdamW's state, taken, loaded into a new trainer and taken again, are equal."""
     first, second = world().trainer(), world().trainer()
@@ -290,6 +335,10 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
     api.task = lambda _: next(tasks)
-    Daemon(api, run, trainer, ProgressStore(one.state, Owner.of(run, "a")), LogLines(), 8).work()
+    progress, residuals = (
+        ProgressStore(one.state, Owner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    Daemon(api, run, trainer, progress, LogLines(), 8, residuals).work()
     assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
     assert next(tasks, None) is None

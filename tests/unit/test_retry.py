@@ -3,7 +3,7 @@
 import pytest
 
 from pubswap_client.retry import Backoff, retrying
-from pubswap_protocol.errors import Forbidden, PubSwapError, Unreachable
+from pubswap_protocol.errors import Forbidden, PubSwapError, TooManyRequests, Unreachable
 
 
 def failing(times: int, error: PubSwapError) -> "tuple[list[int], object]":
@@ -49,3 +49,12 @@ def test_delay_doubles_up_to_its_cap_and_is_fully_jittered() -> None:
     longest = [Backoff().delay(n, lambda: 1.0) for n in (1, 2, 3, 4, 5, 6, 99)]
     assert longest == [2, 4, 8, 16, 20, 20, 20]
     assert Backoff().delay(5, lambda: 0.0) == 0
+
+
+def test_a_coordinator_that_names_a_time_is_not_asked_before() -> None:
+    """The wait is the time named, and the jitter on top of it."""
+    waits: list[float] = []
+    _, call = failing(2, TooManyRequests("later", retry_after=7))
+    assert retrying(call, Backoff(base_seconds=0.5), waits.append) == "answer"
+    assert 7 <= waits[0] <= 8
+    assert 7 <= waits[1] <= 9

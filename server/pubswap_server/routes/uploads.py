@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.requests import ClientDisconnect
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import (
     DigestMismatch,
     Invalid,
@@ -21,7 +21,8 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSession
-from pubswap_protocol.tensors import MAX_HEADER_BYTES
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import largest_update, open_update
 from pubswap_server import runs, uploads
 from pubswap_server.auth import Member
 from pubswap_server.dependencies import ClientDep, ServicesDep
@@ -60,7 +61,7 @@ async def open_upload(
 
     def work(session: Session) -> UploadRow | None:
         row = runs.find(session, run, member, lock=True)
-        limits = _limits(services, runs.model_of(row).layout)
+        limits = _limits(services, *_form(row))
         return uploads.open_session(session, row, member, body, limits, free)
 
     found = await services.database.write(work)
@@ -78,10 +79,15 @@ async def open_upload(
     return await _session(services, found)
 
 
-def _limits(services: Services, layout: AdapterLayout) -> UploadLimits:
+def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
+    """What the run's updates look like."""
+    return runs.sent_layout_of(run), runs.settings_of(run).wire.precision
+
+
+def _limits(services: Services, layout: AdapterLayout, precision: Precision) -> UploadLimits:
     settings = services.settings
     return UploadLimits(
-        largest=min(settings.max_adapter_bytes, MAX_HEADER_BYTES + layout.file_bytes),
+        largest=min(settings.max_adapter_bytes, largest_update(layout, precision)),
         at_once=settings.max_uploads_per_member,
         quota=settings.member_quota_bytes,
         spare=settings.spare_bytes,
@@ -168,22 +174,28 @@ async def _append(
     file = await to_thread.run_sync(opened.__enter__)
     try:
         digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
-        writer = Writer(file.fileno(), digest)
-        try:
-            async for piece in request.stream():
-                if writer.size + len(piece) > count:
-                    raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
-                await writer.write(piece)
-        except ClientDisconnect:
-            pass
-        finally:
-            await writer.flush()
-            if digest is not None:
-                services.running.put(row.id, first + writer.size, digest)
+        with Writer(file.fileno(), digest) as writer:
+            try:
+                await _write(request, writer, count)
+            finally:
+                await writer.flush()
+                if digest is not None:
+                    services.running.put(row.id, first + writer.size, digest)
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
     finally:
         await to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+async def _write(request: Request, writer: Writer, count: int) -> None:
+    """The body, as far as it comes; raises LengthMismatch if there is more."""
+    try:
+        async for piece in request.stream():
+            if writer.size + len(piece) > count:
+                raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+            await writer.write(piece)
+    except ClientDisconnect:
+        return
 
 
 @router.put(
@@ -214,9 +226,8 @@ async def finish_upload(
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
     if found.digest != digest:
         raise DigestMismatch(f"The upload was announced as {found.digest}, not {digest}.")
-    layout = runs.model_of(row).layout
     try:
-        stored = await to_thread.run_sync(_store, services, found, layout)
+        stored = await to_thread.run_sync(_store, services, found, *_form(row))
     except UnknownUpload:
         raise
     except PubSwapError as error:
@@ -233,14 +244,16 @@ async def finish_upload(
     return BlobReceipt(digest=digest, size=found.size)
 
 
-def _store(services: Services, upload: UploadRow, layout: AdapterLayout) -> str:
+def _store(
+    services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision
+) -> str:
     """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
     with services.uploads.assembled(upload.id) as path:
         size = path.stat().st_size
         if size != upload.size:
             raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
         running = services.running.take(upload.id, size)
-        file = AdapterFile(path, layout)
+        file = open_update(path, layout, precision)
         if running is None:
             digest = file.digest()
         else:

@@ -65,8 +65,7 @@ class Incoming:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
         path, digest = self.new(), hashlib.sha256()
         try:
-            with path.open("wb", buffering=0) as file:
-                writer = Writer(file.fileno())
+            with path.open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
                 async for chunk in body:
                     size = writer.size + len(chunk)
                     if size > limit:

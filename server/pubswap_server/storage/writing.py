@@ -2,11 +2,12 @@
 
 import os
 from collections import OrderedDict
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 from anyio import to_thread
 
 GATHERED = 512 << 10
+GATHERED_BY_ALL = 16 << 20
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
 _UPLOADS = 4096
 
@@ -25,6 +26,8 @@ class Hash(Protocol):
 class Writer:
     """Appends to an open file: pieces are gathered, then hashed and written in a worker thread."""
 
+    open: ClassVar[int] = 0  # how many there are, who share what may be gathered
+
     def __init__(self, descriptor: int, digest: Hash | None = None) -> None:
         """Bytes go to the file's present position; `digest` takes them too, if it is given."""
         self.size = 0  # all bytes given, written or not
@@ -33,6 +36,13 @@ class Writer:
         self._pieces: list[bytes] = []
         self._waiting = 0
 
+    def __enter__(self) -> Self:
+        Writer.open += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Writer.open -= 1
+
     async def write(self, piece: bytes) -> None:
         """Take a piece; raises OSError if the disk is full."""
         if not piece:
@@ -40,7 +50,7 @@ class Writer:
         self._pieces.append(piece)
         self._waiting += len(piece)
         self.size += len(piece)
-        if self._waiting >= GATHERED:
+        if self._waiting >= min(GATHERED, GATHERED_BY_ALL // max(1, Writer.open)):
             await self.flush()
 
     async def flush(self) -> None:
