@@ -78,6 +78,6 @@ class Lives:
 
     def failures(self) -> list[str]:
         """Lines of the log that tell of a mistake of the product's own."""
-        form = re.compile(r"(request|advance|housekeeping) failed|Traceback")
+        form = re.compile(r"\b(request|advance|housekeeping) failed")
         lines = self.log.read_text(errors="replace").splitlines()
         return [line for line in lines if form.search(line)]
