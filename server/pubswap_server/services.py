@@ -16,6 +16,7 @@ from pubswap_server.database import Database
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.readiness import Readiness
+from pubswap_server.senders import Senders
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -38,6 +39,7 @@ class Services:
     limits: RequestLimits
     readiness: Readiness
     bells: Bells = field(default_factory=Bells)
+    senders: Senders = field(default_factory=Senders)
     running: RunningDigests = field(default_factory=RunningDigests)
     work: asyncio.Event = field(default_factory=asyncio.Event)
 
