@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import Reporter
+from pubswap_client.residuals import Residuals
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, WrongState
@@ -24,6 +25,7 @@ class Daemon:
     progress: ProgressStore
     reporter: Reporter
     examples: int
+    residuals: Residuals
 
     def work(self) -> None:
         """Take tasks until the run is finished or cancelled."""
@@ -43,6 +45,7 @@ class Daemon:
         """tau local GRPO steps from the global adapter, then hand in our own."""
         if task.adapter is None:
             raise WrongState("The coordinator gave a training task without an adapter.")
+        self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
             self.api,
             self.run,

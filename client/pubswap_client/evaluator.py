@@ -2,27 +2,32 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pubswap_client.api import CoordinatorClient
-from pubswap_protocol.adapter import Adapter, decode_adapter
+from pubswap_client.residuals import Residuals
+from pubswap_protocol.adapter import Adapter, AdapterFile, decode_adapter
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Evaluation, RunView, Task, TaskKind
 
 log = logging.getLogger(__name__)
 
-PassAt1 = Callable[[Adapter], tuple[float, dict[str, float]]]
+PassAt1 = Callable[[Adapter, Sequence[AdapterFile]], tuple[float, dict[str, float]]]
 
 
 @dataclass
 class Evaluator:
-    """A member that trains nothing. `pass_at_1` maps an adapter to (overall, by topic)."""
+    """A member that trains nothing.
+
+    `pass_at_1` maps an adapter and the residuals under it to (overall, by topic).
+    """
 
     api: CoordinatorClient
     run: RunView
     problems: int
     pass_at_1: PassAt1
+    residuals: Residuals
 
     def work(self) -> None:
         """Take evaluation tasks until the run is finished and nothing is left to evaluate."""
@@ -39,7 +44,7 @@ class Evaluator:
             raise WrongState("The coordinator gave an evaluation task without an adapter.")
         started = time.monotonic()
         adapter = decode_adapter(self.run.model.layout, self.api.blob(self.run.id, task.adapter))
-        overall, by_topic = self.pass_at_1(adapter)
+        overall, by_topic = self.pass_at_1(adapter, self.residuals.files(task.residuals))
         evaluation = Evaluation(
             pass_at_1=overall,
             by_topic=by_topic,

@@ -19,6 +19,7 @@ from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import All, LogLines, Reporter
+from pubswap_client.residuals import Residuals, check_rebasing
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.crew import Crew
 from pubswap_client.training.engines import make_engine
@@ -29,7 +30,7 @@ from pubswap_client.training.recruiting import Charter, crew_of, load_policy, ru
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.self_check import check_packed_path
 from pubswap_client.training.tracking import tracking
-from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.adapter import Adapter, AdapterFile
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunView, SetKind
@@ -73,7 +74,13 @@ def run_client(settings: ClientSettings) -> None:
         progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
         with _reporter(settings, member.run) as reporter:
             Daemon(
-                member.api, member.run, trainer, progress, reporter, examples=len(problems)
+                member.api,
+                member.run,
+                trainer,
+                progress,
+                reporter,
+                examples=len(problems),
+                residuals=_residuals(settings, member),
             ).work()
 
 
@@ -100,7 +107,10 @@ def run_evaluator(settings: ClientSettings) -> None:
         text = member.api.problem_set(member.run.id, SetKind.TEST)
         problems = list(parse_problems(text.splitlines(), "the test set"))
 
-        def evaluate(adapter: Adapter) -> tuple[float, dict[str, float]]:
+        def evaluate(
+            adapter: Adapter, residuals: Sequence[AdapterFile]
+        ) -> tuple[float, dict[str, float]]:
+            member.policy.rebase(residuals)
             member.policy.load_adapter(adapter)
             return pass_at_1(
                 policy=member.policy,
@@ -111,7 +121,12 @@ def run_evaluator(settings: ClientSettings) -> None:
                 seed=seed_for(member.run.settings.seed, "evaluation"),
             )
 
-        Evaluator(member.api, member.run, len(problems), evaluate).work()
+        residuals = _residuals(settings, member)
+        Evaluator(member.api, member.run, len(problems), evaluate, residuals).work()
+
+
+def _residuals(settings: ClientSettings, member: Member) -> Residuals:
+    return Residuals(member.api, member.run, settings.state / "residuals")
 
 
 @contextmanager
@@ -131,6 +146,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
     ):
         api.check_version()
         run = api.run(membership.run)
+        check_rebasing(run.settings, settings, alone=crew is None)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )

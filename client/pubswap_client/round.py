@@ -10,6 +10,7 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter, decode_adapter
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     Digest,
     Progress,
@@ -87,13 +88,15 @@ class LocalRound:
 
         A process that is killed then sends the same again, and does not count a residual twice.
         """
-        layout, precision = self._run.model.layout, self._run.settings.wire.precision
+        settings = self._run.settings
+        layout = sent_layout(self._run.model.layout, settings.aggregation.rule)
         kept = self._progress.update()
         if kept is not None and (kept.round, kept.start) == (self._number, self._start):
             return kept.body
         residual = kept.residual if kept is not None and kept.round < self._number else {}
-        adapter = self._trainer.adapter()
-        body, left = encode_update(layout, precision, adapter, self._base, residual)
+        factors = self._trainer.adapter()
+        adapter = {name: factors[name] for name in layout.tensors}
+        body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
         if left:
             self._progress.save_update(ReducedUpdate(self._number, self._start, body, left))
         return body

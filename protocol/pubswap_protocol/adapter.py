@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +109,23 @@ def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
     return adapter
 
 
+class AdapterSource(Protocol):
+    """Where an adapter's tensors are read from, a few rows at a time."""
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """The names and shapes there are."""
+        ...
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        ...
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        ...
+
+
 class AdapterFile:
     """A checked adapter file, memory-mapped: one tensor at a time is in memory."""
 
@@ -123,7 +141,7 @@ class AdapterFile:
         size, expected = path.stat().st_size, self._start + 4 * layout.parameters
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
-        self._bytes = np.memmap(path, np.uint8, "r")
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
     @property
     def is_canonical(self) -> bool:
@@ -136,6 +154,14 @@ class AdapterFile:
         spec = self._specs[name]
         part = self._bytes[self._start + spec.begin : self._start + spec.end]
         return part.view(np.float32).reshape(spec.shape)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor, read from the map."""
+        spec = self._specs[name]
+        columns = spec.shape[1]
+        begin = self._start + spec.begin + 4 * first * columns
+        part = self._bytes[begin : begin + 4 * (last - first) * columns]
+        return part.view(np.float32).reshape(last - first, columns)
 
     def digest(self) -> str:
         """The file's digest, when all its numbers are finite: one pass over the bytes.

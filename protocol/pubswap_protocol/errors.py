@@ -41,6 +41,7 @@
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
     - NotSaved                  not_saved                  507
+    - BackupFault               backup_fault               500
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
 
@@ -358,6 +359,12 @@ class NotSaved(LocalFault):
 
     code = "not_saved"
     status = 507
+
+
+class BackupFault(LocalFault):
+    """The backup cannot be made, or cannot be used."""
+
+    code = "backup_fault"
 
 
 class EngineFault(LocalFault):

@@ -250,12 +250,16 @@ class TaskKind(StrEnum):
 
 
 class Task(Message):
-    """What to do now. `adapter` is where to start from, or what to evaluate."""
+    """What to do now. `adapter` is where to start from, or what to evaluate.
+
+    The base model is the run's with the products of all `residuals` added, in their order.
+    """
 
     kind: TaskKind
     state: RunState
     round: int = 0
     adapter: Digest | None = None
+    residuals: list[Digest] = []
 
 
 class UpdateMetrics(Message):

@@ -1,5 +1,6 @@
 """A run's settings: the whole algorithm, with the paper's values as defaults."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -86,14 +87,72 @@ class FedProxSettings(_Settings):
 
 
 class AggregationSettings(_Settings):
-    """FedIT: the mean of the clients' B and the mean of their A, separately."""
+    """How the clients' factors become the next global ones; see the README's table of rules."""
 
-    rule: Literal["fedit"] = "fedit"
+    rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = "fedit"
     weights: Literal["uniform", "examples"] = "uniform"
+    trim: float = Field(
+        default=0.2, gt=0, lt=0.5, description="beta: what trimmed_mean drops at either end."
+    )
+    krum_f: Positive = Field(default=1, description="How many bad clients multi_krum stands.")
+    krum_m: Positive | None = Field(
+        default=None, description="How many clients multi_krum averages; n - f if not set."
+    )
+    clip_norm: float | None = Field(
+        default=None,
+        gt=0,
+        description="c: no |theta_n - theta_round| is over c times the median of them.",
+    )
+    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
+    server_learning_rate: float | None = Field(
+        default=None, gt=0, description="eta; if not set, 1 for momentum and 0.01 for the others."
+    )
+    server_beta1: float = Field(default=0.9, ge=0, lt=1)
+    server_beta2: float = Field(default=0.99, ge=0, lt=1)
+    server_tau: float = Field(default=1e-3, gt=0, description="Adaptivity; v begins at tau^2.")
     quorum: Positive = Field(default=1, description="Fewest updates a round may close with.")
     deadline_seconds: float = Field(
         default=3600, gt=0, description="Counted from the round's first update."
     )
+
+    @model_validator(mode="after")
+    def _composes(self) -> Self:
+        if self.rule in ("median", "trimmed_mean") and self.weights != "uniform":
+            raise ValueError(
+                f"rule {self.rule!r} counts clients and knows no weights; use weights = 'uniform'"
+            )
+        if self.rule == "fedex" and self.server_optimizer != "none":
+            raise ValueError(
+                "rule 'fedex' is exact for the mean of the factors, which a server_optimizer "
+                "moves away from; use server_optimizer = 'none' or another rule"
+            )
+        return self
+
+    def dropped(self, clients: int) -> int:
+        """How many of so many clients trimmed_mean drops at either end: floor(beta n)."""
+        return math.floor(self.trim * clients + 1e-9)  # 0.29 * 100 is a little below 29
+
+    def check_possible(self, clients: int) -> None:
+        """Raises ValueError for a rule that can never hold with this many clients."""
+        if self.quorum > clients:
+            raise ValueError("a quorum is larger than the number of clients")
+        if self.rule == "trimmed_mean" and self.dropped(clients) < 1:
+            raise ValueError(
+                f"rule 'trimmed_mean' with trim = {self.trim} drops nobody of {clients} clients; "
+                f"set trim to at least 1 / {clients}, or use rule 'fedit' or 'median'"
+            )
+        if self.rule == "multi_krum":
+            needed = 2 * self.krum_f + 3
+            if clients < needed:
+                raise ValueError(
+                    f"rule 'multi_krum' with krum_f = {self.krum_f} needs at least 2 f + 3 = "
+                    f"{needed} clients, and the run has {clients}"
+                )
+            if self.krum_m is not None and self.krum_m > clients - self.krum_f:
+                raise ValueError(
+                    f"krum_m = {self.krum_m} of {clients} clients would take some of the "
+                    f"krum_f = {self.krum_f} bad ones; it can be at most n - f"
+                )
 
 
 class EvaluationSettings(_Settings):
@@ -146,7 +205,7 @@ class RunSettings(_Settings):
                     "swap.period is larger than local_steps, so no step would be public; "
                     "use method = 'fedavg' if that is meant"
                 )
-        for quorum in (self.swap.quorum, self.aggregation.quorum):
-            if quorum > self.clients:
-                raise ValueError("a quorum is larger than the number of clients")
+        if self.swap.quorum > self.clients:
+            raise ValueError("a quorum is larger than the number of clients")
+        self.aggregation.check_possible(self.clients)
         return self

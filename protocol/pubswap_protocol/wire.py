@@ -25,7 +25,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, Array, encode_adapter
+from pubswap_protocol.adapter import (
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    encode_adapter,
+)
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.quantise import (
     TOP,
@@ -101,8 +108,8 @@ def open_update(path: Path, layout: AdapterLayout, precision: Precision) -> "Upd
 
 
 def view_update(
-    path: Path, layout: AdapterLayout, precision: Precision, base: "Tensors"
-) -> "Tensors":
+    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+) -> AdapterSource:
     """The adapter that an update stands for, read a tensor or some rows at a time.
 
     `base` is the adapter that the round began from; it may have tensors that updates do not.
@@ -137,19 +144,6 @@ class UpdateFile(Protocol):
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
-        ...
-
-
-class Tensors(Protocol):
-    """An adapter, as aggregation reads it."""
-
-    @property
-    def layout(self) -> AdapterLayout:
-        """The tensors' names and shapes."""
-        ...
-
-    def tensor(self, name: str) -> Array:
-        """One tensor in float32."""
         ...
 
 
@@ -197,7 +191,7 @@ class ReducedFile:
             raise InvalidAdapter(
                 f"The file has {size} bytes where its header says {self._form.file_bytes}."
             )
-        self._bytes = np.memmap(path, np.uint8, "r")
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
     def _check(self, specs: Mapping[str, TensorSpec], precision: Reduced) -> None:
         for name in sorted(specs.keys() ^ self._form.specs.keys()):
@@ -261,7 +255,7 @@ class ReducedFile:
 class RebuiltAdapter:
     """theta_round + Q(d), read a tensor or some rows at a time."""
 
-    def __init__(self, update: ReducedFile, base: Tensors) -> None:
+    def __init__(self, update: ReducedFile, base: AdapterSource) -> None:
         self.layout = update.layout
         self._update = update
         self._base = base
@@ -272,7 +266,7 @@ class RebuiltAdapter:
 
     def rows(self, name: str, first: int, last: int) -> Array:
         """Rows first .. last - 1 of a tensor: (last - first, columns)."""
-        return self._base.tensor(name)[first:last] + self._update.difference(name, first, last)
+        return self._base.rows(name, first, last) + self._update.difference(name, first, last)
 
 
 def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:

@@ -18,6 +18,7 @@ from pubswap_server.housekeeping import keep_house
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
+from pubswap_server.readiness import Readiness, checks_of
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
@@ -34,10 +35,11 @@ def create_app(settings: ServerSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         migrate(settings.sqlalchemy_url)
         storage = make_storage(settings)
+        database = Database(settings.sqlalchemy_url)
         services = Services(
             settings=settings,
             operator_sha256=sha256(operator_token(settings)),
-            database=Database(settings.sqlalchemy_url),
+            database=database,
             incoming=storage.incoming,
             blobs=storage.blobs,
             uploads=storage.uploads,
@@ -46,6 +48,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
             limits=RequestLimits(
                 Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
                 Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
+            ),
+            readiness=Readiness(
+                checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
             ),
         )
         app.state.services = services

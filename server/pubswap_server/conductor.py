@@ -16,11 +16,13 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.messages import Drift, RunState
-from pubswap_protocol.settings import Precision
-from pubswap_protocol.wire import Tensors, view_update
+from pubswap_protocol.factors import sent_layout
+from pubswap_protocol.messages import RunState
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.wire import view_update
 from pubswap_server import events, exchanges, rounds, runs, stalls
-from pubswap_server.aggregation import FedIT, drift
+from pubswap_server.aggregation.round import Aggregated, Store, aggregate
+from pubswap_server.aggregation.updates import Updates
 from pubswap_server.metrics import Metrics
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, aggregated
@@ -31,14 +33,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What a round's mean is made of: the files in the order of the members' names."""
+    """What a round's adapter is made of: the files in the order of the members' names."""
 
     round: int
+    settings: RunSettings
     layout: AdapterLayout
-    precision: Precision
-    base: str  # the adapter that the round began from
+    members: list[str]
     adapters: list[str]
     weights: list[float]
+    previous: str
+    server_state: str | None
 
 
 async def conduct(services: Services) -> None:
@@ -83,28 +87,35 @@ def _close(session: Session, run: str, metrics: Metrics) -> tuple[Aggregation | 
     stalls.note(session, row)
     if row.state != RunState.AGGREGATING:
         return None, moved
-    updates = rounds.taken(session, row)
-    settings = runs.settings_of(row)
+    return inputs_of(session, row, row.round), moved
+
+
+def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
+    """What a round's adapter is, or was, made of; `round_` is 1 or more."""
+    updates = rounds.taken(session, run, round_)
+    before = session.get_one(RoundRow, (run.id, round_ - 1))
+    assert before.adapter is not None  # or this round had not begun
+    settings = runs.settings_of(run)
     uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
-        round=row.round,
-        layout=runs.model_of(row).layout,
-        precision=settings.wire.precision,
-        base=session.get_one(RoundRow, (row.id, row.round - 1)).adapter or "",
+        round=round_,
+        settings=settings,
+        layout=runs.model_of(run).layout,
+        members=[update.member for update in updates],
         adapters=[update.canonical for update in updates],
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
-    ), moved
+        previous=before.adapter,
+        server_state=before.server_state,
+    )
 
 
 async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
     started = time.monotonic()
 
-    def work() -> tuple[str, Drift]:
-        files = _opened(services, wanted)
-        digest, _ = services.blobs.write(FedIT().aggregate(files, wanted.weights))
-        return digest, drift(files)
+    def work() -> Aggregated:
+        return made_of(services.blobs, wanted)
 
-    digest, measured = await to_thread.run_sync(work)
+    made = await to_thread.run_sync(work)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
     def publish(session: Session) -> float:
@@ -112,16 +123,29 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
         if row.state != RunState.AGGREGATING or row.round != wanted.round:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))
-        done.adapter, done.drift = digest, measured.model_dump(mode="json")
+        done.adapter, done.drift = made.adapter, made.drift.model_dump(mode="json")
+        done.residual, done.server_state = made.residual, made.server_state
+        for note in made.notes:
+            events.record(session, run, note.kind, round=wanted.round, **note.details)
         began = events.last_at(session, run, ("started", "aggregated"))
-        runs.move(session, row, aggregated, adapter=digest)
+        runs.move(session, row, aggregated, adapter=made.adapter)
         return (now() - began).total_seconds()
 
     services.metrics.round_seconds.observe(await services.database.write(publish))
-    log.info("round published", run=run, round=wanted.round, adapter=digest)
+    log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
 
 
-def _opened(services: Services, wanted: Aggregation) -> list[Tensors]:
-    base = AdapterFile(services.blobs.path(wanted.base), wanted.layout)
-    paths = [services.blobs.path(digest) for digest in wanted.adapters]
-    return [view_update(path, wanted.layout, wanted.precision, base) for path in paths]
+def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
+    """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
+    previous = AdapterFile(blobs.path(wanted.previous), wanted.layout)
+    sent = sent_layout(wanted.layout, wanted.settings.aggregation.rule)
+    precision = wanted.settings.wire.precision
+    updates = Updates(
+        members=tuple(wanted.members),
+        sources=tuple(
+            view_update(blobs.path(digest), sent, precision, previous) for digest in wanted.adapters
+        ),
+        weights=tuple(wanted.weights),
+        previous=previous,
+    )
+    return aggregate(updates, wanted.server_state, wanted.settings.aggregation, blobs)

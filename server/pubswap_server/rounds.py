@@ -32,7 +32,23 @@ def task_for(session: Session, run: RunRow, member: Member) -> Task:
     if not busy or session.get(UpdateRow, (run.id, run.round, member.name)) is not None:
         return Task(kind=TaskKind.WAIT, state=state, round=run.round)
     before = session.get_one(RoundRow, (run.id, run.round - 1))
-    return Task(kind=TaskKind.TRAIN, state=state, round=run.round, adapter=before.adapter)
+    return Task(
+        kind=TaskKind.TRAIN,
+        state=state,
+        round=run.round,
+        adapter=before.adapter,
+        residuals=residuals(session, run.id, before.round),
+    )
+
+
+def residuals(session: Session, run: str, last: int) -> list[str]:
+    """The residuals of all rounds up to the `last`, in their order; none but under FedEx-LoRA."""
+    rows = session.scalars(
+        select(RoundRow.residual)
+        .where(RoundRow.run_id == run, RoundRow.round <= last, RoundRow.residual.is_not(None))
+        .order_by(RoundRow.round)
+    )
+    return [digest for digest in rows if digest is not None]
 
 
 def _evaluation_task(session: Session, run: RunRow) -> Task:
@@ -45,7 +61,13 @@ def _evaluation_task(session: Session, run: RunRow) -> Task:
     waiting = [row for row in rows if row.evaluation is None]
     if waiting and state is not RunState.CANCELLED:
         first = waiting[0]
-        return Task(kind=TaskKind.EVALUATE, state=state, round=first.round, adapter=first.adapter)
+        return Task(
+            kind=TaskKind.EVALUATE,
+            state=state,
+            round=first.round,
+            adapter=first.adapter,
+            residuals=residuals(session, run.id, first.round),
+        )
     kind = TaskKind.FINISHED if state in ENDED else TaskKind.WAIT
     return Task(kind=kind, state=state, round=run.round)
 
@@ -94,11 +116,11 @@ def _receipt(row: UpdateRow) -> Receipt:
     return Receipt(status=status, digest=row.digest)
 
 
-def taken(session: Session, run: RunRow) -> list[UpdateRow]:
-    """The updates of the round under way that count, in the order of the members' names."""
+def taken(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
+    """The updates of a round that count, in the order of the members' names."""
     rows = session.scalars(
         select(UpdateRow).where(
-            UpdateRow.run_id == run.id, UpdateRow.round == run.round, UpdateRow.late.is_(False)
+            UpdateRow.run_id == run.id, UpdateRow.round == round_, UpdateRow.late.is_(False)
         )
     )
     return sorted(rows, key=lambda row: row.member)
@@ -111,7 +133,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
     """
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return False
-    updates, rules = taken(session, run), runs.settings_of(run).aggregation
+    updates, rules = taken(session, run, run.round), runs.settings_of(run).aggregation
     due = closes(
         expected=members.active_clients(session, run.id),
         arrived={row.member for row in updates},

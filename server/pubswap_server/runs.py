@@ -7,7 +7,9 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import InvalidProblems, NameTaken, UnknownRun, WrongState
+from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     CreateRun,
     Digest,
@@ -79,6 +81,11 @@ def settings_of(run: RunRow) -> RunSettings:
 def model_of(run: RunRow) -> ModelCard:
     """The run's base model."""
     return ModelCard.model_validate(run.model)
+
+
+def sent_layout_of(run: RunRow) -> AdapterLayout:
+    """What a client sends in a round."""
+    return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
 
 
 def status_of(run: RunRow) -> RunStatus:

@@ -14,6 +14,7 @@ from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.database import Database
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
+from pubswap_server.readiness import Readiness
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -34,6 +35,7 @@ class Services:
     verifiers: VerifierPool
     metrics: Metrics
     limits: RequestLimits
+    readiness: Readiness
     bells: Bells = field(default_factory=Bells)
     running: RunningDigests = field(default_factory=RunningDigests)
     work: asyncio.Event = field(default_factory=asyncio.Event)

@@ -35,7 +35,7 @@ def _reason(session: Session, run: RunRow) -> str | None:
                 f"Public step {swap} of round {run.round} closes with {settings.swap.quorum} or "
                 f"more clients; {len(arrived)} answered and {short} more are missing. {_REMEDY}"
             )
-    arrived = {row.member for row in rounds.taken(session, run)}
+    arrived = {row.member for row in rounds.taken(session, run, run.round)}
     if short := missing(active, arrived, settings.aggregation.quorum):
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "

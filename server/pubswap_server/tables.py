@@ -137,13 +137,18 @@ class UploadRow(Base):
 
 
 class RoundRow(Base):
-    """A round, and the global adapter that it ended with; round 0 holds the initial one."""
+    """A round, and the global adapter that it ended with; round 0 holds the initial one.
+
+    `residual` is FedEx-LoRA's, and `server_state` what the server optimizer remembers: blobs too.
+    """
 
     __tablename__ = "rounds"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True)
     adapter: Mapped[str | None] = mapped_column(String(71))
+    residual: Mapped[str | None] = mapped_column(String(71))
+    server_state: Mapped[str | None] = mapped_column(String(71))
     drift: Mapped[dict[str, Any] | None]
     evaluation: Mapped[dict[str, Any] | None]
 

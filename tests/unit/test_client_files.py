@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pubswap_client.demo.commands import prepare_folder
@@ -16,6 +17,7 @@ from pubswap_client.peft_folder import write_peft_folder
 from pubswap_client.settings import load_settings
 from pubswap_protocol.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.factors import modules, stack_layout
 from pubswap_protocol.messages import Membership, Role
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -164,6 +166,21 @@ def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:
     assert (config["r"], config["lora_alpha"], config["revision"]) == (32, 64, "main")
     assert len(config["target_modules"]) == len(card.layout.tensors) // 2
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == adapter
+
+
+def test_an_exported_stack_keeps_the_runs_scale_at_every_rank(tmp_path: Path) -> None:
+    """Modules whose rank differs from the largest are named, with alpha in proportion."""
+    settings = RunSettings()
+    card = model_card(MODEL, settings.lora, "org/small", "main")
+    pairs = modules(card.layout)
+    ranks = {a: 96 if place else 40 for place, (a, _) in enumerate(pairs)}
+    layout = stack_layout(card.layout, ranks)
+    stack = {name: np.zeros(shape, np.float32) for name, shape in layout.tensors.items()}
+    write_peft_folder(tmp_path, encode_adapter(layout, stack), settings.lora, card, "org/small")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    first = pairs[0][0].removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    assert (config["r"], config["lora_alpha"]) == (96, 192)
+    assert (config["rank_pattern"], config["alpha_pattern"]) == ({first: 40}, {first: 80})
 
 
 def test_the_demo_never_deletes_what_it_did_not_write(tmp_path: Path) -> None:

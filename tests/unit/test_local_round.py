@@ -14,6 +14,7 @@ from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.progress import ProgressStore, ReducedUpdate
 from pubswap_client.reporting import LogLines
+from pubswap_client.residuals import Residuals
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
@@ -334,6 +335,10 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
     api.task = lambda _: next(tasks)
-    Daemon(api, run, trainer, ProgressStore(one.state, Owner.of(run, "a")), LogLines(), 8).work()
+    progress, residuals = (
+        ProgressStore(one.state, Owner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    Daemon(api, run, trainer, progress, LogLines(), 8, residuals).work()
     assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
     assert next(tasks, None) is None

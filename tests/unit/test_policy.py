@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from pubswap_client.training.policy import Policy
-from pubswap_protocol.adapter import Adapter, initial_adapter
+from pubswap_protocol.adapter import Adapter, encode_adapter, initial_adapter
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.factors import open_stack
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
+from support import dense
 
 CardOf = Callable[[Path], ModelCard]
 IDS = torch.tensor([[0, 5, 6, 7], [4, 5, 6, 7]])
@@ -88,6 +90,51 @@ def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) 
     assert torch.equal(logits(policy), base)
     assert not torch.allclose(adapted, base, atol=1e-3)
     assert all(parameter.requires_grad for parameter in policy.trainable())
+
+
+def test_residuals_move_the_base_model_and_not_the_reference(
+    policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
+) -> None:
+    """W = W0 + (alpha / r) sum B A, with the same bits added at once or round after round."""
+    layout, lora = policy.card.layout, policy.settings.lora
+    stacks = []
+    for seed in (2, 3):
+        path = tmp_path / f"{seed}.safetensors"
+        path.write_bytes(encode_adapter(layout, random_adapter(layout, seed)))
+        stacks.append(open_stack(path, layout))
+    name = sorted(layout.tensors)[0]
+    module = policy.model.get_submodule(name.removesuffix(".lora_A.weight"))
+    before = module.base_layer.weight.detach().clone()
+    with policy.reference():
+        base = logits(policy)
+    for known in ([], stacks[:1], stacks):
+        policy.rebase(known)
+    moved = logits(policy)
+    product = sum(dense.products(stack.load())[name] for stack in stacks)
+    change = (module.base_layer.weight - before).detach().numpy()
+    assert np.allclose(change, lora.alpha / lora.rank * product, atol=1e-6)
+    with policy.reference():
+        assert torch.equal(logits(policy), base)
+    assert torch.equal(logits(policy), moved)
+    policy.rebase([])
+    assert torch.equal(module.base_layer.weight, before)
+    policy.rebase(stacks)
+    assert torch.equal(logits(policy), moved)
+
+
+def test_under_ffa_b_alone_is_trained(
+    tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The adapter still has all factors; the optimizer gets the B, by their names."""
+    rules = run_settings.aggregation.model_copy(update={"rule": "ffa"})
+    settings = run_settings.model_copy(update={"aggregation": rules})
+    policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
+    names = policy.trained_names()
+    assert names == sorted(name for name in policy.card.layout.tensors if "lora_B" in name)
+    shapes = [policy.card.layout.tensors[name] for name in names]
+    assert [tuple(parameter.shape) for parameter in policy.trainable()] == shapes
+    assert set(policy.adapter()) == set(policy.card.layout.tensors)
+    assert len(policy.factors()) == 2 * len(names)
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "shape"])

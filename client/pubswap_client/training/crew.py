@@ -155,7 +155,7 @@ class CrewEngine:
         lists = [list(prompt) for prompt in prompts]
         command = Generate(lists, count, max_tokens, temperature, seed)
         self.crew.tell(command)
-        self.crew.spread(self.policy.trainable())
+        self.crew.spread(self.policy.factors())
         return generate_together(self.crew, self.engine, command)
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ def generate_together(
 def follow(crew: Crew, policy: Policy, engine: TransformersEngine, checkpointing: bool) -> None:
     """A follower's life: do what the leader says until it says that it is over."""
     while (command := crew.next()) is not None:
-        crew.spread(policy.trainable())
+        crew.spread(policy.factors())
         if isinstance(command, Update):
             budget = TokenBudget(command.tokens)
             follow_update(policy, command.batch, policy.settings, budget, checkpointing, crew)

@@ -15,8 +15,9 @@ from transformers.utils import logging as transformers_logging
 
 from pubswap_client.training.attention import Tree, tree_attention_in
 from pubswap_client.training.tokenizer import PromptTokenizer
-from pubswap_protocol.adapter import Adapter, AdapterLayout
+from pubswap_protocol.adapter import Adapter, AdapterLayout, AdapterSource
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.factors import modules, sent_layout
 from pubswap_protocol.model import ModelCard, target_modules
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import LoraSettings, RunSettings
@@ -49,6 +50,10 @@ class Policy:
         self.portable = self.device.type != "cuda" or self.dtype == torch.float32
         self._tokenizer = tokenizer
         self._parameters = _factors(model, card.layout)
+        sent = sent_layout(card.layout, settings.aggregation.rule).tensors
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name in sent)
+        self._original: dict[str, Tensor] = {}  # of the modules whose base weights were replaced
 
     @classmethod
     def load(
@@ -85,9 +90,36 @@ class Policy:
             _shard(model, mesh)
         return cls(model.to(place), tokenizer, card, settings)
 
-    def trainable(self) -> list[torch.nn.Parameter]:
+    def factors(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
         return list(self._parameters.values())
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The factors that are trained, by name; FFA-LoRA trains the B alone."""
+        return [parameter for parameter in self.factors() if parameter.requires_grad]
+
+    def trained_names(self) -> list[str]:
+        """The names of `trainable`, in the same order."""
+        return [name for name, factor in self._parameters.items() if factor.requires_grad]
+
+    @torch.no_grad()
+    def rebase(self, residuals: Sequence[AdapterSource]) -> None:
+        """W = W0 + (alpha / r) sum_k B_k A_k for the base weights of the adapted modules.
+
+        W0 is kept, on the same device, and the sum is taken anew in float32 each time, in the
+        order given: W is rounded once, and has the same bits whichever round a process began in.
+        """
+        if not residuals and not self._original:
+            return
+        lora = self.settings.lora
+        for a, b in modules(self.card.layout):
+            weight = self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
+            original = self._original.setdefault(a, weight.data)
+            total = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+            for stack in residuals:
+                factors = (torch.tensor(stack.tensor(n), device=weight.device) for n in (b, a))
+                total += torch.matmul(*factors)
+            weight.data = (original.float() + lora.alpha / lora.rank * total).to(original.dtype)
 
     def load_adapter(self, adapter: Adapter) -> None:
         """Replace all factors in place; raises InvalidAdapter unless they fit the layout."""
@@ -106,9 +138,24 @@ class Policy:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
-        """Inside, the policy is the frozen base model."""
-        with self.model.disable_adapter():
+        """Inside, the policy is the frozen base model, without any residual."""
+        with self.model.disable_adapter(), self._unmoved():
             yield
+
+    @contextmanager
+    def _unmoved(self) -> Iterator[None]:
+        weights = {
+            a: self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
+            for a in self._original
+        }
+        moved = {a: weight.data for a, weight in weights.items()}
+        try:
+            for a, weight in weights.items():
+                weight.data = self._original[a]
+            yield
+        finally:
+            for a, weight in weights.items():
+                weight.data = moved[a]
 
     @contextmanager
     def packed(self, checkpointing: bool = False) -> Iterator[None]:
@@ -207,11 +254,11 @@ def _fuse(model: Any, place: torch.device) -> None:
 
 
 def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
-    modules = target_modules(card.layout)
-    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in modules):
+    targets = target_modules(card.layout)
+    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
         raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
     known = {name for name, _ in model.named_modules()}
-    missing = [name for name in modules if name not in known]
+    missing = [name for name in targets if name not in known]
     if missing:
         raise InvalidSettings(
             f"The base model has no module {missing[0]!r} (and {len(missing) - 1} others), which "
@@ -221,7 +268,7 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
-        target_modules=modules,
+        target_modules=targets,
         bias="none",
         task_type="CAUSAL_LM",
     )

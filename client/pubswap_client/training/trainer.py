@@ -20,7 +20,7 @@ from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.snapshot import Snapshot, load_optimizer_state, optimizer_state
 from pubswap_client.training.team import ALONE, Team
 from pubswap_client.training.update import update
-from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.adapter import Adapter, AdapterSource
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.problems import Problem
@@ -68,6 +68,10 @@ class LocalTrainer:
         self.rollout_seconds = 0.0
         for problem in problems:
             policy.encode(problem.prompt)
+
+    def rebase(self, residuals: Sequence[AdapterSource]) -> None:
+        """Train on the base model with the products of these stacks added; before a round."""
+        self.policy.rebase(residuals)
 
     def begin_round(self, round_: int, adapter: Adapter) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it."""
@@ -138,7 +142,7 @@ class LocalTrainer:
 
     def _names(self) -> list[str]:
         """The factors' names, in the order of `policy.trainable()`."""
-        return sorted(self.policy.card.layout.tensors)
+        return self.policy.trained_names()
 
     def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
         grpo = self.settings.grpo

@@ -46,7 +46,7 @@ def update(
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
-    team.announce(batch, budget.tokens, policy.trainable())
+    team.announce(batch, budget.tokens, policy.factors())
     passes = _Passes(policy, batch, settings.grpo, budget, team)
     with policy.packed(checkpointing):
         passes.score_reference()

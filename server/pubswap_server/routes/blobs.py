@@ -4,7 +4,7 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Path, Request, Response
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
@@ -68,7 +68,10 @@ def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[R
     if sent is not None:
         return row, sent.canonical
     published = session.scalar(
-        select(RoundRow).where(RoundRow.run_id == row.id, RoundRow.adapter == digest)
+        select(RoundRow).where(
+            RoundRow.run_id == row.id,
+            or_(RoundRow.adapter == digest, RoundRow.residual == digest),
+        )
     )
     if published is None:
         raise UnknownBlob(f"The blob {digest} is not stored for you.")

@@ -1,8 +1,6 @@
 """Liveness, readiness, metrics, and the version handshake."""
 
 from fastapi import APIRouter, Response
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol import __version__, paths
 from pubswap_protocol.errors import Unavailable
@@ -21,11 +19,10 @@ async def health() -> dict[str, str]:
 
 @router.get(paths.READY, operation_id="ready", summary="Whether requests can be served")
 async def ready(services: ServicesDep) -> dict[str, str]:
-    """503 while the database is away."""
-    try:
-        await services.database.read(lambda session: session.execute(text("SELECT 1")).scalar())
-    except SQLAlchemyError:
-        raise Unavailable("The database does not answer.") from None
+    """503, with the reasons, while database or blob store is away or the disk is almost full."""
+    reasons = await services.readiness.reasons()
+    if reasons:
+        raise Unavailable(f"Not ready: {'; '.join(reasons)}.")
     return {"status": "ready"}
 
 

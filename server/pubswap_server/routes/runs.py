@@ -1,16 +1,18 @@
 """The operator's routes: runs, their files, their state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.adapter import AdapterLayout, encode_adapter, initial_adapter
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
+from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import (
     BlobReceipt,
     CreateRun,
@@ -25,10 +27,12 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import events, runs
+from pubswap_server import events, rounds, runs
+from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.auth import Member, Operator
 from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDep, ServicesDep
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
+from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
 from pubswap_server.storage.incoming import Received
 from pubswap_server.storage.serving import BlobResponse
@@ -272,20 +276,35 @@ async def list_events(
 async def get_adapter(
     run: str, which: str, request: Request, operator: OperatorDep, services: ServicesDep
 ) -> Response:
-    """`final` is the last round's so far; `best` has the highest pass@1."""
+    """`final` is the last round's so far; `best` has the highest pass@1.
 
-    def look(session: Session) -> str:
+    Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:
+    PEFT loads it with lora_alpha / r as in the run's settings.
+    """
+
+    def look(session: Session) -> tuple[str, list[str], AdapterLayout]:
         row = runs.find(session, run, operator)
         query = select(RoundRow).where(RoundRow.run_id == row.id, RoundRow.adapter.is_not(None))
         done = list(session.scalars(query.order_by(RoundRow.round)))
-        return _pick(done, which, RunState(row.state))
+        chosen = _pick(done, which, RunState(row.state))
+        assert chosen.adapter is not None
+        residuals = rounds.residuals(session, row.id, chosen.round)
+        return chosen.adapter, residuals, runs.model_of(row).layout
 
-    digest = await services.database.read(look)
+    digest, residuals, layout = await services.database.read(look)
+    if residuals:
+        stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])
+        return StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
     path = await to_thread.run_sync(services.blobs.path, digest)
     return BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
 
 
-def _pick(done: list[RoundRow], which: str, state: RunState) -> str:
+def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
+    terms = [open_stack(services.blobs.path(digest), layout) for digest in digests]
+    return stacked(layout, terms)[1]
+
+
+def _pick(done: list[RoundRow], which: str, state: RunState) -> RoundRow:
     chosen: RoundRow | None = None
     if which == "final" and done:
         chosen = done[-1]
@@ -296,4 +315,4 @@ def _pick(done: list[RoundRow], which: str, state: RunState) -> str:
         chosen = next((row for row in done if row.round == int(which)), None)
     if chosen is None or chosen.adapter is None:
         raise NotFound(f"There is no adapter {which!r} (yet); the run is {state}.")
-    return chosen.adapter
+    return chosen

@@ -81,7 +81,7 @@ async def open_upload(
 
 def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
     """What the run's updates look like."""
-    return runs.model_of(run).layout, runs.settings_of(run).wire.precision
+    return runs.sent_layout_of(run), runs.settings_of(run).wire.precision
 
 
 def _limits(services: Services, layout: AdapterLayout, precision: Precision) -> UploadLimits:

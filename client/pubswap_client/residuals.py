@@ -1,0 +1,54 @@
+"""FedEx-LoRA's residuals of earlier rounds: fetched once, kept in the state folder, checked again.
+
+A client that starts anew adds the same bytes in the same order as one that never stopped.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.files import sweep, write_whole
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.adapter import AdapterFile, digest_of
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.factors import open_stack
+from pubswap_protocol.messages import Digest, RunView
+from pubswap_protocol.settings import RunSettings
+
+
+class Residuals:
+    """One member's folder of residuals."""
+
+    def __init__(self, api: CoordinatorClient, run: RunView, folder: Path) -> None:
+        """Make the folder if need be, and clear it of writes that were cut off."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(folder)
+        self._api = api
+        self._run = run
+        self._folder = folder
+        self._checked: set[Digest] = set()
+
+    def files(self, digests: Sequence[Digest]) -> list[AdapterFile]:
+        """The stacks of these digests, in their order. Raises NotSaved or InvalidAdapter."""
+        return [open_stack(self._kept(digest), self._run.model.layout) for digest in digests]
+
+    def _kept(self, digest: Digest) -> Path:
+        path = self._folder / f"{digest.removeprefix('sha256:')}.safetensors"
+        if digest not in self._checked:
+            if not path.exists() or digest_of(path.read_bytes()) != digest:
+                write_whole(path, self._api.blob(self._run.id, digest))
+            self._checked.add(digest)
+        return path
+
+
+def check_rebasing(run: RunSettings, client: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings where a run changes the base model and copies of it would not follow.
+
+    `alone` says that this client is one process.
+    """
+    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
+        raise InvalidSettings(
+            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
+            "and the processes of `--processes` have copies of their own. Use engine = "
+            "'transformers' and one process."
+        )

@@ -1,0 +1,102 @@
+"""One round's aggregation, from the clients' updates to the blobs that it leaves."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pubswap_protocol.adapter import AdapterFile
+from pubswap_protocol.messages import Digest, Drift
+from pubswap_protocol.settings import AggregationSettings
+from pubswap_server.aggregation import stacking
+from pubswap_server.aggregation.choosing import Note, rule_for
+from pubswap_server.aggregation.clipping import clipped, scales
+from pubswap_server.aggregation.gram import Gram, gram_of
+from pubswap_server.aggregation.means import Means
+from pubswap_server.aggregation.optimized import adapter_bytes, state_bytes, state_layout
+from pubswap_server.aggregation.rule import Aggregator
+from pubswap_server.aggregation.server_optimizer import ServerOptimizer, server_optimizer
+from pubswap_server.aggregation.updates import Updates
+
+
+class Store(Protocol):
+    """Where blobs are kept."""
+
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+        """Store parts as one blob, durably; returns digest and size."""
+        ...
+
+    def path(self, digest: str) -> Path:
+        """Where a blob is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """What a round ends with: blobs by their digests, and what is to be said about it."""
+
+    adapter: Digest
+    drift: Drift
+    notes: tuple[Note, ...] = ()
+    residual: Digest | None = None  # under FedEx-LoRA: what the mean's product lacks, as a stack
+    server_state: Digest | None = None  # what the server optimizer remembers
+
+
+def aggregate(
+    updates: Updates, state: Digest | None, settings: AggregationSettings, store: Store
+) -> Aggregated:
+    """Aggregate a round by the run's settings.
+
+    `state` is the `server_state` of the round before, if there is one. The same updates, whatever
+    the order they came in, give the same digests.
+    """
+    rule, notes = rule_for(settings, len(updates.sources))
+    drift = None
+    if rule.chooses or settings.clip_norm is not None:
+        gram = gram_of(updates)
+        drift = gram.drift()
+        updates, more = _prepared(updates, gram, rule, settings.clip_norm)
+        notes += more
+    means = Means(updates, rule, measured=drift is None)
+    optimizer, new_state = server_optimizer(settings), None
+    if optimizer is None:
+        adapter, _ = store.write(means.adapter())
+    else:
+        new_state, adapter = _optimized(means, optimizer, state, store)
+    residual = None
+    if settings.rule == "fedex":
+        mean = AdapterFile(store.path(adapter), updates.previous.layout)
+        residual, _ = store.write(stacking.residual(updates, mean)[1])
+    return Aggregated(adapter, drift or means.gram().drift(), tuple(notes), residual, new_state)
+
+
+def _prepared(
+    updates: Updates, gram: Gram, rule: Aggregator, clip: float | None
+) -> tuple[Updates, list[Note]]:
+    """The updates that count, with bounded norms; and who was clipped or left out."""
+    notes = []
+    if clip is not None:
+        by = scales(gram, clip)
+        for member, scale, norm in zip(updates.members, by, gram.norms(), strict=True):
+            if scale < 1:
+                details = {"member": member, "norm": float(norm), "scale": scale}
+                notes.append(Note("update clipped", details))
+        updates, gram = clipped(updates, by), gram.scaled(by)
+    if rule.chooses:
+        kept = rule.choose(gram)
+        left_out = sorted(set(range(len(updates.members))) - set(kept))
+        notes += [Note("update excluded", {"member": updates.members[n]}) for n in left_out]
+        updates = updates.only(kept)
+    return updates, notes
+
+
+def _optimized(
+    means: Means, optimizer: ServerOptimizer, state: Digest | None, store: Store
+) -> tuple[Digest, Digest]:
+    """The optimizer's new state, and the adapter that follows from it."""
+    layout = state_layout(means.updates.layout, optimizer)
+    old = AdapterFile(store.path(state), layout) if state is not None else None
+    digest, _ = store.write(state_bytes(means, optimizer, old))
+    new = AdapterFile(store.path(digest), layout)
+    adapter, _ = store.write(adapter_bytes(means.updates.previous, optimizer, new))
+    return digest, adapter

@@ -1,0 +1,211 @@
+"""Each rule of aggregation in a run over real sockets, with fake members."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from pubswap_protocol.adapter import Adapter, AdapterFile, decode_adapter, encode_adapter
+from pubswap_protocol.errors import Invalid, InvalidAdapter
+from pubswap_protocol.factors import open_stack, sent_layout
+from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.wire import encode_update
+from support import dense
+from support.coordinator import Federation, Server, begun, create
+
+FIVE = {"method": "fedavg", "rounds": 2, "clients": 5}
+
+
+def hand_in(fed: Federation, round_: int, made: dict[str, Adapter]) -> Adapter:
+    """Submit the members' adapters, as much of them as the rule asks for; returns the result."""
+    layout = fed.run.model.layout
+    sent = sent_layout(layout, fed.run.settings.aggregation.rule)
+    for name, adapter in made.items():
+        api = fed.members[name]
+        data = encode_adapter(sent, {tensor: adapter[tensor] for tensor in sent.tensors})
+        update = SubmitUpdate(
+            adapter=api.put_blob(fed.run.id, data), metrics=UpdateMetrics(examples=10, steps=2)
+        )
+        assert api.submit_update(fed.run.id, round_, update).status == "accepted"
+    view = fed.wait_for(round_)
+    digest = view.rounds[round_].adapter
+    assert digest is not None
+    return decode_adapter(layout, bytes(fed.members["judge"].blob(fed.run.id, digest)))
+
+
+def events(fed: Federation, kind: str) -> list[Event]:
+    """The run's log lines of a kind."""
+    return [event for event in fed.operator.events(fed.run.id).events if event.kind == kind]
+
+
+def all_close(found: Adapter, expected: dense.Vector) -> bool:
+    """Whether an adapter is this vector, up to float32."""
+    return np.allclose(dense.flat(found), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["abcde", "ecadb"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"rule": "median"},
+        {"rule": "trimmed_mean", "trim": 0.2},
+        {"rule": "multi_krum", "krum_f": 1},
+        {"rule": "fedit", "clip_norm": 1.0},
+    ],
+)
+def test_a_robust_run_is_not_moved_by_one_bad_member(
+    server: Server, rules: dict[str, Any], order: str
+) -> None:
+    """One of five sends its numbers a thousandfold; the adapter is what dense numpy says."""
+    fed = begun(server, **FIVE, aggregation=rules)
+    made = {name: fed.adapter(number) for number, name in enumerate("abcde")}
+    made["c"] = {name: 1000 * array for name, array in made["c"].items()}
+    found = hand_in(fed, 1, {name: made[name] for name in order})
+    start = dense.flat(
+        decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "0"))
+    )
+    vectors = [dense.flat(made[name]) for name in "abcde"]
+    if rules["rule"] == "median":
+        expected = np.median(np.array(vectors), axis=0)
+    elif rules["rule"] == "trimmed_mean":
+        expected = dense.trimmed_mean(vectors, 1)
+    elif rules["rule"] == "multi_krum":
+        kept = sorted(dense.krum_order(vectors, 1)[:4])
+        expected = np.mean([vectors[n] for n in kept], axis=0)
+        (left_out,) = events(fed, "update excluded")
+        assert left_out.details == {"member": "c", "round": 1}
+    else:
+        expected = np.mean(dense.clip(vectors, start, 1.0), axis=0)
+        assert "c" in {event.details["member"] for event in events(fed, "update clipped")}
+    assert all_close(found, expected)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "yogi"])
+def test_a_server_optimizer_remembers_from_round_to_round(server: Server, optimizer: str) -> None:
+    """Two rounds move the global adapter as the recursion in dense numpy does."""
+    fed = begun(
+        server, method="fedavg", aggregation={"rule": "fedit", "server_optimizer": optimizer}
+    )
+    layout = fed.run.model.layout
+    reference = dense.ServerOptimizer(optimizer, 1.0 if optimizer == "momentum" else 0.01)
+    start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    expected = dense.flat(start)
+    for round_ in (1, 2):
+        made = {name: fed.adapter(10 * round_ + n) for n, name in enumerate("ab")}
+        found = hand_in(fed, round_, made)
+        mean = np.mean([dense.flat(one) for one in made.values()], axis=0)
+        expected = reference.moved(expected, mean)
+        assert all_close(found, expected)
+
+
+def test_in_an_ffa_run_members_send_b_and_the_a_is_the_first_rounds(server: Server) -> None:
+    """An update with an A in it is refused, and A has the same bits after every round."""
+    fed = begun(server, method="fedavg", aggregation={"rule": "ffa"})
+    layout = fed.run.model.layout
+    start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    with pytest.raises(InvalidAdapter, match="not this run's"):
+        fed.members["a"].put_blob(fed.run.id, encode_adapter(layout, fed.adapter(1)))
+    for round_ in (1, 2):
+        made = {name: fed.adapter(10 * round_ + n) for n, name in enumerate("ab")}
+        found = hand_in(fed, round_, made)
+        for name, tensor in found.items():
+            if "lora_A" in name:
+                assert np.array_equal(tensor, start[name])
+            else:
+                expected = (made["a"][name].astype(np.float64) + made["b"][name]) / 2
+                assert np.allclose(tensor, expected, atol=1e-6)
+    assert fed.view().rounds[2].traffic.adapters_up < 2 * layout.file_bytes
+
+
+def saved(folder: Path, data: bytes | memoryview, fed: Federation) -> AdapterFile:
+    """A stack that the coordinator sent."""
+    path = folder / "stack.safetensors"
+    path.write_bytes(data)
+    return open_stack(path, fed.run.model.layout)
+
+
+def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) -> None:
+    """Tasks name the residuals so far in order; the export is factors and residuals in one."""
+    fed = begun(server, method="fedavg", aggregation={"rule": "fedex"})
+    exact: dict[str, Any] = {}
+    residuals: list[str] = []
+    for round_ in (1, 2):
+        task = fed.members["a"].task(fed.run.id, 0)
+        assert task.residuals == residuals
+        made = {name: fed.adapter(10 * round_ + n) for n, name in enumerate("ab")}
+        mean = dense.products(hand_in(fed, round_, made))
+        judged = fed.members["judge"].task(fed.run.id, 0)
+        assert (judged.round, judged.residuals) == (0, [])
+        pairs = [dense.products(one) for one in made.values()]
+        for name, product in mean.items():
+            # W0 + the residuals before + the mean of what the clients trained on top of them
+            before = exact.get(name, 0.0)
+            step = (pairs[0][name] + pairs[1][name]) / 2
+            exact[name] = before + step - product
+        export = saved(tmp_path, fed.operator.global_adapter(fed.run.id, str(round_)), fed)
+        for name, product in dense.products(export.load()).items():
+            assert np.allclose(product, exact[name] + mean[name], rtol=0, atol=1e-5)
+        if round_ == 1:
+            residuals = fed.members["b"].task(fed.run.id, 0).residuals
+            (digest,) = residuals
+            stack = saved(tmp_path, fed.members["b"].blob(fed.run.id, digest), fed)
+            for name, rest in dense.products(stack.load()).items():
+                assert np.allclose(rest, exact[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("rules", [{"rule": "ffa"}, {"rule": "fedex"}, {"clip_norm": 1.0}])
+def test_reduced_updates_are_aggregated_as_what_they_stand_for(
+    server: Server, rules: dict[str, Any], precision: Any
+) -> None:
+    """A rule reads the wire's files as adapters, also where they hold B alone."""
+    fed = begun(server, method="fedavg", aggregation=rules, wire={"precision": precision})
+    layout = fed.run.model.layout
+    sent = sent_layout(layout, fed.run.settings.aggregation.rule)
+    start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    stands_for = []
+    for number, name in enumerate("ab"):
+        adapter, api = fed.adapter(number), fed.members[name]
+        adapter = {tensor: adapter[tensor] for tensor in sent.tensors}
+        data, left = encode_update(sent, precision, adapter, start, {})
+        stands_for.append({n: start[n] + (adapter[n] - start[n] - left[n]) for n in adapter})
+        update = SubmitUpdate(
+            adapter=api.put_blob(fed.run.id, data), metrics=UpdateMetrics(examples=10, steps=2)
+        )
+        assert api.submit_update(fed.run.id, 1, update).status == "accepted"
+    fed.wait_for(1)
+    digest = fed.view().rounds[1].adapter or ""
+    found = decode_adapter(layout, bytes(fed.members["judge"].blob(fed.run.id, digest)))
+    base = dense.flat({name: start[name] for name in sent.tensors})
+    vectors = [dense.flat(one) for one in stands_for]
+    if "clip_norm" in rules:
+        vectors = dense.clip(vectors, base, 1.0)
+    assert all_close({name: found[name] for name in sent.tensors}, np.mean(vectors, axis=0))
+
+
+def test_a_run_whose_rule_can_never_hold_is_refused(server: Server) -> None:
+    """The operator hears at once, and why."""
+    with pytest.raises(ValueError, match=r"needs at least 2 f \+ 3 = 5 clients"):
+        create(server, aggregation={"rule": "multi_krum"})
+    fed = create(server)
+    body = {"name": "krum", "settings": fed.run.settings.model_dump(mode="json")}
+    body["settings"]["aggregation"]["rule"] = "multi_krum"
+    body["model"] = fed.run.model.model_dump(mode="json")
+    with server.http() as http:
+        reply: httpx.Response = http.post("/v1/runs", json=body)
+    assert reply.status_code == 422
+    assert reply.json()["code"] == Invalid.code
+    assert "2 f + 3" in reply.text
+
+
+def test_a_robust_round_that_closes_at_its_quorum_falls_back(server: Server) -> None:
+    """Three updates are too few for Multi-Krum: the median is taken, and the log says so."""
+    rules = {"rule": "multi_krum", "quorum": 3, "deadline_seconds": 0.3}
+    fed = begun(server, **FIVE, aggregation=rules)
+    made = {name: fed.adapter(number) for number, name in enumerate("abc")}
+    found = hand_in(fed, 1, made)
+    assert all_close(found, np.median([dense.flat(one) for one in made.values()], axis=0))
+    (event,) = events(fed, "aggregation fell back")
+    assert event.details == {"rule": "multi_krum", "used": "median", "updates": 3, "round": 1}
