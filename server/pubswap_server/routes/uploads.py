@@ -39,7 +39,7 @@ from pubswap_server.routes.bodies import ADAPTER, binary_body
 from pubswap_server.senders import Sender
 from pubswap_server.services import Services
 from pubswap_server.storage.writing import Writer
-from pubswap_server.tables import BlobRow, RunRow, UploadRow
+from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.uploads import UploadLimits
 
 router = APIRouter(tags=["blobs"])
@@ -60,7 +60,7 @@ async def get_sent(
     token = request.headers.get("Authorization", "").partition(" ")[2]
     sender = Sender(run, upload, sha256(token), certificate)
     row = services.senders.find(sender)
-    if row is None:
+    if row is None or row.expires_at <= now():
         principal = await get_principal(services, request, peer, None)
         row = await _find(services, run, upload, get_client(principal))
         services.senders.remember(sender, row)
