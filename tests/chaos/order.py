@@ -136,4 +136,3 @@ def _receipt(
         verdict.early.append(f"{kind} {digest[1][:12]}: {blob}")
     elif log_synced < begun_at:
         verdict.early.append(f"{kind} {digest[1][:12]}: the database's log was not synced")
-

@@ -20,7 +20,11 @@ main()
 SYNCS = ("fsync", "fdatasync")
 LEFT_OUT: dict[str, Callable[[Call], bool]] = {
     "the database's log": lambda call: call.name in SYNCS and call.file.endswith("-wal"),
-    "files": lambda call: call.name in SYNCS and Path(call.file).parent.name != "blobs" and not call.file.endswith("-wal"),
+    "files": lambda call: (
+        call.name in SYNCS
+        and Path(call.file).parent.name != "blobs"
+        and not call.file.endswith("-wal")
+    ),
     "folders": lambda call: call.name in SYNCS and Path(call.file).parent.name == "blobs",
     "renames": lambda call: call.name.startswith("rename"),
 }

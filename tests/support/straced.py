@@ -36,9 +36,7 @@ class Call:
 
 
 @contextmanager
-def straced(
-    folder: Path, trace: Path, program: Sequence[str] = PUBSWAP
-) -> Iterator[PatientServer]:
+def straced(folder: Path, trace: Path, program: Sequence[str] = PUBSWAP) -> Iterator[PatientServer]:
     """`pubswap serve`, or a program that behaves like it, traced to a file until the end."""
     port = free_port()
     server = PatientServer(f"http://127.0.0.1:{port}", None, folder / "data")
