@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import RunState
@@ -33,7 +33,10 @@ def withdraw(session: Session, digest: str) -> Loss:
         loss.runs.add(submission.run_id)
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late = True
-    session.execute(delete(BlobRow).where(BlobRow.canonical == digest))
+    for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
+        loss.runs.add(blob.run_id)
+        _note(session, blob.run_id, digest, f"blob of {blob.member}")
+        session.delete(blob)
     for row in session.scalars(select(RoundRow).where(RoundRow.adapter == digest)):
         _note(session, row.run_id, digest, f"global adapter of round {row.round}")
         loss.adapters.append((row.run_id, row.round))
