@@ -11,6 +11,7 @@ from pubswap_protocol.problems import Problem, parse_problems
 from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.answers import Answers
 from pubswap_server.database import Database
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
@@ -41,6 +42,7 @@ class Services:
     work: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
+        self.answers = Answers(self.blobs)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
 

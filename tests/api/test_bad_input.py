@@ -232,7 +232,7 @@ def test_an_encoded_body_is_refused(server: Server) -> None:
     """A compressed body could be a bomb; none is taken."""
     with server.http() as http:
         reply = http.post(paths.RUNS, content=b"x", headers={"Content-Encoding": "gzip"})
-    assert problem(reply)["code"] == "invalid"
+    assert problem(reply)["code"] == "unsupported_encoding"
 
 
 def answers(fed: Federation, edit: Callable[[list[int], list[list[Response]]], None]) -> bytes:

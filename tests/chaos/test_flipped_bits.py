@@ -7,13 +7,7 @@ import pytest
 from chaos.corrupt import KINDS, run
 
 
-NOT_YET = pytest.mark.xfail(reason="healing does not make a global adapter again yet")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=NOT_YET if kind == "global adapter" else ()) for kind in KINDS],
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_found_and_made_good(tmp_path: Path, kind: str) -> None:
     """Under a running coordinator and while it is down: never served, and the run goes on."""
     found = run(2, seed=1, folder=tmp_path, only=kind)

@@ -134,18 +134,26 @@ async def get_exchanged(
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 
-    async def look() -> bytes | None:
-        return await services.database.read(
-            lambda session: exchanges.exchanged(
-                session, services.blobs, runs.find(session, run, member), member, round, swap
+    async def look() -> bool | None:
+        is_open = await services.database.read(
+            lambda session: exchanges.is_open_for(
+                session, runs.find(session, run, member), member, round, swap
             )
         )
+        return None if is_open else True
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        data = await services.bells.until(member.run, look, seconds)
-    if data is None:
+        settled = await services.bells.until(member.run, look, seconds)
+    if not settled:
         return Response(status_code=204)
+    data = await services.answers.answer(
+        (member.run, round, swap),
+        member.name,
+        lambda: services.database.read(
+            lambda session: exchanges.closed(session, runs.find(session, run, member), round, swap)
+        ),
+    )
     await _count(services, member, round, len(data))
     return Response(data, media_type=paths.TENSORS_TYPE)
 
