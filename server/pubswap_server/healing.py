@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import encode_adapter, initial_adapter
@@ -36,7 +36,10 @@ def withdraw(session: Session, digest: str) -> Loss:
         loss.runs.add(submission.run_id)
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late = True
-    session.execute(delete(BlobRow).where(BlobRow.canonical == digest))
+    for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
+        loss.runs.add(blob.run_id)
+        _note(session, blob.run_id, digest, f"blob of {blob.member}")
+        session.delete(blob)
     made = or_(
         RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
     )
