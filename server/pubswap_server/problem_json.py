@@ -1,5 +1,7 @@
 """Every failure leaves as RFC 9457 problem+json with a stable code."""
 
+import math
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -45,7 +47,10 @@ def _request_id(request: Request) -> str | None:
 
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, PubSwapError)
-    return problem_response(error.problem(_request_id(request)))
+    response = problem_response(error.problem(_request_id(request)))
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after))
+    return response
 
 
 async def _validation(request: Request, error: Exception) -> Response:
