@@ -1,4 +1,8 @@
-"""What routes ask for: the services, who asks, and the limits of waiting."""
+"""What routes ask for: the services, who asks, and the limits of waiting.
+
+All are coroutines: a plain function would take one of the threads that blobs are worked on in, and
+wait for it.
+"""
 
 from typing import Annotated, cast
 
@@ -8,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Invalid
 from pubswap_protocol.messages import Role
+from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.auth import (
     Member,
     Operator,
@@ -22,7 +27,7 @@ from pubswap_server.services import Services
 scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     """The application's parts."""
     return cast(Services, request.app.state.services)
 
@@ -35,9 +40,10 @@ async def get_principal(
 ) -> Principal:
     """Who asks; raises Unauthenticated."""
     token = bearer(request.headers.get("Authorization"))
+    key = request.headers.get(IDEMPOTENCY_HEADER)
 
     def look(session: Session) -> Principal:
-        return authenticate(session, token, services.operator_sha256)
+        return authenticate(session, token, services.operator_sha256, key)
 
     return await services.database.read(look)
 
@@ -45,23 +51,23 @@ async def get_principal(
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
 
 
-def get_operator(principal: PrincipalDep) -> Operator:
+async def get_operator(principal: PrincipalDep) -> Operator:
     """The operator; raises Forbidden for members."""
     require_operator(principal)
     return Operator()
 
 
-def get_member(principal: PrincipalDep) -> Member:
+async def get_member(principal: PrincipalDep) -> Member:
     """A member of any role; raises Forbidden for the operator."""
     return require_member(principal)
 
 
-def get_client(principal: PrincipalDep) -> Member:
+async def get_client(principal: PrincipalDep) -> Member:
     """A member that trains; raises Forbidden."""
     return require_member(principal, Role.CLIENT)
 
 
-def get_evaluator(principal: PrincipalDep) -> Member:
+async def get_evaluator(principal: PrincipalDep) -> Member:
     """A member that evaluates; raises Forbidden."""
     return require_member(principal, Role.EVALUATOR)
 
@@ -75,7 +81,7 @@ Wait = Annotated[
 ]
 
 
-def declared_length(request: Request) -> int | None:
+async def declared_length(request: Request) -> int | None:
     """The Content-Length; raises Invalid if it is no number."""
     value = request.headers.get("Content-Length")
     if value is None:
@@ -89,9 +95,19 @@ DeclaredLength = Annotated[int | None, Depends(declared_length)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        alias="Idempotency-Key",
+        alias=IDEMPOTENCY_HEADER,
         max_length=200,
         description="Optional: a submission is recognised by its own digest. The same submission "
         "again gets the same receipt, another one 409.",
+    ),
+]
+RandomKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        min_length=22,
+        max_length=200,
+        description="Optional, random and kept to yourself: the request sent again with the same "
+        "key, because its answer was lost, gets the same answer.",
     ),
 ]

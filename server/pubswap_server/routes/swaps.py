@@ -9,7 +9,8 @@ from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import exchanges, runs, traffic
-from pubswap_server.auth import Member
+from pubswap_server.auth import require_own
+from pubswap_server.board import settled
 from pubswap_server.dependencies import (
     ClientDep,
     DeclaredLength,
@@ -84,9 +85,7 @@ async def submit_responses(
         traffic.count(session, row.id, round, member.name, "responses_up", received.size)
         return exchanges.submit(session, locked, member, round, swap, received.digest, correct)
 
-    receipt = await services.database.write(work)
-    services.changed(member.run)
-    return receipt
+    return await services.database.write(work)
 
 
 async def _verdicts(
@@ -114,24 +113,20 @@ async def get_exchanged(
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 
-    async def look() -> bytes | None:
-        return await services.database.read(
-            lambda session: exchanges.exchanged(
-                session, services.blobs, runs.find(session, run, member), member, round, swap
-            )
-        )
+    require_own(run, member)
+
+    async def look() -> bool:
+        return settled(await services.boards.get(run), member, round, swap)
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    data = await services.bells.until(member.run, look, seconds)
-    if data is None:
+    if not await services.bells.until(run, look, bool, seconds):
         return Response(status_code=204)
-    await _count(services, member, round, len(data))
-    return Response(data, media_type=paths.TENSORS_TYPE)
-
-
-async def _count(services: Services, member: Member, round_: int, size: int) -> None:
-    await services.database.write(
-        lambda session: traffic.count(
-            session, member.run, round_, member.name, "responses_down", size
+    data = await services.database.read(
+        lambda session: exchanges.exchanged(
+            session, services.blobs, runs.find(session, run, member), member, round, swap
         )
     )
+    if data is None:
+        return Response(status_code=204)
+    services.hints.downloaded(member, round, "responses_down", len(data))
+    return Response(data, media_type=paths.TENSORS_TYPE)
