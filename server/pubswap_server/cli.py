@@ -3,11 +3,14 @@
 import errno
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pubswap_protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from pubswap_server.settings import ServerSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +27,7 @@ def serve(
     database_url: Annotated[
         str | None, typer.Option(help="Such as postgresql+psycopg://user:password@host/db.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that share the port.")] = None,
     log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
 ) -> None:
     """Run the coordinator. Everything can also be set as PUBSWAP_... in the environment."""
@@ -32,16 +36,15 @@ def serve(
         "port": port,
         "data_dir": data_dir,
         "database_url": database_url,
+        "workers": workers,
         "log_format": log_format,
     }
     _serve({key: value for key, value in given.items() if value is not None})
 
 
 def _serve(given: dict[str, Any]) -> None:
-    import uvicorn
     from pydantic import ValidationError
 
-    from pubswap_server.app import create_app
     from pubswap_server.logs import configure_logs
     from pubswap_server.settings import ServerSettings, operator_token
 
@@ -53,6 +56,24 @@ def _serve(given: dict[str, Any]) -> None:
     listening = _listen(settings.host, settings.port)
     configure_logs(settings)
     operator_token(settings)
+    address = f"http://{settings.host}:{listening.getsockname()[1]}"
+    typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
+    if settings.operator_token is None:
+        typer.echo(f"operator token in {settings.token_file}", err=True)
+    if settings.workers == 1:
+        run_server(settings, listening)
+    else:
+        from pubswap_server.supervisor import Supervisor
+
+        Supervisor(settings, listening).run()
+
+
+def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
+    """Serve in this process until SIGTERM or SIGINT; requests under way are finished."""
+    import uvicorn
+
+    from pubswap_server.app import create_app
+
     app = create_app(settings)
 
     class Server(uvicorn.Server):
@@ -61,10 +82,6 @@ def _serve(given: dict[str, Any]) -> None:
             app.state.services.bells.close()
             await super().shutdown(sockets)
 
-    address = f"http://{settings.host}:{listening.getsockname()[1]}"
-    typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
-    if settings.operator_token is None:
-        typer.echo(f"operator token in {settings.token_file}", err=True)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=10, lifespan="on"
     )
