@@ -1,6 +1,6 @@
 """Invites, enrolment, tokens, and who takes part."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
@@ -16,7 +16,8 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
-from pubswap_server.dependencies import MemberDep, OperatorDep, ServicesDep
+from pubswap_server.auth import bearer, require_own
+from pubswap_server.dependencies import MemberDep, OperatorDep, RandomKey, ServicesDep
 
 router = APIRouter(tags=["members"])
 
@@ -36,17 +37,27 @@ async def create_invite(
 
 
 @router.post(paths.ENROLL, operation_id="enroll", status_code=201, summary="Use an invite")
-async def enroll(body: Enroll, services: ServicesDep) -> Membership:
+async def enroll(
+    body: Enroll, services: ServicesDep, idempotency_key: RandomKey = None
+) -> Membership:
     """Needs no token. The token in the answer is shown once, and only its SHA-256 is stored."""
-    membership = await services.database.write(lambda session: members.enroll(session, body.invite))
-    services.changed(membership.run)
-    return membership
+    return await services.database.write(
+        lambda session: members.enroll(session, body.invite, idempotency_key)
+    )
 
 
 @router.post(paths.TOKEN, operation_id="rotate_token", summary="A new token for the old one")
-async def rotate_token(member: MemberDep, services: ServicesDep) -> Membership:
-    """The old token is worthless from then on."""
-    return await services.database.write(lambda session: members.rotate(session, member))
+async def rotate_token(
+    member: MemberDep,
+    request: Request,
+    services: ServicesDep,
+    idempotency_key: RandomKey = None,
+) -> Membership:
+    """The old token is worthless from then on, but for asking again with the same key."""
+    old = bearer(request.headers.get("Authorization"))
+    return await services.database.write(
+        lambda session: members.rotate(session, member, old, idempotency_key)
+    )
 
 
 @router.get(paths.RUN_MEMBERS, operation_id="list_members", summary="Who takes part")
@@ -56,6 +67,7 @@ async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -
     def look(session: Session) -> MemberList:
         return MemberList(members=members.views(session, runs.find(session, run, operator).id))
 
+    await services.hints.flush()
     return await services.database.read(look)
 
 
@@ -67,12 +79,10 @@ async def revoke_member(
 ) -> Response:
     """Its token is worthless at once; rounds no longer wait for it."""
 
-    def work(session: Session) -> str:
-        row = runs.find(session, run, operator)
-        members.revoke(session, row, member)
-        return row.id
+    def work(session: Session) -> None:
+        members.revoke(session, runs.find(session, run, operator), member)
 
-    services.changed(await services.database.write(work))
+    await services.database.write(work)
     return Response(status_code=204)
 
 
@@ -97,11 +107,7 @@ async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep)
 
 @router.post(paths.HEARTBEAT, operation_id="heartbeat", status_code=204, summary="Tell progress")
 async def heartbeat(run: str, body: Progress, member: MemberDep, services: ServicesDep) -> Response:
-    """Numbers only."""
-
-    def work(session: Session) -> None:
-        runs.find(session, run, member)
-        members.seen(session, member, body)
-
-    await services.database.write(work)
+    """Numbers only. They are a hint: kept in memory, and on the disk about a second later."""
+    require_own(run, member)
+    services.hints.seen(member, body)
     return Response(status_code=204)
