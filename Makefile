@@ -2,7 +2,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-vllm venv-vllm bench bench-grpo check format install up down clean
+BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -16,10 +18,15 @@ test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 
 venv-vllm: .venv-vllm/stamp
 
-bench: bench-grpo  ## all benchmarks
+bench: bench-grpo bench-coordinator  ## all benchmarks
 
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's GRPOTrainer, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
+
+bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
+
+venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -55,6 +62,14 @@ install: .venv/dev.stamp
 	.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
+# The peers of the coordinator's benchmark, each in an environment of its own. Nothing is resolved:
+# flwr 1.42 asks for a certifi that not every index has. torch as above.
+.venv-bench-%/stamp: tests/benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(@D)
+	if [ $* = nvflare ]; then $(BENCH_INSTALL) "$$(grep '^torch==' constraints.txt)"; fi
+	$(BENCH_INSTALL) --no-deps -r $<
+	touch $@
+
 up: .env  ## the same federation in containers
 	docker compose up --build
 
@@ -65,4 +80,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv .venv-vllm demo-out
+	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out

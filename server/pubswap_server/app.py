@@ -18,8 +18,10 @@ from pubswap_server.database import Database, database_time, migrate
 from pubswap_server.hints import Hints
 from pubswap_server.housekeeping import keep_house
 from pubswap_server.leases import Leases
+from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
+from pubswap_server.readiness import Readiness, checks_of
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
@@ -55,6 +57,13 @@ def create_app(settings: ServerSettings) -> FastAPI:
             work=Work(),
             hints=Hints(database),
             leases=Leases(replica, settings.lease_seconds),
+            limits=RequestLimits(
+                Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
+                Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
+            ),
+            readiness=Readiness(
+                checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
+            ),
         )
         database.heard = services.changed
         if database.shared:
@@ -89,6 +98,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     for group in (health, runs, members, rounds, uploads, blobs, swaps):
         app.include_router(group.router)
     problem_json.install(app)
-    app.add_middleware(Guarded, max_json_bytes=settings.max_json_bytes)
+    app.add_middleware(
+        Guarded, max_json_bytes=settings.max_json_bytes, proxy_secret=settings.proxy_secret
+    )
     app.add_middleware(Observed, metrics=metrics)
     return app

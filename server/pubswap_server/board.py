@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
-from pubswap_server.auth import Member
+from pubswap_server.auth import Member, require_good
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY
-from pubswap_server.tables import RoundRow, RunRow, SubmissionRow, SwapRow, UpdateRow
+from pubswap_server.tables import MemberRow, RoundRow, RunRow, SubmissionRow, SwapRow, UpdateRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Board:
     `adapter` is what the round under way begins from, `handed_in` are the members whose updates
     of it are there, `exchanges` are its public steps by number, and `backlog` is the first round
     with an adapter that was not evaluated, and that adapter. `residuals` are those of all rounds
-    that have one, in their order; none but under FedEx-LoRA.
+    that have one, in their order; none but under FedEx-LoRA. `refused` are the members that are not
+    good now, and whether they are active and suspended.
     """
 
     state: RunState
@@ -39,6 +40,7 @@ class Board:
     exchanges: Mapping[int, Exchange]
     backlog: tuple[int, str] | None
     residuals: tuple[tuple[int, str], ...]
+    refused: Mapping[str, tuple[bool, bool]]
 
 
 def read_board(session: Session, run: str) -> Board:
@@ -62,6 +64,7 @@ def read_board(session: Session, run: str) -> Board:
         exchanges=_exchanges(session, row),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
+        refused=_refused(session, run),
     )
 
 
@@ -73,6 +76,15 @@ def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
         .order_by(RoundRow.round)
     )
     return tuple((round_, str(digest)) for round_, digest in rows)
+
+
+def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
+    rows = session.execute(
+        select(MemberRow.name, MemberRow.active, MemberRow.suspended)
+        .where(MemberRow.run_id == run)
+        .where(or_(MemberRow.active.is_(False), MemberRow.suspended))
+    )
+    return {name: (active, suspended) for name, active, suspended in rows}
 
 
 def _exchanges(session: Session, run: RunRow) -> dict[int, Exchange]:
@@ -93,7 +105,8 @@ def _exchanges(session: Session, run: RunRow) -> dict[int, Exchange]:
 
 
 def task_for(board: Board, member: Member) -> Task:
-    """What the member is to do now."""
+    """What the member is to do now; raises Unauthenticated or Suspended."""
+    require_good(*board.refused.get(member.name, (True, False)))
     if member.role is Role.EVALUATOR:
         if board.backlog is not None and board.state is not RunState.CANCELLED:
             return _work(board, TaskKind.EVALUATE, *board.backlog)
@@ -111,7 +124,11 @@ def _work(board: Board, kind: TaskKind, round_: int, adapter: str | None) -> Tas
 
 
 def settled(board: Board, member: Member, round_: int, swap: int) -> bool:
-    """Whether the member has nothing to wait for in this exchange: it is closed, or not in it."""
+    """Whether the member has nothing to wait for in this exchange: it is closed, or not in it.
+
+    Raises Unauthenticated or Suspended.
+    """
+    require_good(*board.refused.get(member.name, (True, False)))
     exchange = board.exchanges.get(swap)
     under_way = round_ == board.round and board.state in ROUND_UNDER_WAY
     if exchange is None or not under_way:

@@ -14,7 +14,9 @@ from pubswap_server.board import Board, read_board
 from pubswap_server.database import Database
 from pubswap_server.hints import Hints
 from pubswap_server.leases import Leases
+from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
+from pubswap_server.readiness import Readiness
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -39,6 +41,8 @@ class Services:
     work: Work
     hints: Hints
     leases: Leases
+    limits: RequestLimits
+    readiness: Readiness
     running: RunningDigests = field(default_factory=RunningDigests)
 
     def __post_init__(self) -> None:

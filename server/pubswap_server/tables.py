@@ -11,6 +11,7 @@ from sqlalchemy import (
     Index,
     MetaData,
     String,
+    Text,
     UniqueConstraint,
     text,
 )
@@ -79,6 +80,7 @@ class RunRow(Base):
     settings: Mapped[dict[str, Any]]
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
+    waiting_for: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(default=now)
     epoch: Mapped[int] = mapped_column()
 
@@ -119,6 +121,8 @@ class MemberRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     active: Mapped[bool] = mapped_column(default=True)
+    suspended: Mapped[bool] = mapped_column(default=False)
+    certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
 
@@ -207,7 +211,10 @@ class SwapRow(Base):
 
 
 class SubmissionRow(Base):
-    """A member's responses in an exchange, with the coordinator's own verdicts (P, K)."""
+    """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
+
+    `donatable` (P, K) tells which are short enough for a peer; null when the run has no limit.
+    """
 
     __tablename__ = "submissions"
 
@@ -217,6 +224,7 @@ class SubmissionRow(Base):
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     correct: Mapped[list[list[bool]]]
+    donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]
 
 

@@ -41,7 +41,8 @@ def shared_server(
 ) -> Iterator[Server]:
     """One coordinator on each database for all tests that make runs of their own."""
     data: Path = tmp_path_factory.mktemp("coordinator")
-    settings = settings_for(data).model_copy(update={"database_url": new_database()})
+    there = {"database_url": new_database(), "max_wait_seconds": 30}
+    settings = settings_for(data).model_copy(update=there)
     with serving(settings) as server:
         yield server
 

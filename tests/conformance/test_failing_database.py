@@ -33,7 +33,8 @@ def test_a_coordinator_outlives_its_database(own_postgres: Postgres, tmp_path: P
         assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
         own_postgres.kill()
         with server.http() as http:
-            for path in (f"/v1/runs/{fed.run.id}", "/readyz", "/metrics"):
+            assert http.get("/readyz").status_code == 503
+            for path in (f"/v1/runs/{fed.run.id}", "/metrics"):
                 answer = http.get(path)
                 assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
                 assert int(answer.headers["Retry-After"]) >= 1

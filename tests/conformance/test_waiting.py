@@ -10,8 +10,10 @@ from pubswap_protocol.messages import Progress
 from pubswap_server.database import READERS, WRITERS
 from support.coordinator import Server, begun, create
 from support.crowd import Crowd
+from support.eventually import until
 
 CROWD = 200
+WAITING = "pubswap_long_polls"
 
 
 def threads() -> int:
@@ -28,11 +30,11 @@ def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_onc
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     for number in range(CROWD):
         fed.join(f"client-{number}")
-    before = threads()
-    with Crowd(server.url, fed.run.id, list(fed.tokens.values()), 5) as crowd:
+    before, services = threads(), server.app.state.services
+    with Crowd(server.url, fed.run.id, list(fed.tokens.values()), 30) as crowd:
+        until(lambda: services.metrics.registry.get_sample_value(WAITING) == CROWD)
         assert threads() - before <= READERS + WRITERS
-        assert server.app.state.services.database.engine.pool.checkedout() == 0
-        assert len(list(Path("/proc/self/fd").iterdir())) > CROWD  # they are there
+        until(lambda: services.database.engine.pool.checkedout() == 0)
         begin = time.monotonic()
         fed.start()
         answers = crowd.answers()

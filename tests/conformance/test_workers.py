@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pubswap_client.demo.processes import free_port
 from pubswap_protocol import paths
 from pubswap_protocol.messages import RunState, TaskKind
 from support.coordinator import OPERATOR_TOKEN, begun, create
+from support.eventually import until
 from support.postgres import Postgres
 from support.serving import Serving, children, serve
 
@@ -23,14 +24,6 @@ def stack() -> Iterator[ExitStack]:
     """What the test has opened, closed after it."""
     with ExitStack() as opened:
         yield opened
-
-
-def until(holds: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_workers_share_a_port_and_a_run(

@@ -14,6 +14,7 @@ from pubswap_server.dependencies import (
     EvaluatorDep,
     IdempotencyKey,
     MemberDep,
+    Number,
     ServicesDep,
     Wait,
 )
@@ -26,20 +27,20 @@ router = APIRouter(tags=["rounds"])
 @router.get(paths.TASK, operation_id="get_task", summary="What to do now")
 async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
     """Answers at once when there is something to do, and otherwise after `wait` seconds."""
-
     require_own(run, member)
 
     async def look() -> Task:
         return task_for(await services.boards.get(run), member)
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    return await services.bells.until(run, look, lambda t: t.kind is not TaskKind.WAIT, seconds)
+    with services.metrics.waiting.track_inprogress():
+        return await services.bells.until(run, look, lambda t: t.kind is not TaskKind.WAIT, seconds)
 
 
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
 async def submit_update(
     run: str,
-    round: int,
+    round: Number,
     body: SubmitUpdate,
     member: ClientDep,
     services: ServicesDep,
@@ -58,7 +59,7 @@ async def submit_update(
     paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
 )
 async def submit_evaluation(
-    run: str, round: int, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+    run: str, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
 ) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 

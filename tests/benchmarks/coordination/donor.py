@@ -1,0 +1,93 @@
+"""A client of a public step: long responses, of which a known number are right."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from coordination.serving import LETTERS, Seat
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.responses import (
+    Response,
+    ResponseRules,
+    decode_responses,
+    encode_responses,
+)
+from pubswap_protocol.texts import load_tokenizer
+
+# The last client's answer sets the exchange off; the others are waiting for it by then.
+WAITING_SECONDS = 0.5
+
+
+class Donor:
+    """Every second client has more right responses than half, the others are given some."""
+
+    def __init__(self, seat: Seat, run: RunView, index: int) -> None:
+        self._seat, self._run = seat, run
+        self._api = CoordinatorClient(seat.url, seat.token)
+        self._tokenizer = load_tokenizer((MODEL / "tokenizer.json").read_bytes())
+        self._is_last = index == run.settings.clients - 1
+        self._count = run.settings.grpo.responses_per_prompt
+        self._right = self._count - 2 if index % 2 else 1
+        self._rng = np.random.default_rng(index)
+        self._words = np.unique(self._ids("the quick brown fox jumps over the lazy dog 0123456789"))
+        self._swap = 0
+        self._prompts: tuple[int, ...] = ()
+        self._file = self._received = b""
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def prepare(self, swap: int) -> None:
+        """Make the responses; all but the last client hand them in."""
+        self._swap = swap
+        wanted = self._api.swap_prompts(self._run.id, 1, swap).prompts
+        self._prompts = tuple(entry.index for entry in wanted)
+        groups = [self._group(entry.problem.answer) for entry in wanted]
+        self._file = encode_responses(self._prompts, groups)
+        if not self._is_last:
+            self._api.submit_responses(self._run.id, 1, swap, self._file)
+
+    def _group(self, answer: str) -> list[Response]:
+        wrong = LETTERS[(LETTERS.index(answer) + 1) % len(LETTERS)]
+        return [self._response(answer if k < self._right else wrong) for k in range(self._count)]
+
+    def _response(self, answer: str) -> Response:
+        """As many tokens as are allowed, of which the last ones state an answer and the end."""
+        length = self._run.settings.grpo.max_response_tokens
+        tail = [*self._ids(f"\nAnswer: {answer}"), self._run.model.eos_token_ids[0]]
+        body = self._rng.choice(self._words, length - len(tail))
+        tokens = np.concatenate([body, tail]).astype(np.int32)
+        return Response(tokens, np.full(length, -0.5, dtype=np.float32))
+
+    def go(self) -> dict[str, Any]:
+        """Wait for the groups to train on; the last client hands its responses in before."""
+        sent = None
+        if self._is_last:
+            time.sleep(WAITING_SECONDS)
+            sent = time.monotonic()
+            self._api.submit_responses(self._run.id, 1, self._swap, self._file)
+        self._received = bytes(self._api.exchanged(self._run.id, 1, self._swap))
+        return {"sent": sent, "up": len(self._file), "down": len(self._received)}
+
+    def check(self) -> float:
+        """0, or an error if other responses than the rule says were donated."""
+        rules = ResponseRules(
+            self._prompts,
+            self._count,
+            self._run.settings.grpo.max_response_tokens,
+            self._run.model.vocabulary,
+        )
+        donated = [
+            sum(response.donated for response in group)
+            for group in decode_responses(self._received, rules)
+        ]
+        expected = max(0, self._count // 2 - self._right)
+        assert donated == [expected] * len(donated), f"{donated} donated, not {expected} each"
+        return 0.0
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._api.__exit__()

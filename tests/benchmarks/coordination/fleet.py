@@ -1,0 +1,149 @@
+"""Clients as real processes that wait at a gate: what they prepare is not on the clock."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol, Self
+
+# Clients are forked, in milliseconds, from a process that has imported all that the script does.
+PRELOAD = ["coordinator"]
+STOP_SECONDS = 10.0
+
+
+class Client(Protocol):
+    """One client of any service."""
+
+    def prepare(self, round_: int) -> None:
+        """Make what it sends in a round."""
+        ...
+
+    def go(self) -> dict[str, Any]:
+        """Do the timed work; returns what it measured itself."""
+        ...
+
+    def check(self) -> float:
+        """How far what it received is from what it should be."""
+        ...
+
+    def close(self) -> None:
+        """Close its connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Went:
+    """When the gate was opened, and of each client: when it was through, and what it measured.
+
+    Times are of the clock that all processes of a machine share.
+    """
+
+    opened: float
+    through: list[float]
+    measured: list[dict[str, Any]]
+
+    @property
+    def seconds(self) -> float:
+        """From the gate's opening until the last client was through."""
+        return max(self.through) - self.opened
+
+
+class Fleet:
+    """Client processes, all ended when the block does."""
+
+    def __init__(self, makers: list[Callable[[], Client]]) -> None:
+        """One process for each maker, which is called there and must be picklable."""
+        self._makers = makers
+        self._ends: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+
+    def __enter__(self) -> Self:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        for make in self._makers:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, make), daemon=True)
+            process.start()
+            theirs.close()
+            self._ends.append(ours)
+            self._processes.append(process)
+        self._answers()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in self._ends:
+            end.close()
+        for process in self._processes:
+            process.join(STOP_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def prepare(self, round_: int) -> None:
+        """All clients prepare a round."""
+        self._tell("prepare", round_)
+        self._answers()
+
+    def go(self, places: range | None = None) -> None:
+        """Open the gate for all clients, or those at `places`; `wait` tells how it went."""
+        self._tell("go", places=places)
+
+    def wait(self, opened: float, places: range | None = None) -> Went:
+        """What came of `go`, once all that went are through."""
+        answers = self._answers(places)
+        return Went(opened, [at for at, _ in answers], [measured for _, measured in answers])
+
+    def race(self, round_: int) -> Went:
+        """Prepare a round, and time it."""
+        self.prepare(round_)
+        opened = time.monotonic()
+        self.go()
+        return self.wait(opened)
+
+    def check(self) -> float:
+        """The largest difference that a client found in what it received."""
+        self._tell("check")
+        return max(self._answers())
+
+    def _tell(self, what: str, *arguments: Any, places: range | None = None) -> None:
+        for end in self._at(places):
+            end.send((what, *arguments))
+
+    def _answers(self, places: range | None = None) -> list[Any]:
+        answers = [end.recv() for end in self._at(places)]
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _at(self, places: range | None) -> list[Connection]:
+        return self._ends if places is None else [self._ends[place] for place in places]
+
+
+def _serve(end: Connection, make: Callable[[], Client]) -> None:
+    """A client's process: one order at a time until the other end is closed."""
+    try:
+        client = make()
+    except Exception as error:
+        end.send(error)
+        return
+    end.send(None)
+    while True:
+        try:
+            what, *arguments = end.recv()
+        except EOFError:
+            client.close()
+            return
+        try:
+            end.send(_obey(client, what, arguments))
+        except Exception as error:
+            end.send(RuntimeError(f"a client failed: {type(error).__name__}: {error}"))
+
+
+def _obey(client: Client, what: str, arguments: list[Any]) -> Any:
+    if what == "go":
+        measured = client.go()
+        return time.monotonic(), measured
+    return client.prepare(*arguments) if what == "prepare" else client.check()

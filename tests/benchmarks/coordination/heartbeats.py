@@ -1,0 +1,110 @@
+"""Heartbeats of 16 clients that send adapters as fast as they can."""
+
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from coordination.fleet import Fleet
+from coordination.serving import Seat, opened, seated, serving, start
+from coordination.telling import Tell
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.retry import ONCE
+from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.messages import Progress
+
+CLIENTS, QUICK_CLIENTS = 16, 2
+MEGABYTES, QUICK_MEGABYTES = 35, 1
+SECONDS, QUICK_SECONDS = 25.0, 3.0
+BEAT_SECONDS = 0.5
+
+
+class BusyClient:
+    """Sends one adapter after another, while a thread beats on a connection of its own."""
+
+    def __init__(self, seat: Seat, layout: AdapterLayout, seed: int, seconds: float) -> None:
+        self._seat, self._layout, self._seconds = seat, layout, seconds
+        self._api = CoordinatorClient(seat.url, seat.token)
+        self._beating = CoordinatorClient(seat.url, seat.token, ONCE)
+        rng = np.random.default_rng(seed)
+        self._numbers = rng.standard_normal(layout.parameters, dtype=np.float32)
+
+    def prepare(self, round_: int) -> None:
+        """Nothing."""
+
+    def go(self) -> dict[str, Any]:
+        """Seconds of each answer to a heartbeat, and how much was sent meanwhile."""
+        over = threading.Event()
+        beats: list[float] = []
+        beating = threading.Thread(target=self._beat, args=(over, beats))
+        beating.start()
+        sent, deadline = 0, time.monotonic() + self._seconds
+        try:
+            while time.monotonic() < deadline:
+                # Another adapter each time: what is stored already would not be sent again.
+                self._numbers[0] += 1
+                file = self._layout.header + self._numbers.tobytes()
+                self._api.put_blob(self._seat.run, file)
+                sent += len(file)
+        finally:
+            over.set()
+            beating.join()
+        return {"beats": beats, "bytes": sent}
+
+    def _beat(self, over: threading.Event, beats: list[float]) -> None:
+        progress = Progress(round=1, step=1, steps=2)
+        while not over.wait(BEAT_SECONDS):
+            began = time.monotonic()
+            self._beating.heartbeat(self._seat.run, progress)
+            beats.append(time.monotonic() - began)
+
+    def check(self) -> float:
+        """There is nothing to check."""
+        return 0.0
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._api.__exit__()
+        self._beating.__exit__()
+
+
+def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
+    """All heartbeats of all clients."""
+    clients, megabytes, seconds = (
+        (QUICK_CLIENTS, QUICK_MEGABYTES, QUICK_SECONDS) if quick else (CLIENTS, MEGABYTES, SECONDS)
+    )
+    with serving(scratch / "heartbeats") as ours:
+        run = opened(ours, megabytes, clients=clients)
+        seats = seated(ours, run)
+        makers = [
+            partial(BusyClient, seat, run.model.layout, seed, seconds)
+            for seed, seat in enumerate(seats)
+        ]
+        with Fleet(makers) as fleet:
+            start(ours, run)
+            tell(f"{clients} clients send {megabytes} MB adapters for {seconds:.0f} s and beat")
+            went = fleet.race(1)
+    beats = [beat for client in went.measured for beat in client["beats"]]
+    least = clients * int(seconds / BEAT_SECONDS / 2)
+    assert len(beats) >= least, f"only {len(beats)} heartbeats were answered in time, not {least}"
+    sent = sum(client["bytes"] for client in went.measured)
+    return {
+        "clients": clients,
+        "bytes_of_an_adapter": run.model.layout.file_bytes,
+        "seconds": went.seconds,
+        "bytes_sent": sent,
+        "megabytes_per_second": sent / 1e6 / went.seconds,
+        "heartbeats": len(beats),
+        "slowest": max(beats),
+        "median": median(beats),
+        "p99": float(np.quantile(beats, 0.99)),
+    }
+
+
+def figures(details: dict[str, Any]) -> dict[str, float]:
+    """The slowest of all."""
+    return {"slowest_heartbeat_seconds": details["slowest"]}

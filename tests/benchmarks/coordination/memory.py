@@ -1,0 +1,99 @@
+"""Peak anonymous memory of our server, read from /proc while real clients make a round.
+
+Anonymous memory is what the process itself has asked for. The whole resident set also counts the
+pages of memory-mapped files, which are the system's cache and given back when others need room.
+"""
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, Self
+
+import psutil
+
+from coordination.payload import TOLERANCE, Payload
+from coordination.rounds import our_fleet
+from coordination.serving import serving
+from coordination.telling import Tell
+
+SIZES = ((4, 140), (64, 35))
+QUICK_SIZES = ((2, 1),)
+INTERVAL_SECONDS = 0.02
+LIMIT_MB = 150
+
+
+class Watch:
+    """Samples a process's anonymous memory, and that of its children, until the block ends."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.before = self.peak = anonymous_bytes(pid)
+        self.children_peak = self.samples = 0
+        self.widest_gap = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(INTERVAL_SECONDS):
+            self.peak = max(self.peak, anonymous_bytes(self._process.pid))
+            children = (anonymous_bytes(child.pid) for child in self._process.children())
+            self.children_peak = max(self.children_peak, sum(children))
+            self.samples += 1
+            now = time.monotonic()
+            self.widest_gap, last = max(self.widest_gap, now - last), now
+
+    def entry(self) -> dict[str, Any]:
+        """In 10^6 bytes."""
+        return {
+            "peak_mb": self.peak / 1e6,
+            "before_mb": self.before / 1e6,
+            "children_peak_mb": self.children_peak / 1e6,
+            "samples": self.samples,
+            "widest_gap_seconds": self.widest_gap,
+        }
+
+
+def anonymous_bytes(pid: int) -> int:
+    """RssAnon; 0 for a process that has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
+    """Two rounds of each size on a fresh server."""
+    entries = {}
+    for clients, megabytes in QUICK_SIZES if quick else SIZES:
+        folder = scratch / f"memory-{clients}x{megabytes}"
+        payload = Payload(megabytes, clients, folder / "payload").write()
+        with (
+            serving(folder / "ours") as ours,
+            our_fleet(ours, payload, 2) as fleet,
+            Watch(ours.pid) as watch,
+        ):
+            for round_ in (1, 2):
+                tell(f"{payload.name}: memory, round {round_} of 2")
+                fleet.race(round_)
+                checked = fleet.check()
+                assert checked < TOLERANCE, f"{checked} from numpy's mean"
+        rmtree(folder)
+        entries[payload.name] = watch.entry()
+    return entries
+
+
+def figures(entries: dict[str, Any]) -> dict[str, float]:
+    """The larger of the two."""
+    return {"server_peak_mb": max(entry["peak_mb"] for entry in entries.values())}

@@ -1,0 +1,61 @@
+"""A client of our coordinator: what the daemon does around its training."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from coordination.payload import Payload, error
+from coordination.serving import Seat
+from pubswap_client.api import CoordinatorClient
+from pubswap_protocol.adapter import AdapterLayout, decode_adapter
+from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
+
+
+class OurClient:
+    """Sends its update, waits for the next round, fetches the adapter."""
+
+    def __init__(self, seat: Seat, layout: AdapterLayout, payload: Payload, index: int) -> None:
+        self._seat, self._layout, self._payload = seat, layout, payload
+        self._api = CoordinatorClient(seat.url, seat.token)
+        self._numbers = np.load(payload.update(index))
+        self._round = 0
+        self._file = self._received = b""
+
+    def prepare(self, round_: int) -> None:
+        """Another adapter in each round: what is stored already would not be sent again."""
+        self._round = round_
+        self._received = b""
+        self._file = self._layout.header + (self._numbers + np.float32(round_)).tobytes()
+
+    def go(self) -> dict[str, Any]:
+        """From the adapter in memory to the next round's adapter in memory."""
+        run = self._seat.run
+        began = time.monotonic()
+        digest = self._api.put_blob(run, self._file)
+        sent = time.monotonic()
+        metrics = UpdateMetrics(examples=1, steps=1)
+        update = SubmitUpdate(adapter=digest, metrics=metrics)
+        self._api.submit_update(run, self._round, update)
+        task = self._api.task(run)
+        while task.kind is not TaskKind.TRAIN or task.round <= self._round:
+            task = self._api.task(run)
+        assert task.adapter is not None
+        told = time.monotonic()
+        self._received = self._api.blob(run, task.adapter)
+        return {
+            "upload": sent - began,
+            "waited": told - sent,
+            "download": time.monotonic() - told,
+            "bytes": len(self._received),
+        }
+
+    def check(self) -> float:
+        """The largest difference from numpy's mean."""
+        found = decode_adapter(self._layout, self._received)
+        expected = np.load(self._payload.mean) + np.float32(self._round)
+        return error(found, expected, self._payload.megabytes)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._api.__exit__()

@@ -1,0 +1,102 @@
+"""What is moved: an adapter of 392 tensors, and each client's update as one file of its numbers.
+
+numpy alone, for Flower's and NVFlare's environments import it too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+LAYERS = 28
+RANK = 16
+# Inputs and outputs of the linear layers of a Qwen2.5-1.5B, before they are scaled to a size.
+MODULES = {
+    "self_attn.q_proj": (1536, 1536),
+    "self_attn.k_proj": (1536, 256),
+    "self_attn.v_proj": (1536, 256),
+    "self_attn.o_proj": (1536, 1536),
+    "mlp.gate_proj": (1536, 8960),
+    "mlp.up_proj": (1536, 8960),
+    "mlp.down_proj": (8960, 1536),
+}
+TOLERANCE = 1e-5
+
+
+def shapes(megabytes: float) -> dict[str, tuple[int, int]]:
+    """Names and shapes of an all-linear rank-16 adapter of about so many 10^6 bytes of float32.
+
+    28 layers x 7 modules x (A, B) = 392 tensors, in the order of their names.
+    """
+    full = 4 * LAYERS * RANK * sum(inputs + outputs for inputs, outputs in MODULES.values())
+    scale = megabytes * 1e6 / full
+    found = {}
+    for layer in range(LAYERS):
+        for module, widths in MODULES.items():
+            inputs, outputs = (max(1, round(width * scale)) for width in widths)
+            prefix = f"base_model.model.model.layers.{layer}.{module}"
+            found[f"{prefix}.lora_A.weight"] = (RANK, inputs)
+            found[f"{prefix}.lora_B.weight"] = (outputs, RANK)
+    return dict(sorted(found.items()))
+
+
+def tensors(numbers: Array, megabytes: float) -> dict[str, Array]:
+    """All numbers of an adapter as its named tensors, without a copy."""
+    views, begin = {}, 0
+    for name, (rows, columns) in shapes(megabytes).items():
+        views[name] = numbers[begin : begin + rows * columns].reshape(rows, columns)
+        begin += rows * columns
+    assert begin == numbers.size
+    return views
+
+
+def error(found: Mapping[str, Any], expected: Array, megabytes: float) -> float:
+    """The largest difference of any number of an adapter from what it should be."""
+    wanted = tensors(expected, megabytes)
+    assert found.keys() == wanted.keys(), "other tensors came back than were sent"
+    return max(float(np.abs(np.asarray(found[name]) - wanted[name]).max()) for name in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One adapter's size, and the files of the clients' updates and of their mean."""
+
+    megabytes: float
+    clients: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Such as '4 x 35 MB'."""
+        return f"{self.clients} x {self.megabytes:g} MB"
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers an adapter has."""
+        return sum(rows * columns for rows, columns in shapes(self.megabytes).values())
+
+    def update(self, client: int) -> Path:
+        """The numbers of a client's update."""
+        return self.folder / f"update-{client}.npy"
+
+    @property
+    def mean(self) -> Path:
+        """The numbers of all updates' mean, summed in float64 and rounded once."""
+        return self.folder / "mean.npy"
+
+    def write(self) -> "Payload":
+        """Draw the updates, and keep them with their mean."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        total = np.zeros(self.parameters, dtype=np.float64)
+        for client in range(self.clients):
+            rng = np.random.default_rng(client)
+            numbers = rng.standard_normal(self.parameters, dtype=np.float32)
+            total += numbers
+            np.save(self.update(client), numbers)
+        np.save(self.mean, (total / self.clients).astype(np.float32))
+        return self

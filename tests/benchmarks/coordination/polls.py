@@ -1,0 +1,76 @@
+"""A thousand long polls, and one event that answers them all."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from coordination.fleet import Fleet
+from coordination.serving import Coordinator, opened, seated, serving
+from coordination.telling import Tell
+from coordination.waiting import WAIT_SECONDS, Waiting
+from pubswap_protocol import paths
+
+CLIENTS, QUICK_CLIENTS = 1000, 20
+REPEATS, QUICK_REPEATS = 5, 2
+QUIET_SECONDS = 0.5
+SETTLE_SECONDS = WAIT_SECONDS - 10.0
+
+
+def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
+    """The start of the run, and then its resumption after pauses."""
+    clients, repeats = (QUICK_CLIENTS, QUICK_REPEATS) if quick else (CLIENTS, REPEATS)
+    with serving(scratch / "polls") as ours:
+        run = opened(ours, 1, clients=clients)
+        tell(f"{clients} members enrol")
+        seats = seated(ours, run)
+        with Fleet([partial(Waiting, seats)]) as fleet:
+            events = [_event(ours, fleet, run.id, paths.RUN_START, tell)]
+            for _ in range(repeats - 1):
+                ours.api.move_run(run.id, paths.RUN_PAUSE)
+                events.append(_event(ours, fleet, run.id, paths.RUN_RESUME, tell))
+        threads = psutil.Process(ours.pid).num_threads()
+    return {"clients": clients, "events": events, "threads_of_the_server": threads}
+
+
+def _event(
+    ours: Coordinator, fleet: Fleet, run: str, path: str, tell: Tell
+) -> dict[str, float | str]:
+    """Ask, wait until all wait, move the run; seconds from then to the first and last answer."""
+    name = path.rsplit("/", 1)[-1]
+    tell(f"long polls: {name}")
+    fleet.prepare(1)
+    settled = _settle(ours.pid)
+    fleet.go()
+    time.sleep(QUIET_SECONDS)
+    opened_at = time.monotonic()
+    ours.api.move_run(run, path)
+    told = time.monotonic() - opened_at
+    went = fleet.wait(opened_at).measured[0]
+    fleet.check()
+    assert went["first"] >= opened_at, "somebody was answered before anything had happened"
+    return {
+        "event": name,
+        "first": went["first"] - opened_at,
+        "last": went["last"] - opened_at,
+        "operator": told,
+        "until_all_waited": settled,
+    }
+
+
+def _settle(pid: int) -> float:
+    """Seconds until the server is idle, and so has read every request and waits."""
+    process, began = psutil.Process(pid), time.monotonic()
+    while True:
+        before = sum(process.cpu_times()[:2])
+        time.sleep(QUIET_SECONDS)
+        if sum(process.cpu_times()[:2]) - before <= 0.1 * QUIET_SECONDS:
+            return time.monotonic() - began
+        assert time.monotonic() - began < SETTLE_SECONDS, "the long polls do not come to rest"
+
+
+def figures(details: dict[str, Any]) -> dict[str, float]:
+    """The slowest answer to the slowest event."""
+    return {"long_poll_seconds": max(event["last"] for event in details["events"])}

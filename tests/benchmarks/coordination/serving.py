@@ -1,0 +1,101 @@
+"""A real `pubswap serve` with its defaults, and runs on it."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordination.payload import RANK, shapes
+from coordination.programs import listens, running
+from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import PUBSWAP, free_port
+from pubswap_client.operator.commands import operator_token
+from pubswap_client.retry import ONCE
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.messages import CreateInvite, CreateRun, RunView, SetKind
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import LoraSettings, RunSettings
+
+PUBLIC = 64  # problems
+LETTERS = "ABCDE"
+
+_names = (f"bench-{number}" for number in itertools.count())
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A running coordinator, and the operator's client for it."""
+
+    url: str
+    api: CoordinatorClient
+    pid: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a client process needs to take part in a run."""
+
+    url: str
+    run: str
+    name: str
+    token: str
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Coordinator]:
+    """`pubswap serve` on SQLite and a local folder, until the block ends."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [*PUBSWAP, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
+    with running(command, folder / "serve.log", lambda: listens(port)) as process:
+        token = operator_token(folder / "data" / "operator-token")
+        with CoordinatorClient(url, token, ONCE) as api:
+            wait_until_ready(api, 60)
+            yield Coordinator(url, api, process.pid, folder)
+
+
+def opened(coordinator: Coordinator, megabytes: float, **settings: Any) -> RunView:
+    """An open run whose adapters have the layout of that size."""
+    wanted = RunSettings(
+        **{"verifier": "choice", "method": "fedavg", "lora": LoraSettings(rank=RANK), **settings}
+    )
+    # The demo's model gives the tokenizer; the layout is a larger model's.
+    card = model_card(MODEL, wanted.lora, "bench", None)
+    card = card.model_copy(update={"layout": AdapterLayout(tensors=shapes(megabytes))})
+    run = coordinator.api.create_run(CreateRun(name=next(_names), settings=wanted, model=card))
+    coordinator.api.put_tokenizer(run.id, (MODEL / "tokenizer.json").read_bytes())
+    for kind in SetKind:
+        coordinator.api.put_set(run.id, kind, _problems())
+    return coordinator.api.move_run(run.id, paths.RUN_OPEN)
+
+
+def _problems() -> bytes:
+    """Problems whose answer is a letter, which `choice` and `exact` both can check."""
+    problems = [
+        Problem(id=f"p{n}", prompt=f"Which is {n}?", answer=LETTERS[n % len(LETTERS)])
+        for n in range(PUBLIC)
+    ]
+    lines = [problem.model_dump_json(exclude_defaults=True) + "\n" for problem in problems]
+    return "".join(lines).encode()
+
+
+def seated(coordinator: Coordinator, run: RunView) -> list[Seat]:
+    """All the run's clients, invited and enrolled."""
+    seats = []
+    for number in range(run.settings.clients):
+        name = f"client-{number:04d}"
+        invite = coordinator.api.invite(run.id, CreateInvite(name=name))
+        membership = coordinator.api.enroll(invite.invite)
+        seats.append(Seat(coordinator.url, run.id, name, membership.token))
+    return seats
+
+
+def start(coordinator: Coordinator, run: RunView) -> None:
+    """Begin round 1."""
+    coordinator.api.move_run(run.id, paths.RUN_START)

@@ -1,0 +1,101 @@
+"""The coordinator's speed and memory, side by side with Flower, NVFlare, nginx, and a bare floor.
+
+    python tests/benchmarks/coordinator.py                          # everything, in 35 minutes
+    python tests/benchmarks/coordinator.py --only floor,heartbeats  # some parts
+    python tests/benchmarks/coordinator.py --quick                  # small sizes, nothing kept
+
+Each part's figures are merged into results/coordinator.json as soon as they are there. Our side is
+always a real `pubswap serve` with its defaults, SQLite and a local folder: every receipt durable.
+Clients are processes of their own, on the same machine and cores as the server.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from coordination import (
+    aggregation,
+    exchange,
+    heartbeats,
+    memory,
+    polls,
+    results,
+    rounds,
+    transfers,
+)
+from rich.console import Console
+
+AGAINST = ("floor", "nvflare", "flower")
+PARTS = {
+    "memory": memory,
+    "transfers": transfers,
+    "aggregation": aggregation,
+    "heartbeats": heartbeats,
+    "exchange": exchange,
+    "polls": polls,
+}
+ALL = (*AGAINST, *PARTS)
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", type=_parts, default=ALL, help=f"Some of {','.join(ALL)}.")
+    parser.add_argument("--quick", action="store_true", help="Small sizes; prints, keeps nothing.")
+    parser.add_argument("--scratch", type=Path, help="Where adapters are kept meanwhile: a disk.")
+    parser.add_argument("--out", type=Path, help=f"{results.PATH.name} unless --quick.")
+    chosen = parser.parse_args()
+    if chosen.out is None and not chosen.quick:
+        chosen.out = results.PATH
+    return chosen
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    wanted = tuple(text.split(","))
+    if unknown := set(wanted) - set(ALL):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: the parts are {', '.join(ALL)}")
+    return wanted
+
+
+def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str, Any]:
+    """Measure the chosen parts, and keep each as soon as it is there."""
+    kept = results.Results(chosen.out)
+
+    def tell(what: str) -> None:
+        console.log(what)
+
+    for name, part in PARTS.items():
+        if name in chosen.only:
+            console.rule(name)
+            kept.add(name, part.measure(chosen.quick, scratch, tell))
+    against = set(chosen.only) & set(AGAINST)
+    if against:
+        console.rule("rounds")
+        sizes = rounds.QUICK_SIZES if chosen.quick else rounds.SIZES
+        for name, size, entry in rounds.measure(sizes, against, scratch, tell):
+            kept.add_round(name, size, entry)
+    return kept.values
+
+
+def main() -> None:
+    """Measure, keep, print the table."""
+    chosen = options()
+    console = Console()
+    # Stopped from outside, it still ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    # The processes that are started find these modules as this one does.
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    with tempfile.TemporaryDirectory(prefix="pubswap-bench-", dir=chosen.scratch) as scratch:
+        found = run(chosen, Path(scratch), console)
+    results.show(console, found)
+
+
+if __name__ == "__main__":
+    main()

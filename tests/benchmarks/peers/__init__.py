@@ -1,0 +1,1 @@
+"""Flower and NVFlare, each in an environment of its own."""

@@ -1,0 +1,20 @@
+"""The adapter as a torch module, with the tensors' real names."""
+
+import torch
+from coordination.payload import shapes
+from torch import nn
+
+
+class Adapter(nn.Module):
+    """Zeros in the adapter's shapes."""
+
+    def __init__(self, megabytes: float) -> None:
+        super().__init__()
+        for name, shape in shapes(megabytes).items():
+            *folders, last = name.split(".")
+            place: nn.Module = self
+            for folder in folders:
+                if not hasattr(place, folder):
+                    place.add_module(folder, nn.Module())
+                place = getattr(place, folder)
+            place.register_parameter(last, nn.Parameter(torch.zeros(shape)))
