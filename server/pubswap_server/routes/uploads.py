@@ -62,7 +62,7 @@ async def get_sent(
     row = services.senders.find(sender)
     if row is None or row.expires_at <= now():
         principal = await get_principal(services, request, peer, None)
-        row = await _find(services, run, upload, get_client(principal))
+        row = await _find(services, run, upload, await get_client(principal))
         services.senders.remember(sender, row)
     return row
 
