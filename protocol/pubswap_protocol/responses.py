@@ -74,7 +74,7 @@ def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
     return data
 
 
-def decode_responses(data: bytes, rules: ResponseRules) -> list[list[Response]]:
+def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[list[Response]]:
     """The groups (P lists of K responses) of a file, in the order of `rules.prompts`.
 
     Raises InvalidResponses for anything that the rules do not allow: other prompts, another K,
@@ -105,7 +105,7 @@ def decode_responses(data: bytes, rules: ResponseRules) -> list[list[Response]]:
     return _groups(lengths, tokens, logprobs, arrays["donated"])
 
 
-def _arrays(data: bytes) -> dict[str, NDArray[np.generic]]:
+def _arrays(data: bytes | memoryview) -> dict[str, NDArray[np.generic]]:
     try:
         specs, start = read_header(data)
     except InvalidAdapter as error:

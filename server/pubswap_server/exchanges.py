@@ -8,15 +8,15 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Receipt, ReceiptStatus, SwapSummary
-from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
+from pubswap_protocol.responses import ResponseRules
 from pubswap_protocol.schedule import public_batch, public_steps_per_round
 from pubswap_server import members, runs
+from pubswap_server.answers import Closed
 from pubswap_server.auth import Member
 from pubswap_server.closing import closes
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
-from pubswap_server.storage.store import BlobStore
-from pubswap_server.swap import Choice, exchange, replaced
+from pubswap_server.swap import Exchange, replaced
 from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
 
 Verdicts = list[list[bool]]
@@ -130,7 +130,8 @@ def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) 
             now=now(),
         )
         if row.closed and row.summary is None:
-            row.summary = _summary(session, run, row, submissions).model_dump(mode="json")
+            exchange = _exchange(session, run, row, submissions)
+            row.summary = _summary(exchange).model_dump(mode="json")
             record(session, run.id, "exchange closed", **row.summary, round=row.round)
             timed((now() - row.first_at).total_seconds())
             some = True
@@ -139,16 +140,12 @@ def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) 
     return some
 
 
-def _summary(
-    session: Session, run: RunRow, row: SwapRow, submissions: Mapping[str, SubmissionRow]
-) -> SwapSummary:
-    correct = {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()}
-    counts = {
-        name: replaced(_choices(session, run, row, submissions, name), name) for name in correct
-    }
+def _summary(exchange: Exchange) -> SwapSummary:
+    correct = exchange.correct
+    counts = {name: replaced(exchange.choices(name), name) for name in correct}
     size = next(iter(correct.values())).size
     return SwapSummary(
-        swap=row.swap,
+        swap=exchange.swap,
         clients=len(correct),
         replaced=sum(counts.values()),
         replaced_share={name: count / size for name, count in counts.items()},
@@ -156,50 +153,31 @@ def _summary(
     )
 
 
-def _choices(
-    session: Session,
-    run: RunRow,
-    row: SwapRow,
-    submissions: Mapping[str, SubmissionRow],
-    receiver: str,
-) -> list[list[Choice]]:
+def _exchange(
+    session: Session, run: RunRow, row: SwapRow, submissions: Mapping[str, SubmissionRow]
+) -> Exchange:
     settings = runs.settings_of(run)
-    prompts = rules_of(session, run, row.round, row.swap).prompts
-    return exchange(
-        settings.swap.strategy,
-        {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
-        receiver,
-        settings.seed,
-        row.round,
-        row.swap,
-        prompts,
-        {name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
-        settings.swap.max_donor_share,
+    return Exchange(
+        strategy=settings.swap.strategy,
+        seed=settings.seed,
+        round=row.round,
+        swap=row.swap,
+        prompts=rules_of(session, run, row.round, row.swap).prompts,
+        correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
+        donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
+        max_donor_share=settings.swap.max_donor_share,
     )
 
 
-def exchanged(
-    session: Session, blobs: BlobStore, run: RunRow, member: Member, round_: int, swap: int
-) -> bytes | None:
-    """The file of groups that the member trains on; None while the exchange is open.
-
-    Raises RoundClosed if the member's responses were not in it.
-    """
+def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
+    """An exchange that is closed; raises NotFound or RoundClosed if it is not, or never began."""
     rules = rules_of(session, run, round_, swap)
     row = session.get(SwapRow, (run.id, round_, swap))
-    submissions = _submissions(session, run.id, round_, swap)
-    closed = row is None or row.closed or round_ < run.round or run.state not in ROUND_UNDER_WAY
-    if not closed and member.name in submissions:
-        return None
-    if row is None or member.name not in submissions or not row.closed:
+    if row is None or not row.closed:
         raise RoundClosed(
             f"Public step {swap} of round {round_} has no responses of yours in time; train on "
             "your own."
         )
-    pool = {name: decode_responses(blobs.read(s.digest), rules) for name, s in submissions.items()}
-    choices = _choices(session, run, row, submissions, member.name)
-    groups: list[list[Response]] = []
-    for place, group in enumerate(choices):
-        chosen = [(pool[c.client][place][c.index], c.client != member.name) for c in group]
-        groups.append([r.as_donated() if donated else r for r, donated in chosen])
-    return encode_responses(rules.prompts, groups)
+    submissions = _submissions(session, run.id, round_, swap)
+    digests = {name: submission.digest for name, submission in submissions.items()}
+    return Closed(_exchange(session, run, row, submissions), rules, digests)

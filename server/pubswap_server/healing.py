@@ -2,30 +2,33 @@
 
 from dataclasses import dataclass, field
 
-from sqlalchemy import delete, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.messages import RunState
 from pubswap_server import runs
+from pubswap_server.conductor import Aggregation, made_of
 from pubswap_server.events import record
 from pubswap_server.state import ENDED, reopened
+from pubswap_server.storage.store import BlobStore
 from pubswap_server.tables import BlobRow, RoundRow, RunRow, SubmissionRow, UpdateRow
 
 
 @dataclass
 class Loss:
-    """What a damaged blob was, beyond what is asked for again: global adapters, by run."""
+    """The runs that a damaged blob touches, and the rounds (run, round) whose outcome it was."""
 
     runs: set[str] = field(default_factory=set)
-    adapters: list[tuple[str, int]] = field(default_factory=list)  # run, round
+    rounds: list[tuple[str, int]] = field(default_factory=list)
 
 
 def withdraw(session: Session, digest: str) -> Loss:
     """Take back every receipt that relied on a blob, so that its sender is asked again.
 
     An update of the round under way is asked for again from its client, which still has it. An
-    exchange goes on without the responses; their sender trains on its own. Global adapters are
-    returned, for they are made again from their round's updates.
+    exchange goes on without the responses; their sender trains on its own. What a round ended with
+    is made again from its updates, see `made_again`.
     """
     loss = Loss()
     _withdraw_updates(session, digest, loss)
@@ -33,10 +36,16 @@ def withdraw(session: Session, digest: str) -> Loss:
         loss.runs.add(submission.run_id)
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late = True
-    session.execute(delete(BlobRow).where(BlobRow.canonical == digest))
-    for row in session.scalars(select(RoundRow).where(RoundRow.adapter == digest)):
-        _note(session, row.run_id, digest, f"global adapter of round {row.round}")
-        loss.adapters.append((row.run_id, row.round))
+    for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
+        loss.runs.add(blob.run_id)
+        _note(session, blob.run_id, digest, f"blob of {blob.member}")
+        session.delete(blob)
+    made = or_(
+        RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
+    )
+    for row in session.scalars(select(RoundRow).where(made)):
+        _note(session, row.run_id, digest, f"outcome of round {row.round}")
+        loss.rounds.append((row.run_id, row.round))
         loss.runs.add(row.run_id)
     return loss
 
@@ -55,3 +64,17 @@ def _withdraw_updates(session: Session, digest: str, loss: Loss) -> None:
 
 def _note(session: Session, run: str, digest: str, what: str) -> None:
     record(session, run, "blob damaged", digest=digest, what=what)
+
+
+def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
+    """Make a round's outcome once more; returns the adapter's digest, which must be the old one.
+
+    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises UnknownBlob or
+    DamagedBlob if what it is made of is lost too.
+    """
+    if inputs is not None:
+        return made_of(blobs, inputs).adapter
+    layout = runs.model_of(run).layout
+    return blobs.write(
+        [encode_adapter(layout, initial_adapter(layout, runs.settings_of(run).seed))]
+    )[0]

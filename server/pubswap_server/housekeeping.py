@@ -6,9 +6,13 @@ from functools import partial
 
 import structlog
 from anyio import to_thread
+from sqlalchemy.orm import Session
 
+from pubswap_protocol.errors import PubSwapError
 from pubswap_server import healing, sweeping, uploads
+from pubswap_server.conductor import Aggregation, inputs_of
 from pubswap_server.services import Services
+from pubswap_server.tables import RoundRow, RunRow
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +40,25 @@ async def heal(services: Services) -> None:
         log.error("blob damaged", digest=digest)
         await to_thread.run_sync(services.blobs.set_aside, digest)
         loss = await services.database.write(partial(healing.withdraw, digest=digest))
+        for run, round_ in loss.rounds:
+            await _make_again(services, run, round_)
         for run in sorted(loss.runs):
             services.changed(run)
+
+
+async def _make_again(services: Services, run: str, round_: int) -> None:
+    def look(session: Session) -> tuple[RunRow, Aggregation | None, str | None]:
+        row = session.get_one(RunRow, run)
+        inputs = inputs_of(session, row, round_) if round_ else None
+        return row, inputs, session.get_one(RoundRow, (run, round_)).adapter
+
+    row, inputs, wanted = await services.database.read(look)
+    try:
+        made = await to_thread.run_sync(healing.made_again, services.blobs, row, inputs)
+    except PubSwapError as error:
+        log.error("round cannot be made again", run=run, round=round_, error=error.detail)
+        return
+    log.info("round made again", run=run, round=round_, adapter=made, same=made == wanted)
 
 
 async def sweep(services: Services) -> None:

@@ -10,6 +10,7 @@ from pubswap_protocol.problems import Problem, parse_problems
 from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.answers import Answers
 from pubswap_server.board import Board, read_board
 from pubswap_server.database import Database
 from pubswap_server.hints import Hints
@@ -17,6 +18,7 @@ from pubswap_server.leases import Leases
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.readiness import Readiness
+from pubswap_server.senders import Senders
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -43,10 +45,12 @@ class Services:
     leases: Leases
     limits: RequestLimits
     readiness: Readiness
+    senders: Senders = field(default_factory=Senders)
     running: RunningDigests = field(default_factory=RunningDigests)
 
     def __post_init__(self) -> None:
         self.boards = Shared(self._read_board)
+        self.answers = Answers(self.blobs)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
 

@@ -6,7 +6,7 @@ same answer.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -26,49 +26,59 @@ class Choice:
     index: int
 
 
-def exchange(
-    strategy: Strategy,
-    correct: Mapping[str, Verdicts],
-    receiver: str,
-    seed: int,
-    round_: int,
-    swap: int,
-    prompts: Sequence[int],
-    donatable: Mapping[str, Verdicts] | None = None,
-    max_donor_share: float = 1.0,
-) -> list[list[Choice]]:
-    """The P groups of K responses that `receiver` trains on.
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A closed exchange: everything that decides who trains on which responses.
 
-    `correct` maps each client of the exchange to its verdicts (P, K); `prompts` (P,) are the
-    prompts' positions in the public set. The receiver must be one of the clients.
-
-    `donatable` (P, K) tells by client which responses are short enough for a peer, all by default;
-    no donor gives more than `max_donor_share` of the receiver's donated responses. A place that a
-    limit takes from a peer is the receiver's own. Without limits the draws are the paper's.
+    `correct` maps each client to its verdicts (P, K); `prompts` (P,) are the prompts' positions in
+    the public set. `donatable` (P, K) tells by client which responses are short enough for a peer,
+    all by default; no donor gives more than `max_donor_share` of a receiver's donated responses. A
+    place that a limit takes from a peer is the receiver's own. Without limits the draws are the
+    paper's.
     """
-    groups = []
-    for position, prompt in enumerate(prompts):
-        verdicts = {client: correct[client][position] for client in sorted(correct)}
-        fit = {client: mask[position] for client, mask in (donatable or {}).items()}
-        if strategy == "keep":
-            rng = rng_for(seed, "keep", round_, swap, prompt, receiver)
+
+    strategy: Strategy
+    seed: int
+    round: int
+    swap: int
+    prompts: Sequence[int]
+    correct: Mapping[str, Verdicts]
+    donatable: Mapping[str, Verdicts] = field(default_factory=dict)
+    max_donor_share: float = 1.0
+
+    def choices(self, receiver: str) -> list[list[Choice]]:
+        """The P groups of K responses that `receiver`, one of the clients, trains on."""
+        clients = sorted(self.correct)
+        groups = [
+            self._group(clients, position, prompt, receiver)
+            for position, prompt in enumerate(self.prompts)
+        ]
+        if self.max_donor_share >= 1:
+            return groups
+        rng = rng_for(self.seed, "share", self.round, self.swap, receiver)
+        over = over_share(groups, receiver, self.max_donor_share, rng)
+        return [
+            with_own(group, places, receiver) for group, places in zip(groups, over, strict=True)
+        ]
+
+    def _group(
+        self, clients: Sequence[str], position: int, prompt: int, receiver: str
+    ) -> list[Choice]:
+        verdicts = {client: self.correct[client][position] for client in clients}
+        fit = {client: mask[position] for client, mask in self.donatable.items()}
+        if self.strategy == "keep":
+            rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
             pool = {c: v & fit[c] if c in fit else v for c, v in verdicts.items() if c != receiver}
-            groups.append(keep(verdicts[receiver], pool, receiver, rng))
-        else:
-            group = random(verdicts, rng_for(seed, "random", round_, swap, prompt))
-            unfit = [
-                place
-                for place, choice in enumerate(group)
-                if choice.client in fit
-                and choice.client != receiver
-                and not fit[choice.client][choice.index]
-            ]
-            groups.append(with_own(group, unfit, receiver))
-    if max_donor_share >= 1:
-        return groups
-    rng = rng_for(seed, "share", round_, swap, receiver)
-    over = over_share(groups, receiver, max_donor_share, rng)
-    return [with_own(group, places, receiver) for group, places in zip(groups, over, strict=True)]
+            return keep(verdicts[receiver], pool, receiver, rng)
+        group = random(verdicts, rng_for(self.seed, "random", self.round, self.swap, prompt))
+        unfit = [
+            place
+            for place, choice in enumerate(group)
+            if choice.client in fit
+            and choice.client != receiver
+            and not fit[choice.client][choice.index]
+        ]
+        return with_own(group, unfit, receiver)
 
 
 def keep(
@@ -81,18 +91,19 @@ def keep(
     `own` (K,) are the receiver's verdicts, `peers` (K,) those of each peer's that may be drawn.
     """
     group = [Choice(receiver, index) for index in range(len(own))]
-    pool = [
-        Choice(client, int(index))
-        for client, theirs in peers.items()
-        for index in np.flatnonzero(theirs)
-    ]
-    count = min(len(own) // 2 - int(own.sum()), len(pool))
-    if count <= 0:
+    wanted = len(own) // 2 - int(own.sum())
+    if wanted <= 0 or not peers:
+        return group
+    # The pool is all True of this table (peers, K), row by row; it is not spelled out.
+    names, pool = list(peers), np.flatnonzero(np.stack(list(peers.values())))
+    count = min(wanted, len(pool))
+    if count == 0:
         return group
     places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
     donated = rng.choice(len(pool), size=count, replace=False)
     for place, donor in zip(places, donated, strict=True):
-        group[int(place)] = pool[int(donor)]
+        peer, index = divmod(int(pool[donor]), len(own))
+        group[int(place)] = Choice(names[peer], index)
     return group
 
 

@@ -247,3 +247,22 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
         },
     )
     assert fed.operator.global_adapter(fed.run.id, "final") == expected
+
+
+def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:
+    """Also the initial one, from the seed; meanwhile nobody is served other bytes."""
+    fed = begun(own(), method="fedavg", rounds=2)
+    for name, seed in (("a", 1), ("b", 2)):
+        fed.submit(name, 1, fed.adapter(seed))
+    view = fed.wait_for(1)
+    for summary in view.rounds[:2]:
+        digest = summary.adapter or ""
+        path = paths.BLOB.format(run=fed.run.id, digest=digest)
+        file = fed.server.data_dir / "blobs" / digest[7:9] / digest[7:]
+        right = file.read_bytes()
+        file.write_bytes(right[:-1] + bytes([right[-1] ^ 4]))
+        with fed.server.http(fed.tokens["a"]) as http:
+            refused = http.get(path)
+            assert (refused.status_code, code(refused)) == (503, "damaged_blob")
+            wait_for(lambda path=path, http=http: http.get(path).status_code == 200)  # type: ignore[misc]
+            assert http.get(path).content == right

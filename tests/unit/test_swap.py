@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from pubswap_server.swap import Choice, exchange, replaced
+from pubswap_server.swap import Choice, replaced
+from support.exchanging import exchange
 
 CLIENTS = ("a", "b", "c", "d")
 

@@ -143,12 +143,12 @@ async def get_exchanged(
         ready = await services.bells.until(run, look, bool, seconds)
     if not ready:
         return Response(status_code=204)
-    data = await services.database.read(
-        lambda session: exchanges.exchanged(
-            session, services.blobs, runs.find(session, run, member), member, round, swap
-        )
+    data = await services.answers.answer(
+        (run, round, swap),
+        member.name,
+        lambda: services.database.read(
+            lambda session: exchanges.closed(session, runs.find(session, run, member), round, swap)
+        ),
     )
-    if data is None:
-        return Response(status_code=204)
     services.hints.downloaded(member, round, "responses_down", len(data))
     return Response(data, media_type=paths.TENSORS_TYPE)
