@@ -167,7 +167,9 @@ def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
 
     from pubswap_server.app import create_app
     from pubswap_server.serving import http_options
+    from pubswap_server.storage.heap import keep_heap_small
 
+    keep_heap_small()
     app = create_app(settings)
 
     class Server(uvicorn.Server):

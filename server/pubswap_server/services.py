@@ -49,8 +49,8 @@ class Services:
     running: RunningDigests = field(default_factory=RunningDigests)
 
     def __post_init__(self) -> None:
-        self.boards = Shared(self._read_board)
         self.answers = Answers(self.blobs)
+        self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
 

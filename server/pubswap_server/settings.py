@@ -94,14 +94,18 @@ class ServerSettings(BaseSettings):
         default=15.0, gt=0, description="A replica that shows no life for so long is replaced."
     )
     header_seconds: float = Field(default=10, gt=0, description="For a request's headers.")
-    max_header_bytes: int = Field(default=16 << 10, gt=0)
+    max_header_bytes: int = Field(
+        default=16 << 10, gt=0, description="The largest head of a request that is taken."
+    )
     idle_seconds: float = Field(
         default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
     )
     grace_seconds: float = Field(
         default=60, gt=0, description="What a body may fall behind min_bytes_per_second."
     )
-    min_bytes_per_second: float = Field(default=32 << 10, gt=0)
+    min_bytes_per_second: float = Field(
+        default=32 << 10, gt=0, description="A body that stays slower than this is cut off."
+    )
     member_requests_per_second: float = Field(
         default=20, gt=0, description="Chunks of uploads are not counted."
     )
@@ -109,9 +113,9 @@ class ServerSettings(BaseSettings):
     failures_per_second: float = Field(
         default=1, gt=0, description="Tokens and invites of one address that are not valid."
     )
-    failure_burst: int = Field(default=20, gt=0)
+    failure_burst: int = Field(default=20, gt=0, description="How many of them may come at once.")
     tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
-    tls_key: Path | None = None
+    tls_key: Path | None = Field(default=None, description="The certificate's key, as PEM.")
     trusted_proxies: str = Field(
         default="127.0.0.1,::1",
         description="Addresses, separated by commas, whose X-Forwarded-For is believed.",

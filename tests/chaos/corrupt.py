@@ -182,7 +182,7 @@ def _waiting_update(flip: Flip) -> None:
 
 
 def _own_blob(flip: Flip) -> None:
-    """A blob that its sender reads again: refused, then unknown, and taken again when it is sent."""
+    """A blob that its sender reads: refused, then unknown, and taken again when it is sent."""
     data = encode_adapter(flip.federation.run.model.layout, flip.adapters["a", 1])
     digest = flip.member("a").put_blob(flip.run, data)
     flip.damage(digest)

@@ -10,7 +10,7 @@ from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import exchanges, runs, traffic
-from pubswap_server.auth import require_own
+from pubswap_server.auth import require_own, require_still_good
 from pubswap_server.board import settled
 from pubswap_server.dependencies import (
     ClientDep,
@@ -143,6 +143,8 @@ async def get_exchanged(
         ready = await services.bells.until(run, look, bool, seconds)
     if not ready:
         return Response(status_code=204)
+    # Who asks may have been revoked while it waited.
+    await services.database.read(lambda session: require_still_good(session, member))
     data = await services.answers.answer(
         (run, round, swap),
         member.name,
