@@ -1,6 +1,7 @@
 """Everything that leaves this machine leaves here: one method for each endpoint, over httpx."""
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -107,7 +108,7 @@ class CoordinatorClient:
 
     def create_run(self, body: CreateRun) -> RunView:
         """Create a run; nothing starts yet."""
-        return self._send(RunView, "POST", paths.RUNS, body)
+        return self._send(RunView, "POST", paths.RUNS, body, _new_key())
 
     def runs(self) -> list[RunView]:
         """All runs, newest first."""
@@ -167,11 +168,11 @@ class CoordinatorClient:
 
     def enroll(self, invite: str) -> Membership:
         """Exchange an invite for a token."""
-        return self._send(Membership, "POST", paths.ENROLL, Enroll(invite=invite))
+        return self._send(Membership, "POST", paths.ENROLL, Enroll(invite=invite), _new_key())
 
     def rotate(self) -> Membership:
         """A new token in place of this one."""
-        return self._send(Membership, "POST", paths.TOKEN)
+        return self._send(Membership, "POST", paths.TOKEN, key=_new_key())
 
     def hello(self, run: str, body: Hello) -> None:
         """Say which base model and verifier this member has; raises BaseModelMismatch."""
@@ -241,13 +242,19 @@ class CoordinatorClient:
         return _parse(model, self._request("GET", path, params=params))
 
     def _send(
-        self, model: type[M], method: str, path: str, body: BaseModel | bytes | None = None
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        body: BaseModel | bytes | None = None,
+        key: str | None = None,
     ) -> M:
         if isinstance(body, bytes):
             headers = {"Content-Type": paths.TENSORS_TYPE, "Idempotency-Key": digest_of(body)}
             return _parse(model, self._request(method, path, content=body, headers=headers))
         json = body.model_dump(mode="json") if body is not None else None
-        return _parse(model, self._request(method, path, json=json))
+        headers = {paths.IDEMPOTENCY_HEADER: key} if key else {}
+        return _parse(model, self._request(method, path, json=json, headers=headers))
 
     def _request(
         self, method: str, path: str, allow: tuple[int, ...] = (), **kwargs: Any
@@ -358,6 +365,11 @@ def wait_until_ready(
                 raise
         check()
         time.sleep(0.1)
+
+
+def _new_key() -> str:
+    """By it a request is known again that is sent again because its answer was lost."""
+    return secrets.token_urlsafe(32)
 
 
 def _parse(model: type[M], reply: httpx.Response) -> M:

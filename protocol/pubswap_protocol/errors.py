@@ -35,6 +35,7 @@
   + TooManyRequests             too_many_requests          429   (worth a retry)
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
+    - Fenced                    fenced                     503   (worth a retry)
     - DamagedBlob               damaged_blob               503   (worth a retry)
   + NoSpace                     no_space                   507   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
@@ -319,6 +320,12 @@ class Unreachable(Unavailable):
     """The coordinator cannot be reached."""
 
     code = "unreachable"
+
+
+class Fenced(Unavailable):
+    """Another replica of the coordinator has moved the run; nothing was changed here."""
+
+    code = "fenced"
 
 
 class NoSpace(PubSwapError):

@@ -12,9 +12,12 @@ from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server import problem_json
 from pubswap_server.auth import sha256
+from pubswap_server.clock import process_clock
 from pubswap_server.conductor import conduct
-from pubswap_server.database import Database, migrate
+from pubswap_server.database import Database, database_time, migrate
+from pubswap_server.hints import Hints
 from pubswap_server.housekeeping import keep_house
+from pubswap_server.leases import Leases
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
@@ -23,6 +26,9 @@ from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, u
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.making import make_storage
+from pubswap_server.waiting import Bells
+from pubswap_server.wakeups import wakeups_for
+from pubswap_server.work import Work
 
 _PROBLEM = {"model": Problem, "content": {PROBLEM_TYPE: {}}, "description": "What went wrong."}
 
@@ -35,7 +41,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         migrate(settings.sqlalchemy_url)
         storage = make_storage(settings)
-        database = Database(settings.sqlalchemy_url)
+        url, replica = settings.sqlalchemy_url, settings.replica_name
+        wakeups = wakeups_for(url, replica, settings.workers)
+        database = Database(url, wakeups)
         services = Services(
             settings=settings,
             operator_sha256=sha256(operator_token(settings)),
@@ -45,6 +53,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
             uploads=storage.uploads,
             verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
             metrics=metrics,
+            bells=Bells(),
+            work=Work(),
+            hints=Hints(database),
+            leases=Leases(replica, settings.lease_seconds),
             limits=RequestLimits(
                 Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
                 Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
@@ -53,14 +65,23 @@ def create_app(settings: ServerSettings) -> FastAPI:
                 checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
             ),
         )
+        database.heard = services.changed
+        if database.shared:
+            process_clock().set(await database.read(database_time))
         app.state.services = services
-        tasks = [asyncio.create_task(work(services)) for work in (conduct, keep_house)]
+        tasks = [
+            asyncio.create_task(conduct(services)),
+            asyncio.create_task(keep_house(services)),
+            asyncio.create_task(services.hints.flush_for_ever()),
+            asyncio.create_task(wakeups.listen(services.changed)),
+        ]
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await services.hints.flush()
             services.verifiers.close()
             services.database.close()
             storage.incoming.close()

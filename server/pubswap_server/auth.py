@@ -1,5 +1,6 @@
 """Who asks: the operator, or a member of one run. Only SHA-256s of tokens are stored."""
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Forbidden, Suspended, Unauthenticated
+from pubswap_protocol.errors import Forbidden, Suspended, Unauthenticated, UnknownRun
 from pubswap_protocol.messages import Role
 from pubswap_server.tables import MemberRow
 
@@ -38,6 +39,18 @@ def new_secret() -> str:
     return secrets.token_urlsafe(32)
 
 
+def secret_after(secret: str, key: str | None) -> str:
+    """The token given for a secret; for a key of the asker's, always the same one.
+
+    So a request whose answer was lost can be sent again, though only the token's SHA-256 is kept;
+    and the secret alone, without the key, is worth nothing once it was used.
+    """
+    if key is None:
+        return new_secret()
+    mixed = hmac.digest(secret.encode(), key.encode(), "sha256")
+    return base64.urlsafe_b64encode(mixed).decode().rstrip("=")
+
+
 def sha256(secret: str) -> str:
     """What is stored of a secret. A plain hash is enough for 256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -51,12 +64,20 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
-    """Whose token it is; raises Unauthenticated, always with the same words, or Suspended."""
+def authenticate(
+    session: Session, token: str, operator_sha256: str, key: str | None = None
+) -> Principal:
+    """Whose token it is, or was before a rotation with this key.
+
+    Raises Unauthenticated, always with the same words, or Suspended.
+    """
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
     row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
+    if row is None and key is not None:
+        after = sha256(secret_after(token, key))
+        row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == after))
     row = _good(row)
     return Member(row.id, row.run_id, row.name, Role(row.role))
 
@@ -81,14 +102,27 @@ def require_certificate(session: Session, member: Member, certificate: str | Non
 
 
 def _good(row: MemberRow | None) -> MemberRow:
-    if row is None or not row.active:
+    if row is None:
         raise Unauthenticated(_NOT_VALID)
-    if row.suspended:
+    require_good(row.active, row.suspended)
+    return row
+
+
+def require_good(active: bool, suspended: bool) -> None:
+    """Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended."""
+    if not active:
+        raise Unauthenticated(_NOT_VALID)
+    if suspended:
         raise Suspended(
             "The operator has suspended this member; what it has handed in still counts. Ask the "
             "operator; a daemon goes on by itself when it is reinstated."
         )
-    return row
+
+
+def require_own(run: str, member: Member) -> None:
+    """Raises UnknownRun for a run that is not the member's."""
+    if run != member.run:
+        raise UnknownRun(f"There is no run {run!r} for this token.")
 
 
 def require_operator(principal: Principal) -> None:

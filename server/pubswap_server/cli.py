@@ -80,6 +80,14 @@ def serve(
             rich_help_panel=_LISTENING,
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            envvar="PUBSWAP_WORKERS",
+            help="Processes that share the port. Default: 1.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +127,7 @@ def serve(
         blob_url=blob_url,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        workers=workers,
         log_level=log_level,
         log_format=log_format,
     )
@@ -131,17 +140,36 @@ def serve(
 
 
 def _serve(settings: "ServerSettings") -> None:
-    import uvicorn
-
-    from pubswap_server.app import create_app
     from pubswap_server.logs import configure_logs
     from pubswap_server.serving import http_options
     from pubswap_server.settings import operator_token
 
-    options = http_options(settings)
+    http_options(settings)  # what is wrong with them is told before anything starts
     listening = _listen(settings.host, settings.port)
     configure_logs(settings)
     operator_token(settings)
+    scheme = "https" if settings.tls_cert else "http"
+    address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
+    typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
+    if settings.operator_token is None:
+        typer.echo(f"operator token in {settings.token_file}", err=True)
+    if settings.workers == 1:
+        run_server(settings, listening)
+    else:
+        from pubswap_server.supervisor import Supervisor
+
+        Supervisor(settings, listening).run()
+
+
+def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
+    """Serve in this process until SIGTERM or SIGINT; requests under way are finished."""
+    import uvicorn
+
+    from pubswap_server.app import create_app
+    from pubswap_server.serving import http_options
+    from pubswap_server.storage.heap import keep_heap_small
+
+    keep_heap_small()
     app = create_app(settings)
 
     class Server(uvicorn.Server):
@@ -150,18 +178,13 @@ def _serve(settings: "ServerSettings") -> None:
             app.state.services.bells.close()
             await super().shutdown(sockets)
 
-    scheme = "https" if settings.tls_cert else "http"
-    address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
-    typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
-    if settings.operator_token is None:
-        typer.echo(f"operator token in {settings.token_file}", err=True)
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=10,
         lifespan="on",
-        **options,
+        **http_options(settings),
     )
     Server(config).run(sockets=[listening])
 

@@ -5,7 +5,6 @@ after a crash the same decision is taken again.
 """
 
 import asyncio
-import contextlib
 import time
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
-from pubswap_protocol.errors import WrongState
+from pubswap_protocol.errors import PubSwapError, WrongState
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
@@ -23,9 +22,9 @@ from pubswap_protocol.wire import view_update
 from pubswap_server import events, exchanges, rounds, runs, stalls
 from pubswap_server.aggregation.round import Aggregated, Store, aggregate
 from pubswap_server.aggregation.updates import Updates
-from pubswap_server.metrics import Metrics
+from pubswap_server.leases import Lease
 from pubswap_server.services import Services
-from pubswap_server.state import ENDED, aggregated
+from pubswap_server.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.tables import RoundRow, RunRow, now
 
 log = structlog.get_logger(__name__)
@@ -46,48 +45,76 @@ class Aggregation:
 
 
 async def conduct(services: Services) -> None:
-    """Advance every unfinished run, for ever."""
-    while True:
-        services.work.clear()
-        due = await services.database.read(_unfinished)
-        for place, run in enumerate(due):
-            services.metrics.backlog.set(len(due) - place)
-            try:
-                await advance(services, run)
-            except Exception:
-                # One run's trouble must not stop the others; the next tick tries again.
-                log.exception("advance failed", run=run)
-        services.metrics.backlog.set(0)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(services.work.wait(), services.settings.tick_seconds)
+    """Advance the runs that change, and at every tick all under way; none waits for another."""
+    under_way: dict[str, asyncio.Task[None]] = {}
+    again: set[str] = set()
+
+    def ended(task: asyncio.Task[None]) -> None:
+        run = task.get_name()
+        del under_way[run]
+        services.metrics.backlog.set(len(under_way))
+        if run in again:
+            again.discard(run)
+            services.work.add(run)
+
+    try:
+        while True:
+            changed = await services.work.take(services.settings.tick_seconds)
+            for run in changed if changed is not None else await _under_way(services):
+                if run not in under_way:
+                    task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
+                    task.add_done_callback(ended)
+                    services.metrics.backlog.set(len(under_way))
+                elif changed is not None:
+                    again.add(run)
+    finally:
+        tasks = list(under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _unfinished(session: Session) -> list[str]:
-    return list(session.scalars(select(RunRow.id).where(RunRow.state.not_in(ENDED))))
+async def _under_way(services: Services) -> list[str]:
+    moving = (*ROUND_UNDER_WAY, RunState.AGGREGATING)
+    query = select(RunRow.id).where(RunRow.state.in_(moving))
+    try:
+        return await services.database.read(lambda session: list(session.scalars(query)))
+    except PubSwapError as error:
+        log.warning("cannot look for work", error=error.detail)
+        return []
+
+
+async def _tried(services: Services, run: str) -> None:
+    try:
+        await advance(services, run)
+    except PubSwapError as error:
+        log.warning("advance failed", run=run, code=error.code, error=error.detail)
+    except Exception:
+        # One run's trouble must not stop the others; the next tick tries again.
+        log.exception("advance failed", run=run)
 
 
 async def advance(services: Services, run: str) -> None:
-    """Close what is due, and average the round if it is closed."""
-    pending, moved = await services.database.write(
-        lambda session: _close(session, run, services.metrics)
-    )
-    if moved:
-        services.bells.ring(run)
+    """Close what is due, and average the round if it is closed and no other replica does."""
+    pending = await services.database.write(lambda session: _close(services, session, run))
     if pending is not None:
-        await _aggregate(services, run, pending)
-        services.changed(run)
+        lease, wanted = pending
+        await services.hints.flush()
+        async with services.leases.held(services.database, lease):
+            await _aggregate(services, lease, wanted)
 
 
-def _close(session: Session, run: str, metrics: Metrics) -> tuple[Aggregation | None, bool]:
+def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggregation] | None:
     row = session.get_one(RunRow, run, with_for_update=True)
     if row.state in ENDED:
-        return None, False
-    moved = exchanges.close_if_due(session, row, metrics.exchange_seconds.observe)
-    moved = rounds.close_if_due(session, row) or moved
+        return None
+    exchanges.close_if_due(session, row, services.metrics.exchange_seconds.observe)
+    rounds.close_if_due(session, row)
     stalls.note(session, row)
     if row.state != RunState.AGGREGATING:
-        return None, moved
-    return inputs_of(session, row, row.round), moved
+        return None
+    lease = services.leases.take(session, run)
+    return None if lease is None else (lease, inputs_of(session, row, row.round))
 
 
 def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
@@ -109,7 +136,8 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
     )
 
 
-async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
+async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> None:
+    run = lease.run
     started = time.monotonic()
 
     def work() -> Aggregated:
@@ -120,6 +148,7 @@ async def _aggregate(services: Services, run: str, wanted: Aggregation) -> None:
 
     def publish(session: Session) -> float:
         row = session.get_one(RunRow, run, with_for_update=True)
+        services.leases.give_back(session, lease)
         if row.state != RunState.AGGREGATING or row.round != wanted.round:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))

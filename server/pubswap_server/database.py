@@ -1,46 +1,140 @@
 """The database: short transactions in worker threads, and nothing held while anybody waits."""
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
-from anyio import to_thread
-from sqlalchemy import Engine, create_engine, event, make_url
+from anyio import CapacityLimiter, to_thread
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
+
+from pubswap_protocol.errors import Unavailable
+from pubswap_server.faults import collided, fault_of
+from pubswap_server.wakeups import OneProcess, Wakeups
 
 T = TypeVar("T")
 
 BUSY_SECONDS = 5.0
+CLOSE_SECONDS = 10.0
+# Threads, and connections, of each kind. Reading never waits for writing, nor either for work on
+# blobs, which has threads of its own.
+READERS = 4
+WRITERS = 4
+TRIES = 4
+# A replica that is stopped in the middle of a transaction keeps its locks no longer than this; a
+# receipt means durable, whatever the server's default is.
+_POSTGRES = (
+    "-c lock_timeout=5s -c idle_in_transaction_session_timeout=10s -c statement_timeout=60s "
+    "-c synchronous_commit=on"
+)
+_CHANGED = "changed runs"
+
+
+def changed(session: Session, run: str) -> None:
+    """Say that the transaction changes a run: its waiters are woken after the commit."""
+    session.info.setdefault(_CHANGED, set()).add(run)
 
 
 class Database:
-    """An engine and two ways to use it: `read` and `write`, each one transaction."""
+    """An engine and two ways to use it: `read` and `write`, each one transaction.
 
-    def __init__(self, url: str) -> None:
-        self.engine = _sqlite(url) if make_url(url).drivername == "sqlite" else create_engine(url)
-        self._reading = sessionmaker(self.engine, expire_on_commit=False, autoflush=True)
+    Both raise Unavailable while the database does not answer, and NoSpace when it is full.
+    """
+
+    def __init__(self, url: str, wakeups: Wakeups | None = None) -> None:
+        sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.shared = not sqlite  # with other machines
+        self.engine = _sqlite(url) if sqlite else _postgres(url)
+        # Told of each run that a committed transaction has changed.
+        self.heard: Callable[[str], None] = lambda run: None
+        self._wakeups = wakeups or OneProcess()
+        self._idle, self._under_way, self._closed = threading.Condition(), 0, False
+        options = {"immediate": False} if sqlite else _SNAPSHOT
+        self._reading = sessionmaker(
+            self.engine.execution_options(**options), expire_on_commit=False, autoflush=True
+        )
         self._writing = sessionmaker(
             self.engine.execution_options(immediate=True), expire_on_commit=False, autoflush=True
         )
+        self._readers = CapacityLimiter(READERS)
+        # SQLite has one writer: those that wait stand in a queue rather than try its lock.
+        self._writers = CapacityLimiter(1 if sqlite else WRITERS)
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction that changes nothing."""
-        return await to_thread.run_sync(self._in_session, self._reading, work)
+        return await to_thread.run_sync(self._read, work, limiter=self._readers)
 
     async def write(self, work: Callable[[Session], T]) -> T:
-        """The result of `work` in one transaction, which is committed before this returns."""
-        return await to_thread.run_sync(self._in_session, self._writing, work)
+        """The result of `work` in one transaction, which is committed before this returns.
+
+        `work` is done again if another transaction took a key or lock that it needs, so it must
+        have no effect but on the database. Raises Fenced if it relied on an older state of a run.
+        """
+        result, runs = await to_thread.run_sync(self._write, work, limiter=self._writers)
+        for run in runs:
+            self.heard(run)
+        return result
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, when the transactions under way have ended; nothing follows."""
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
         self.engine.dispose()
 
-    @staticmethod
-    def _in_session(make: sessionmaker[Session], work: Callable[[Session], T]) -> T:
-        with make.begin() as session:
-            return work(session)
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        # A task that is cancelled leaves its thread behind, in the middle of a transaction.
+        with self._idle:
+            if self._closed:
+                raise Unavailable("The coordinator is stopping.", retry_after=1)
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
+
+    def _read(self, work: Callable[[Session], T]) -> T:
+        def once() -> T:
+            with self._reading.begin() as session:
+                return work(session)
+
+        with self._counted():
+            return _answered(once)
+
+    def _write(self, work: Callable[[Session], T]) -> tuple[T, set[str]]:
+        def once() -> tuple[T, set[str]]:
+            with self._writing.begin() as session:
+                result = work(session)
+                session.flush()
+                runs: set[str] = session.info.get(_CHANGED, set())
+                self._wakeups.announce(session, runs)
+            return result, runs
+
+        with self._counted():
+            return _answered(once)
+
+
+def _answered(once: Callable[[], T]) -> T:
+    for attempt in range(1, TRIES + 1):
+        try:
+            return once()
+        except SQLAlchemyError as error:
+            if attempt < TRIES and collided(error):
+                continue
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            raise fault from error
+    raise AssertionError("unreachable")
 
 
 def migrate(url: str) -> None:
@@ -54,8 +148,31 @@ def migrate(url: str) -> None:
     command.upgrade(config, "head")
 
 
+def database_time(session: Session) -> datetime:
+    """The moment on the clock of PostgreSQL's machine, which all replicas share."""
+    moment: datetime = session.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment
+
+
+# All statements of a reading see the same state, as they do in SQLite.
+_SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+def _postgres(url: str) -> Engine:
+    return create_engine(
+        url,
+        pool_size=READERS + WRITERS,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": int(BUSY_SECONDS), "options": _POSTGRES},
+    )
+
+
 def _sqlite(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(
+        url, pool_size=READERS + 1, max_overflow=0, connect_args={"timeout": BUSY_SECONDS}
+    )
 
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, record: Any) -> None:

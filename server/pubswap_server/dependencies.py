@@ -1,4 +1,8 @@
-"""What routes ask for: the services, who asks, and the limits of waiting."""
+"""What routes ask for: the services, who asks, and the limits of waiting.
+
+All are coroutines: a plain function would take one of the threads that blobs are worked on in, and
+wait for it.
+"""
 
 from typing import Annotated, cast
 
@@ -11,6 +15,7 @@ from structlog.contextvars import bind_contextvars
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, Unauthenticated
 from pubswap_protocol.messages import Role
+from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.auth import (
     Member,
     Operator,
@@ -27,7 +32,7 @@ from pubswap_server.services import Services
 scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     """The application's parts."""
     return cast(Services, request.app.state.services)
 
@@ -35,7 +40,7 @@ def get_services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(get_services)]
 
 
-def get_peer(request: Request) -> str:
+async def get_peer(request: Request) -> str:
     """The address that asks, as a trusted proxy gives it."""
     return request.client.host if request.client else "unknown"
 
@@ -43,7 +48,12 @@ def get_peer(request: Request) -> str:
 PeerDep = Annotated[str, Depends(get_peer)]
 
 
-def get_certificate(services: ServicesDep, request: Request) -> str | None:
+async def get_certificate(services: ServicesDep, request: Request) -> str | None:
+    """See `_certificate`."""
+    return _certificate(services, request)
+
+
+def _certificate(services: Services, request: Request) -> str | None:
     """The client certificate's fingerprint, if one is required.
 
     Raises Unauthenticated if it is and there is none. Whether to believe it was decided before.
@@ -69,11 +79,12 @@ async def get_principal(
         services.limits.failed(peer)
         raise
     services.limits.check_peer(peer, sha256(token))
+    key = request.headers.get(paths.IDEMPOTENCY_HEADER)
 
     def look(session: Session) -> Principal:
-        principal = authenticate(session, token, services.operator_sha256)
+        principal = authenticate(session, token, services.operator_sha256, key)
         if isinstance(principal, Member) and services.settings.require_client_certificate:
-            require_certificate(session, principal, get_certificate(services, request))
+            require_certificate(session, principal, _certificate(services, request))
         return principal
 
     try:
@@ -100,23 +111,23 @@ def _is_chunk(request: Request) -> bool:
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
 
 
-def get_operator(principal: PrincipalDep) -> Operator:
+async def get_operator(principal: PrincipalDep) -> Operator:
     """The operator; raises Forbidden for members."""
     require_operator(principal)
     return Operator()
 
 
-def get_member(principal: PrincipalDep) -> Member:
+async def get_member(principal: PrincipalDep) -> Member:
     """A member of any role; raises Forbidden for the operator."""
     return require_member(principal)
 
 
-def get_client(principal: PrincipalDep) -> Member:
+async def get_client(principal: PrincipalDep) -> Member:
     """A member that trains; raises Forbidden."""
     return require_member(principal, Role.CLIENT)
 
 
-def get_evaluator(principal: PrincipalDep) -> Member:
+async def get_evaluator(principal: PrincipalDep) -> Member:
     """A member that evaluates; raises Forbidden."""
     return require_member(principal, Role.EVALUATOR)
 
@@ -133,7 +144,7 @@ Wait = Annotated[
 Number = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
 
 
-def declared_length(request: Request) -> int | None:
+async def declared_length(request: Request) -> int | None:
     """The Content-Length; raises Invalid if it is no number."""
     value = request.headers.get("Content-Length")
     if value is None:
@@ -147,9 +158,19 @@ DeclaredLength = Annotated[int | None, Depends(declared_length)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        alias="Idempotency-Key",
+        alias=IDEMPOTENCY_HEADER,
         max_length=200,
         description="Optional: a submission is recognised by its own digest. The same submission "
         "again gets the same receipt, another one 409.",
+    ),
+]
+RandomKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        min_length=22,
+        max_length=200,
+        description="Optional, random and kept to yourself: the request sent again with the same "
+        "key, because its answer was lost, gets the same answer.",
     ),
 ]

@@ -8,13 +8,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
+from pubswap_server.database import changed
 from pubswap_server.tables import EventRow
 
 PAGE = 500
 
 
 def record(session: Session, run: str, kind: str, **details: Any) -> None:
-    """Append an event in the transaction of what it tells of."""
+    """Append an event in the transaction of what it tells of; whoever waits for the run hears."""
+    changed(session, run)
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 

@@ -169,16 +169,6 @@ def _exchange(
     )
 
 
-def is_open_for(session: Session, run: RunRow, member: Member, round_: int, swap: int) -> bool:
-    """Whether the member has something to wait for; raises NotFound if there is no such step."""
-    rules_of(session, run, round_, swap)
-    row = session.get(SwapRow, (run.id, round_, swap))
-    if row is None or row.closed or round_ < run.round or run.state not in ROUND_UNDER_WAY:
-        return False
-    own = session.get(SubmissionRow, (run.id, round_, swap, member.name))
-    return own is not None and not own.late
-
-
 def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
     """An exchange that is closed; raises NotFound or RoundClosed if it is not, or never began."""
     rules = rules_of(session, run, round_, swap)

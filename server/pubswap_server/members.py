@@ -23,7 +23,7 @@ from pubswap_protocol.messages import (
     Traffic,
 )
 from pubswap_server import traffic
-from pubswap_server.auth import Member, new_secret, require_still_good, sha256
+from pubswap_server.auth import Member, new_secret, require_still_good, secret_after, sha256
 from pubswap_server.events import record
 from pubswap_server.tables import InviteRow, MemberRow, RunRow, now
 
@@ -47,45 +47,52 @@ def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
     return Invite(invite=code, name=wanted.name, role=wanted.role, expires_at=expires_at)
 
 
-def enroll(session: Session, code: str, certificate: str | None = None) -> Membership:
-    """Use an invite; raises Unauthenticated, InviteUsed, InviteExpired or NameTaken.
+def enroll(
+    session: Session, code: str, certificate: str | None = None, key: str | None = None
+) -> Membership:
+    """Use an invite; again with the same key, the answer is the same.
 
-    `certificate` is the fingerprint that the member's token is bound to from then on.
+    `certificate` is the fingerprint that the member's token is bound to from then on. Raises
+    Unauthenticated, InviteUsed, InviteExpired or NameTaken.
     """
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
         raise Unauthenticated("There is no such invite; copy the whole code.")
+    token = secret_after(code, key)
+    before = _named(session, row.run_id, row.name)
+    if before is not None and before.active and before.token_sha256 == sha256(token):
+        return _membership(session, before, token)
     if row.used_at is not None:
         raise InviteUsed("This invite was already used; ask the operator for a new one.")
     if row.expires_at <= now():
         raise InviteExpired("This invite has expired; ask the operator for a new one.")
-    if _named(session, row.run_id, row.name) is not None:
+    if before is not None:
         raise NameTaken(f"A member {row.name!r} has enrolled already, with another invite.")
     row.used_at = now()
-    token = new_secret()
-    session.add(
-        MemberRow(
-            run_id=row.run_id,
-            name=row.name,
-            role=row.role,
-            token_sha256=sha256(token),
-            certificate=certificate,
-        )
+    member = MemberRow(
+        run_id=row.run_id,
+        name=row.name,
+        role=row.role,
+        token_sha256=sha256(token),
+        certificate=certificate,
     )
-    run = session.get_one(RunRow, row.run_id)
+    session.add(member)
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
-    return Membership(
-        run=run.id, run_name=run.name, name=row.name, role=Role(row.role), token=token
-    )
+    return _membership(session, member, token)
 
 
-def rotate(session: Session, member: Member) -> Membership:
-    """A new token in place of the member's old one."""
+def rotate(session: Session, member: Member, old: str, key: str | None = None) -> Membership:
+    """A new token in place of the old one; again with the same key, the answer is the same."""
     require_still_good(session, member)
     row = session.get_one(MemberRow, member.id)
-    token = new_secret()
-    row.token_sha256 = sha256(token)
-    record(session, row.run_id, "token rotated", member=row.name)
+    token = secret_after(old, key)
+    if row.token_sha256 != sha256(token):
+        row.token_sha256 = sha256(token)
+        record(session, row.run_id, "token rotated", member=row.name)
+    return _membership(session, row, token)
+
+
+def _membership(session: Session, row: MemberRow, token: str) -> Membership:
     run = session.get_one(RunRow, row.run_id)
     return Membership(
         run=run.id, run_name=run.name, name=row.name, role=Role(row.role), token=token
@@ -140,12 +147,9 @@ def active_clients(session: Session, run: str) -> set[str]:
     return set(rows)
 
 
-def seen(session: Session, member: Member, progress: Progress | None = None) -> None:
-    """Note that a member is alive, and where it is."""
-    row = session.get_one(MemberRow, member.id)
-    row.last_seen = now()
-    if progress is not None:
-        row.progress = progress.model_dump(mode="json")
+def seen(session: Session, member: Member) -> None:
+    """Note that a member is alive."""
+    session.get_one(MemberRow, member.id).last_seen = now()
 
 
 def views(session: Session, run: str) -> list[MemberView]:

@@ -48,7 +48,7 @@ class Metrics:
             "pubswap_long_polls", "Long polls that wait now.", registry=self.registry
         )
         self.backlog = Gauge(
-            "pubswap_conductor_backlog", "Runs to look at in this pass.", registry=self.registry
+            "pubswap_conductor_backlog", "Runs that are being looked at.", registry=self.registry
         )
         self.runs = Gauge("pubswap_runs", "Runs by state.", ["state"], registry=self.registry)
         self.stalled = Gauge(

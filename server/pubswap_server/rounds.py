@@ -1,4 +1,4 @@
-"""A round: the task it gives, the updates it takes, and when it closes."""
+"""A round: the updates it takes, and when it closes."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -7,69 +7,14 @@ from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, UnknownBlo
 from pubswap_protocol.messages import (
     Receipt,
     ReceiptStatus,
-    Role,
-    RunState,
     SubmitUpdate,
-    Task,
-    TaskKind,
 )
 from pubswap_server import members, runs
 from pubswap_server.auth import Member
 from pubswap_server.closing import closes
 from pubswap_server.events import record
-from pubswap_server.state import ENDED, ROUND_UNDER_WAY, updates_closed
-from pubswap_server.tables import BlobRow, RoundRow, RunRow, UpdateRow, now
-
-
-def task_for(session: Session, run: RunRow, member: Member) -> Task:
-    """What the member is to do now."""
-    if member.role is Role.EVALUATOR:
-        return _evaluation_task(session, run)
-    state = RunState(run.state)
-    if state in ENDED:
-        return Task(kind=TaskKind.FINISHED, state=state, round=run.round)
-    busy = state in ROUND_UNDER_WAY and not run.paused
-    if not busy or session.get(UpdateRow, (run.id, run.round, member.name)) is not None:
-        return Task(kind=TaskKind.WAIT, state=state, round=run.round)
-    before = session.get_one(RoundRow, (run.id, run.round - 1))
-    return Task(
-        kind=TaskKind.TRAIN,
-        state=state,
-        round=run.round,
-        adapter=before.adapter,
-        residuals=residuals(session, run.id, before.round),
-    )
-
-
-def residuals(session: Session, run: str, last: int) -> list[str]:
-    """The residuals of all rounds up to the `last`, in their order; none but under FedEx-LoRA."""
-    rows = session.scalars(
-        select(RoundRow.residual)
-        .where(RoundRow.run_id == run, RoundRow.round <= last, RoundRow.residual.is_not(None))
-        .order_by(RoundRow.round)
-    )
-    return [digest for digest in rows if digest is not None]
-
-
-def _evaluation_task(session: Session, run: RunRow) -> Task:
-    state = RunState(run.state)
-    rows = session.scalars(
-        select(RoundRow)
-        .where(RoundRow.run_id == run.id, RoundRow.adapter.is_not(None))
-        .order_by(RoundRow.round)
-    )
-    waiting = [row for row in rows if row.evaluation is None]
-    if waiting and state is not RunState.CANCELLED:
-        first = waiting[0]
-        return Task(
-            kind=TaskKind.EVALUATE,
-            state=state,
-            round=first.round,
-            adapter=first.adapter,
-            residuals=residuals(session, run.id, first.round),
-        )
-    kind = TaskKind.FINISHED if state in ENDED else TaskKind.WAIT
-    return Task(kind=kind, state=state, round=run.round)
+from pubswap_server.state import ROUND_UNDER_WAY, updates_closed
+from pubswap_server.tables import BlobRow, RunRow, UpdateRow, now
 
 
 def submit(

@@ -8,7 +8,13 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterLayout
-from pubswap_protocol.errors import InvalidProblems, NameTaken, UnknownRun, WrongState
+from pubswap_protocol.errors import (
+    IdempotencyMismatch,
+    InvalidProblems,
+    NameTaken,
+    UnknownRun,
+    WrongState,
+)
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     CreateRun,
@@ -26,7 +32,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server import members, traffic
-from pubswap_server.auth import Member, Operator, Principal, require_still_good
+from pubswap_server.auth import Member, Operator, Principal, require_still_good, sha256
 from pubswap_server.events import record
 from pubswap_server.state import ENDED, RunStatus, opened, started
 from pubswap_server.tables import RoundRow, RunRow, SetRow, SwapRow, UpdateRow
@@ -34,16 +40,26 @@ from pubswap_server.tables import RoundRow, RunRow, SetRow, SwapRow, UpdateRow
 Move = Callable[[RunStatus], RunStatus]
 
 
-def create(session: Session, wanted: CreateRun) -> RunRow:
-    """A new run; raises NameTaken while another of this name is unfinished."""
+def create(session: Session, wanted: CreateRun, key: str | None = None) -> RunRow:
+    """A new run; again with the same key, it is the one that was made.
+
+    Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
+    was another run's.
+    """
     check_verifier(wanted.settings.verifier)
+    id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
+    before = session.get(RunRow, id_)
+    if before is not None:
+        if (before.name, settings_of(before)) != (wanted.name, wanted.settings):
+            raise IdempotencyMismatch(f"This key was used for the run {before.name!r}.")
+        return before
     clash = session.scalar(
         select(RunRow).where(RunRow.name == wanted.name, RunRow.state.not_in(ENDED))
     )
     if clash is not None:
         raise NameTaken(f"The run {wanted.name!r} is {clash.state}; choose another name.")
     row = RunRow(
-        id=secrets.token_hex(8),
+        id=id_,
         name=wanted.name,
         state=RunState.CREATED,
         settings=wanted.settings.model_dump(mode="json"),
@@ -106,12 +122,16 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
 
 def open_run(session: Session, run: RunRow, initial: Digest) -> None:
     """Open a run whose files are all there, with its initial adapter."""
+    if run.state == RunState.OPEN:
+        return
     session.add(RoundRow(run_id=run.id, round=0, adapter=initial))
     move(session, run, opened)
 
 
 def check_complete(session: Session, run: RunRow) -> None:
     """Raises WrongState or InvalidProblems, saying what is missing, unless a run can be opened."""
+    if run.state == RunState.OPEN:
+        return  # already, by a request whose answer was lost
     opened(status_of(run))
     if run.tokenizer is None:
         raise WrongState("Send the base model's tokenizer.json first.")
@@ -129,7 +149,9 @@ def check_complete(session: Session, run: RunRow) -> None:
 
 
 def start(session: Session, run: RunRow) -> None:
-    """Begin round 1; raises WrongState while clients are missing."""
+    """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
+    if run.round > 0 and run.state not in ENDED:
+        return
     wanted = settings_of(run).clients
     there = members.active_clients(session, run.id)
     if run.state == RunState.OPEN and len(there) < wanted:

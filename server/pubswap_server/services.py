@@ -1,6 +1,5 @@
 """What the routes and the conductor work with, made once in `create_app` and nowhere else."""
 
-import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -12,15 +11,20 @@ from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.answers import Answers
+from pubswap_server.board import Board, read_board
 from pubswap_server.database import Database
+from pubswap_server.hints import Hints
+from pubswap_server.leases import Leases
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.readiness import Readiness
+from pubswap_server.senders import Senders
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
 from pubswap_server.storage.writing import RunningDigests
-from pubswap_server.waiting import Bells
+from pubswap_server.waiting import Bells, Shared
+from pubswap_server.work import Work
 
 
 @dataclass
@@ -35,21 +39,32 @@ class Services:
     uploads: UploadStore
     verifiers: VerifierPool
     metrics: Metrics
+    bells: Bells
+    work: Work
+    hints: Hints
+    leases: Leases
     limits: RequestLimits
     readiness: Readiness
-    bells: Bells = field(default_factory=Bells)
+    senders: Senders = field(default_factory=Senders)
     running: RunningDigests = field(default_factory=RunningDigests)
-    work: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
+        self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
 
-    def changed(self, run: str) -> None:
-        """Wake whoever waits for the run, and the conductor."""
+    def changed(self, run: str | None) -> None:
+        """Wake whoever waits for the run, and the conductor; None: for any run.
+
+        Called after the commit of each transaction that records an event of the run, here or in
+        another process.
+        """
         self.bells.ring(run)
-        self.work.set()
+        self.work.add(run)
+
+    async def _read_board(self, run: str) -> Board:
+        return await self.database.read(lambda session: read_board(session, run))
 
     def problems(self, digest: str) -> list[Problem]:
         """A stored problem set, in order."""

@@ -1,7 +1,10 @@
 """The coordinator's settings, from the environment (PUBSWAP_...) and the command line."""
 
+import contextlib
 import os
 import secrets
+import socket
+import tempfile
 from pathlib import Path
 from typing import Literal, Self
 
@@ -80,15 +83,29 @@ class ServerSettings(BaseSettings):
     tick_seconds: float = Field(
         default=1.0, gt=0, description="How often deadlines are looked at when nothing happens."
     )
+    workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
+    replica: str | None = Field(
+        default=None,
+        max_length=240,
+        description="This replica's name, which no other has while it runs; by default its host "
+        "and port.",
+    )
+    lease_seconds: float = Field(
+        default=15.0, gt=0, description="A replica that shows no life for so long is replaced."
+    )
     header_seconds: float = Field(default=10, gt=0, description="For a request's headers.")
-    max_header_bytes: int = Field(default=16 << 10, gt=0)
+    max_header_bytes: int = Field(
+        default=16 << 10, gt=0, description="The largest head of a request that is taken."
+    )
     idle_seconds: float = Field(
         default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
     )
     grace_seconds: float = Field(
         default=60, gt=0, description="What a body may fall behind min_bytes_per_second."
     )
-    min_bytes_per_second: float = Field(default=32 << 10, gt=0)
+    min_bytes_per_second: float = Field(
+        default=32 << 10, gt=0, description="A body that stays slower than this is cut off."
+    )
     member_requests_per_second: float = Field(
         default=20, gt=0, description="Chunks of uploads are not counted."
     )
@@ -96,9 +113,9 @@ class ServerSettings(BaseSettings):
     failures_per_second: float = Field(
         default=1, gt=0, description="Tokens and invites of one address that are not valid."
     )
-    failure_burst: int = Field(default=20, gt=0)
+    failure_burst: int = Field(default=20, gt=0, description="How many of them may come at once.")
     tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
-    tls_key: Path | None = None
+    tls_key: Path | None = Field(default=None, description="The certificate's key, as PEM.")
     trusted_proxies: str = Field(
         default="127.0.0.1,::1",
         description="Addresses, separated by commas, whose X-Forwarded-For is believed.",
@@ -132,6 +149,11 @@ class ServerSettings(BaseSettings):
         return self.database_url or f"sqlite:///{self.data_dir / 'pubswap.sqlite'}"
 
     @property
+    def replica_name(self) -> str:
+        """What other replicas know this one by."""
+        return self.replica or f"{socket.gethostname()}:{self.port}"
+
+    @property
     def token_file(self) -> Path:
         """Where a generated operator token is kept."""
         return self.data_dir / "operator-token"
@@ -159,9 +181,13 @@ def operator_token(settings: ServerSettings) -> str:
     path = settings.token_file
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
-        temporary.replace(path)
+            file.flush()
+            os.fsync(file.fileno())
+        # Of processes that start together the first one's token is everybody's.
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+        Path(temporary).unlink()
     return path.read_text(encoding="utf-8").strip()

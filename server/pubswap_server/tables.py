@@ -8,14 +8,18 @@ from sqlalchemy import (
     BigInteger,
     DateTime,
     ForeignKey,
+    Index,
     MetaData,
     String,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
+
+from pubswap_server.clock import now as now
 
 NAMING = {
     "ix": "ix_%(column_0_label)s",
@@ -36,11 +40,6 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
-def now() -> datetime:
-    """The server's clock; no other is used."""
-    return datetime.now(UTC)
-
-
 class Base(DeclarativeBase):
     """Base of all tables."""
 
@@ -52,10 +51,26 @@ class Base(DeclarativeBase):
     }
 
 
+_UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
+
+
 class RunRow(Base):
-    """A run and where it is."""
+    """A run and where it is.
+
+    `epoch` grows with every change of the row, and a change is made only to the epoch that was
+    read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
+    """
 
     __tablename__ = "runs"
+    __table_args__ = (
+        Index(
+            "uq_runs_unfinished_name",
+            "name",
+            unique=True,
+            sqlite_where=_UNFINISHED,
+            postgresql_where=_UNFINISHED,
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(63), index=True)
@@ -67,6 +82,20 @@ class RunRow(Base):
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     waiting_for: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(default=now)
+    epoch: Mapped[int] = mapped_column()
+
+    __mapper_args__ = {"version_id_col": epoch}  # noqa: RUF012 - SQLAlchemy's own protocol
+
+
+class LeaseRow(Base):
+    """Which replica works on a run; `beats` grows while it does, `term` with every taking."""
+
+    __tablename__ = "leases"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    holder: Mapped[str | None] = mapped_column(String(255))
+    term: Mapped[int]
+    beats: Mapped[int] = mapped_column(BigInteger)
 
 
 class SetRow(Base):

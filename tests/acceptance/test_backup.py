@@ -173,8 +173,11 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
     assert restore(place, folder, Silent()).rows == read_manifest(expected).rows
     assert verify(place, Silent()).healthy
     backup(kept.settings, folder, Silent())
-    there = {path.name for path in files_of(folder)}
-    assert there - {".lock"} == {path.name for path in files_of(kept.folder)} - {".lock"}
+    assert {p.name for p in files_of(folder / "blobs")} == {
+        p.name for p in files_of(kept.folder / "blobs")
+    }
+    assert [p.name for p in folder.glob("database-*")] == [read_manifest(folder).database.file]
+    assert list((folder / "incoming").iterdir()) == []
 
 
 @pytest.mark.parametrize(

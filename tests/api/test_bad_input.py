@@ -228,13 +228,6 @@ def test_a_body_longer_than_declared_is_not_taken_for_more(server: Server) -> No
         assert http.get(path).json()["offset"] == 50
 
 
-def test_an_encoded_body_is_refused(server: Server) -> None:
-    """A compressed body could be a bomb; none is taken."""
-    with server.http() as http:
-        reply = http.post(paths.RUNS, content=b"x", headers={"Content-Encoding": "gzip"})
-    assert problem(reply)["code"] == "unsupported_encoding"
-
-
 def answers(fed: Federation, edit: Callable[[list[int], list[list[Response]]], None]) -> bytes:
     """A's responses to public step 1 after an edit of prompts and groups."""
     prompts = [p.index for p in fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts]

@@ -172,9 +172,7 @@ def _mean(
 def _waiting_update(flip: Flip) -> None:
     """An update that waits for its round's mean: its client is asked for it again."""
     flip.check("an update", flip.hand_in("a", 1) == "accepted")
-    digest = digest_of(
-        encode_adapter(flip.federation.run.model.layout, flip.adapters["a", 1])
-    )
+    digest = digest_of(encode_adapter(flip.federation.run.model.layout, flip.adapters["a", 1]))
     flip.damage(digest)
     flip.check("the other update", flip.hand_in("b", 1) == "accepted")
     flip.check("asked again", flip.asked_again("a", 1))
@@ -184,7 +182,7 @@ def _waiting_update(flip: Flip) -> None:
 
 
 def _own_blob(flip: Flip) -> None:
-    """A blob that its sender reads again: refused, then unknown, and taken again when it is sent."""
+    """A blob that its sender reads: refused, then unknown, and taken again when it is sent."""
     data = encode_adapter(flip.federation.run.model.layout, flip.adapters["a", 1])
     digest = flip.member("a").put_blob(flip.run, data)
     flip.damage(digest)

@@ -1,6 +1,6 @@
 """That every receipt comes after its fsyncs and its commit, as the kernel saw it (strace).
 
-A blob's receipt: fsync of the file, rename, fsync of the folder, sync of the database's log, answer.
+A blob's receipt: fsync of the file, rename, fsync of the folder, sync of the log, answer.
 Responses are a blob and a row alike. An update's receipt: the blob's file, name and folder from
 before, then a sync of the log between the request and the answer.
 """

@@ -99,7 +99,9 @@ def _judge(federation: Federation, seen: Seen) -> dict[str, Any]:
     ]
     if not seen.late:
         lost.append("the slow member never was late")
-    lost += [f"round {r}: the late adapter is not stored" for r in seen.late if not _kept(federation, r)]
+    lost += [
+        f"round {r}: the late adapter is not stored" for r in seen.late if not _kept(federation, r)
+    ]
     return {
         "tried": len(off),
         "lost": len(lost),

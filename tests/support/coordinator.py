@@ -139,11 +139,14 @@ class Federation:
 
     def enroll(self, name: str, role: Role = Role.CLIENT) -> CoordinatorClient:
         """Invite and enrol a member."""
-        invite = self.operator.invite(self.run.id, CreateInvite(name=name, role=role))
-        membership = self.operator.enroll(invite.invite)
-        self.tokens[name] = membership.token
-        self.members[name] = self.server.client(membership.token)
+        self.members[name] = self.server.client(self.join(name, role))
         return self.members[name]
+
+    def join(self, name: str, role: Role = Role.CLIENT) -> str:
+        """Invite and enrol a member that has no client yet; returns its token."""
+        invite = self.operator.invite(self.run.id, CreateInvite(name=name, role=role))
+        self.tokens[name] = self.operator.enroll(invite.invite).token
+        return self.tokens[name]
 
     def start(self) -> None:
         """Begin round 1."""

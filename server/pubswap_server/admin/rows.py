@@ -9,7 +9,7 @@ from sqlalchemy import JSON, Connection, MetaData, Table, func, insert, select
 from pubswap_server.tables import Base
 
 # An upload's bytes are not kept: its sender opens another one.
-LEFT_OUT = frozenset({"uploads"})
+LEFT_OUT = frozenset({"uploads", "leases"})
 _AT_ONCE = 500
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol import paths
 from pubswap_protocol.errors import UnknownBlob
 from pubswap_protocol.messages import Role
-from pubswap_server import runs, traffic
+from pubswap_server import runs
 from pubswap_server.auth import Member
 from pubswap_server.dependencies import MemberDep, ServicesDep
 from pubswap_server.routes.bodies import TENSORS_REPLY
@@ -52,12 +52,7 @@ async def get_blob(
     path = await to_thread.run_sync(services.blobs.path, stored)
     response = BlobResponse(path, stored, request.headers, paths.TENSORS_TYPE)
     if member.role is Role.CLIENT and response.status_code in (200, 206):
-        size = response.length
-        await services.database.write(
-            lambda session: traffic.count(
-                session, row.id, row.round, member.name, "adapters_down", size
-            )
-        )
+        services.hints.downloaded(member, row.round, "adapters_down", response.length)
     return response
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
@@ -19,12 +19,13 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
-from pubswap_server.auth import Operator, sha256
+from pubswap_server.auth import Operator, bearer, require_own, sha256
 from pubswap_server.dependencies import (
     CertificateDep,
     MemberDep,
     OperatorDep,
     PeerDep,
+    RandomKey,
     ServicesDep,
 )
 from pubswap_server.tables import RunRow
@@ -48,25 +49,35 @@ async def create_invite(
 
 @router.post(paths.ENROLL, operation_id="enroll", status_code=201, summary="Use an invite")
 async def enroll(
-    body: Enroll, services: ServicesDep, peer: PeerDep, certificate: CertificateDep
+    body: Enroll,
+    services: ServicesDep,
+    peer: PeerDep,
+    certificate: CertificateDep,
+    idempotency_key: RandomKey = None,
 ) -> Membership:
     """Needs no token. The token in the answer is shown once, and only its SHA-256 is stored."""
     services.limits.check_peer(peer, sha256(body.invite))
     try:
-        membership = await services.database.write(
-            lambda session: members.enroll(session, body.invite, certificate)
+        return await services.database.write(
+            lambda session: members.enroll(session, body.invite, certificate, idempotency_key)
         )
     except Unauthenticated:
         services.limits.failed(peer)
         raise
-    services.changed(membership.run)
-    return membership
 
 
 @router.post(paths.TOKEN, operation_id="rotate_token", summary="A new token for the old one")
-async def rotate_token(member: MemberDep, services: ServicesDep) -> Membership:
-    """The old token is worthless from then on."""
-    return await services.database.write(lambda session: members.rotate(session, member))
+async def rotate_token(
+    member: MemberDep,
+    request: Request,
+    services: ServicesDep,
+    idempotency_key: RandomKey = None,
+) -> Membership:
+    """The old token is worthless from then on, but for asking again with the same key."""
+    old = bearer(request.headers.get("Authorization"))
+    return await services.database.write(
+        lambda session: members.rotate(session, member, old, idempotency_key)
+    )
 
 
 @router.get(paths.RUN_MEMBERS, operation_id="list_members", summary="Who takes part")
@@ -76,6 +87,7 @@ async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -
     def look(session: Session) -> MemberList:
         return MemberList(members=members.views(session, runs.find(session, run, operator).id))
 
+    await services.hints.flush()
     return await services.database.read(look)
 
 
@@ -136,12 +148,10 @@ async def _decided(
     operator: Operator,
     services: ServicesDep,
 ) -> Response:
-    def work(session: Session) -> str:
-        row = runs.find(session, run, operator, lock=True)
-        decide(session, row, member)
-        return row.id
+    def work(session: Session) -> None:
+        decide(session, runs.find(session, run, operator, lock=True), member)
 
-    services.changed(await services.database.write(work))
+    await services.database.write(work)
     return Response(status_code=204)
 
 
@@ -166,11 +176,7 @@ async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep)
 
 @router.post(paths.HEARTBEAT, operation_id="heartbeat", status_code=204, summary="Tell progress")
 async def heartbeat(run: str, body: Progress, member: MemberDep, services: ServicesDep) -> Response:
-    """Numbers only."""
-
-    def work(session: Session) -> None:
-        runs.find(session, run, member)
-        members.seen(session, member, body)
-
-    await services.database.write(work)
+    """Numbers only. They are a hint: kept in memory, and on the disk about a second later."""
+    require_own(run, member)
+    services.hints.seen(member, body)
     return Response(status_code=204)

@@ -7,6 +7,8 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server import rounds, runs
+from pubswap_server.auth import require_own
+from pubswap_server.board import task_for
 from pubswap_server.dependencies import (
     ClientDep,
     EvaluatorDep,
@@ -25,21 +27,14 @@ router = APIRouter(tags=["rounds"])
 @router.get(paths.TASK, operation_id="get_task", summary="What to do now")
 async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
     """Answers at once when there is something to do, and otherwise after `wait` seconds."""
+    require_own(run, member)
 
-    async def look() -> Task | None:
-        task = await services.database.read(
-            lambda session: rounds.task_for(session, runs.find(session, run, member), member)
-        )
-        return None if task.kind is TaskKind.WAIT else task
+    async def look() -> Task:
+        return task_for(await services.boards.get(run), member)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        found = await services.bells.until(member.run, look, seconds)
-    if found is not None:
-        return found
-    return await services.database.read(
-        lambda session: rounds.task_for(session, runs.find(session, run, member), member)
-    )
+        return await services.bells.until(run, look, lambda t: t.kind is not TaskKind.WAIT, seconds)
 
 
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
@@ -57,9 +52,7 @@ async def submit_update(
         row = runs.find(session, run, member, lock=True)
         return rounds.submit(session, row, member, round, body)
 
-    receipt = await services.database.write(work)
-    services.changed(member.run)
-    return receipt
+    return await services.database.write(work)
 
 
 @router.post(
@@ -83,5 +76,4 @@ async def submit_evaluation(
         record(session, found.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
 
     await services.database.write(work)
-    services.changed(member.run)
     return Response(status_code=204)

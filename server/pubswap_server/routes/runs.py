@@ -27,10 +27,17 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import events, rounds, runs
+from pubswap_server import events, runs
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.auth import Member, Operator
-from pubswap_server.dependencies import DeclaredLength, OperatorDep, PrincipalDep, ServicesDep
+from pubswap_server.board import read_residuals
+from pubswap_server.dependencies import (
+    DeclaredLength,
+    OperatorDep,
+    PrincipalDep,
+    RandomKey,
+    ServicesDep,
+)
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
@@ -42,10 +49,15 @@ router = APIRouter(tags=["runs"])
 
 
 @router.post(paths.RUNS, operation_id="create_run", status_code=201, summary="Create a run")
-async def create_run(body: CreateRun, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def create_run(
+    body: CreateRun,
+    operator: OperatorDep,
+    services: ServicesDep,
+    idempotency_key: RandomKey = None,
+) -> RunView:
     """Nothing starts yet: send the tokenizer and the sets, then open it."""
     return await services.database.write(
-        lambda session: runs.view(session, runs.create(session, body), operator)
+        lambda session: runs.view(session, runs.create(session, body, idempotency_key), operator)
     )
 
 
@@ -57,12 +69,14 @@ async def list_runs(operator: OperatorDep, services: ServicesDep) -> RunList:
         rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()))
         return RunList(runs=[runs.view(session, row, operator) for row in rows])
 
+    await services.hints.flush()
     return await services.database.read(look)
 
 
 @router.get(paths.RUN, operation_id="show_run", summary="One run")
 async def show_run(run: str, principal: PrincipalDep, services: ServicesDep) -> RunView:
     """Members see their own run, without the list of members."""
+    await services.hints.flush()
     return await services.database.read(
         lambda session: runs.view(session, runs.find(session, run, principal), principal)
     )
@@ -224,7 +238,12 @@ async def resume_run(run: str, operator: OperatorDep, services: ServicesDep) -> 
 @router.post(paths.RUN_CANCEL, operation_id="cancel_run", summary="End a run for good")
 async def cancel_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
     """Its adapters so far are kept."""
-    return await _changed(run, _moved(cancelled), operator, services)
+
+    def work(session: Session, row: RunRow) -> None:
+        if row.state != RunState.CANCELLED:
+            runs.move(session, row, cancelled)
+
+    return await _changed(run, work, operator, services)
 
 
 def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
@@ -243,9 +262,7 @@ async def _changed(
         session.flush()
         return runs.view(session, row, operator)
 
-    view = await services.database.write(change)
-    services.changed(view.id)
-    return view
+    return await services.database.write(change)
 
 
 @router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
@@ -288,7 +305,8 @@ async def get_adapter(
         done = list(session.scalars(query.order_by(RoundRow.round)))
         chosen = _pick(done, which, RunState(row.state))
         assert chosen.adapter is not None
-        residuals = rounds.residuals(session, row.id, chosen.round)
+        made = read_residuals(session, row.id)
+        residuals = [digest for round_, digest in made if round_ <= chosen.round]
         return chosen.adapter, residuals, runs.model_of(row).layout
 
     digest, residuals, layout = await services.database.read(look)

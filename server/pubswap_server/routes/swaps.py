@@ -10,7 +10,8 @@ from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import exchanges, runs, traffic
-from pubswap_server.auth import Member
+from pubswap_server.auth import require_own, require_still_good
+from pubswap_server.board import settled
 from pubswap_server.dependencies import (
     ClientDep,
     DeclaredLength,
@@ -89,9 +90,7 @@ async def submit_responses(
             session, locked, member, round, swap, received.digest, correct, _donatable(row, groups)
         )
 
-    receipt = await services.database.write(work)
-    services.changed(member.run)
-    return receipt
+    return await services.database.write(work)
 
 
 def _decode(data: bytes, rules: ResponseRules) -> list[list[ModelResponse]]:
@@ -134,33 +133,24 @@ async def get_exchanged(
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 
-    async def look() -> bool | None:
-        is_open = await services.database.read(
-            lambda session: exchanges.is_open_for(
-                session, runs.find(session, run, member), member, round, swap
-            )
-        )
-        return None if is_open else True
+    require_own(run, member)
+
+    async def look() -> bool:
+        return settled(await services.boards.get(run), member, round, swap)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        settled = await services.bells.until(member.run, look, seconds)
-    if not settled:
+        ready = await services.bells.until(run, look, bool, seconds)
+    if not ready:
         return Response(status_code=204)
+    # Who asks may have been revoked while it waited.
+    await services.database.read(lambda session: require_still_good(session, member))
     data = await services.answers.answer(
-        (member.run, round, swap),
+        (run, round, swap),
         member.name,
         lambda: services.database.read(
             lambda session: exchanges.closed(session, runs.find(session, run, member), round, swap)
         ),
     )
-    await _count(services, member, round, len(data))
+    services.hints.downloaded(member, round, "responses_down", len(data))
     return Response(data, media_type=paths.TENSORS_TYPE)
-
-
-async def _count(services: Services, member: Member, round_: int, size: int) -> None:
-    await services.database.write(
-        lambda session: traffic.count(
-            session, member.run, round_, member.name, "responses_down", size
-        )
-    )

@@ -5,7 +5,7 @@ import re
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy.orm import Session
 from starlette.requests import ClientDisconnect
 
@@ -24,19 +24,50 @@ from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSes
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import largest_update, open_update
 from pubswap_server import runs, uploads
-from pubswap_server.auth import Member
-from pubswap_server.dependencies import ClientDep, ServicesDep
+from pubswap_server.auth import Member, sha256
+from pubswap_server.dependencies import (
+    CertificateDep,
+    ClientDep,
+    PeerDep,
+    ServicesDep,
+    get_client,
+    get_principal,
+    scheme,
+)
 from pubswap_server.problem_json import problem_response
 from pubswap_server.routes.bodies import ADAPTER, binary_body
+from pubswap_server.senders import Sender
 from pubswap_server.services import Services
 from pubswap_server.storage.writing import Writer
-from pubswap_server.tables import BlobRow, RunRow, UploadRow
+from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.uploads import UploadLimits
 
 router = APIRouter(tags=["blobs"])
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
+
+async def get_sent(
+    run: str,
+    upload: str,
+    request: Request,
+    services: ServicesDep,
+    peer: PeerDep,
+    certificate: CertificateDep,
+    _: Annotated[object, Depends(scheme)],
+) -> UploadRow:
+    """The upload that a chunk belongs to; raises as `get_principal` does, or UnknownUpload."""
+    token = request.headers.get("Authorization", "").partition(" ")[2]
+    sender = Sender(run, upload, sha256(token), certificate)
+    row = services.senders.find(sender)
+    if row is None or row.expires_at <= now():
+        principal = await get_principal(services, request, peer, None)
+        row = await _find(services, run, upload, await get_client(principal))
+        services.senders.remember(sender, row)
+    return row
+
+
+SentDep = Annotated[UploadRow, Depends(get_sent)]
 ContentRange = Annotated[
     str,
     Header(
@@ -135,11 +166,10 @@ async def send_chunk(
     upload: str,
     content_range: ContentRange,
     request: Request,
-    member: ClientDep,
+    row: SentDep,
     services: ServicesDep,
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
-    row = await _find(services, run, upload, member)
     first, count = _asked(content_range, services.settings.chunk_bytes, row.size)
     try:
         await _append(services, row, first, count, request)
@@ -240,6 +270,7 @@ async def finish_upload(
         uploads.finish(session, locked, member, found, stored)
 
     await services.database.write(note)
+    services.senders.forget(found.id)
     await to_thread.run_sync(services.uploads.drop, found.id)
     return BlobReceipt(digest=digest, size=found.size)
 
@@ -280,5 +311,6 @@ async def give_up_upload(
 
 
 async def _forget(services: Services, upload: str) -> None:
+    services.senders.forget(upload)
     await services.database.write(lambda session: uploads.forget(session, upload))
     await to_thread.run_sync(services.uploads.drop, upload)

@@ -1,0 +1,49 @@
+"""What a database's failure is to whoever asked: unavailable, full, or decided on old state."""
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
+from sqlalchemy.orm.exc import StaleDataError
+
+from pubswap_protocol.errors import Fenced, NoSpace, PubSwapError, Unavailable
+
+RETRY_AFTER_SECONDS = 1.0
+
+_FULL = ("database or disk is full", "No space left on device", "could not extend file")
+_DISK_FULL = "53100"
+# Serialization failure, deadlock, a unique key that another transaction has taken meanwhile.
+_COLLISIONS = frozenset({"40001", "40P01", "23505"})
+# PostgreSQL's classes of what passes: connection, resources, operator intervention, system error;
+# and a server that has become a standby, a lock that was not given in time.
+_PASSING = ("08", "53", "57", "58")
+_PASSING_CODES = frozenset({"25006", "25P03", "55P03"})
+
+
+def collided(error: Exception) -> bool:
+    """Whether the same transaction, done again, may well succeed or find out what is wrong."""
+    return isinstance(error, IntegrityError) or _state(error) in _COLLISIONS
+
+
+def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
+    """The error that the asker gets; None for a mistake of our own."""
+    if isinstance(error, StaleDataError):
+        return Fenced("Another change of the run came first; ask again.", retry_after=0)
+    if isinstance(error, NoConnectionFree):
+        return _unavailable("All connections to the database are in use.")
+    if not isinstance(error, DBAPIError):
+        return None
+    text, state = str(error.orig), _state(error)
+    if state == _DISK_FULL or any(words in text for words in _FULL):
+        return NoSpace("The coordinator's database has no room; the operator must make some.")
+    kind = type(error.orig).__name__
+    passing = state.startswith(_PASSING) or state in _PASSING_CODES
+    if error.connection_invalidated or passing or (kind == "OperationalError" and not state):
+        return _unavailable("The database does not answer now.")
+    return _unavailable("The database is busy.") if collided(error) and state else None
+
+
+def _unavailable(detail: str) -> Unavailable:
+    return Unavailable(detail, retry_after=RETRY_AFTER_SECONDS)
+
+
+def _state(error: Exception) -> str:
+    return str(getattr(getattr(error, "orig", None), "sqlstate", None) or "")

@@ -1,0 +1,87 @@
+"""A database that goes away, fills up or comes back: typed errors, and it goes on by itself."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from pubswap_protocol.errors import NoSpace, Unavailable
+from pubswap_protocol.messages import RunState, TaskKind
+from pubswap_server.database import Database, migrate
+from pubswap_server.faults import fault_of
+from support.coordinator import begun, serving, settings_for
+from support.postgres import Postgres, postgres
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """One that the test may kill."""
+    with postgres() as server:
+        yield server
+
+
+def test_a_coordinator_outlives_its_database(own_postgres: Postgres, tmp_path: Path) -> None:
+    """503 with Retry-After while PostgreSQL is dead, and then the same run goes on to its end."""
+    url = own_postgres.new_database()
+    settings = settings_for(tmp_path).model_copy(update={"database_url": url})
+    with serving(settings) as server, server.closing:
+        fed = begun(server, method="fedavg", rounds=1)
+        assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
+        own_postgres.kill()
+        with server.http() as http:
+            assert http.get("/readyz").status_code == 503
+            for path in (f"/v1/runs/{fed.run.id}", "/metrics"):
+                answer = http.get(path)
+                assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+                assert int(answer.headers["Retry-After"]) >= 1
+        with pytest.raises(Unavailable):
+            fed.submit("b", 1, fed.adapter(2))
+        own_postgres.start()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert fed.submit("b", 1, fed.adapter(2)) == "accepted"
+                break
+            except Unavailable:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert fed.wait_for(1).state is RunState.FINISHED
+        # The listener is back as well: a change by somebody else is heard of.
+        assert fed.members["a"].task(fed.run.id, 5).kind is TaskKind.FINISHED
+
+
+def test_a_full_database_is_told_apart(tmp_path: Path) -> None:
+    """507 for a database that cannot grow; what fits is still read and written."""
+    url = f"sqlite:///{tmp_path / 'small.sqlite'}"
+    migrate(url)
+    database = Database(url)
+    with database.engine.connect() as connection:
+        connection.execute(text("CREATE TABLE hoard (bytes BLOB)"))
+        connection.commit()
+
+    def fill(connection: sqlite3.Connection) -> None:
+        connection.execute(text("PRAGMA max_page_count = 100"))
+        connection.execute(text("INSERT INTO hoard VALUES (zeroblob(10000000))"))
+
+    import asyncio
+
+    async def play() -> None:
+        with pytest.raises(NoSpace):
+            await database.write(lambda session: fill(session.connection()))
+        assert await database.read(lambda s: s.scalar(text("SELECT count(*) FROM hoard"))) == 0
+
+    asyncio.run(play())
+    database.close()
+
+
+def test_postgres_words_for_a_full_disk_are_no_space() -> None:
+    """SQLSTATE 53100, whatever the language of the message."""
+
+    class DiskFull(Exception):
+        sqlstate = "53100"
+
+    assert isinstance(fault_of(OperationalError("INSERT", {}, DiskFull("voll"))), NoSpace)

@@ -1,0 +1,213 @@
+"""Two coordinators on one database and one folder: each route works on either."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import decode_adapter
+from pubswap_protocol.errors import Fenced
+from pubswap_protocol.messages import Progress, Role, RunState, TaskKind
+from pubswap_server.database import Database
+from pubswap_server.leases import Lease, Leases
+from pubswap_server.tables import RunRow
+from support.coordinator import Federation, Server, begun, create, serving, settings_for
+
+
+@pytest.fixture
+def pair(database_url: str, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    """Two coordinators that share what there is."""
+    shared = {"database_url": database_url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
+    settings = settings_for(tmp_path / "data").model_copy(update=shared)
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(serving(settings.model_copy(update={"replica": name})))
+            for name in ("one", "other")
+        ]
+        for server in servers:
+            stack.enter_context(server.closing)
+        yield servers[0], servers[1]
+
+
+def seen_from(fed: Federation, server: Server) -> Federation:
+    """The same run and members, asked through another replica."""
+    members = {name: server.client(token) for name, token in fed.tokens.items()}
+    return replace(fed, server=server, operator=server.client(), members=members)
+
+
+def test_members_may_ask_any_replica(pair: tuple[Server, Server]) -> None:
+    """A run with exchanges goes to its end while each request goes to the other coordinator."""
+    here = begun(pair[0])
+    there = seen_from(here, pair[1])
+    for round_ in (1, 2):
+        assert there.members["a"].task(here.run.id, 5).round == round_
+        body = here.responses("a", round_, 1, [0, 2])
+        here.members["a"].submit_responses(here.run.id, round_, 1, body)
+        assert there.members["a"].submit_responses(here.run.id, round_, 1, body)
+        there.members["b"].submit_responses(
+            here.run.id, round_, 1, there.responses("b", round_, 1, [4, 2])
+        )
+        groups = here.members["a"].exchanged(here.run.id, round_, 1)
+        assert groups == there.members["a"].exchanged(here.run.id, round_, 1)
+        mine, theirs = here.adapter(round_), here.adapter(10 + round_)
+        assert here.submit("a", round_, mine) == there.submit("a", round_, mine) == "accepted"
+        assert there.members["a"].task(here.run.id, 0).kind is TaskKind.WAIT
+        assert there.submit("b", round_, theirs) == "accepted"
+        here.wait_for(round_)
+        adapter = there.operator.global_adapter(here.run.id, str(round_))
+        mean = decode_adapter(here.run.model.layout, adapter)
+        for name in mine:
+            middle = (mine[name].astype(np.float64) + theirs[name]) / 2
+            assert np.allclose(mean[name], middle, atol=1e-7)
+    assert there.view().state is RunState.FINISHED
+    kinds = [event.kind for event in there.operator.events(here.run.id).events]
+    assert kinds.count("aggregated") == kinds.count("updates closed") == 2
+
+
+def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
+    pair: tuple[Server, Server],
+) -> None:
+    """Within a second, and long before either looks by itself."""
+    here = create(pair[0], clients=1)
+    here.operator.move_run(here.run.id, paths.RUN_OPEN)
+    here.enroll("a")
+    there = seen_from(here, pair[1])
+    took: list[float] = []
+
+    def wait() -> None:
+        assert there.members["a"].task(here.run.id, 5).kind is TaskKind.TRAIN
+        took.append(time.monotonic())
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.5)
+    begin = time.monotonic()
+    here.start()
+    waiting.join(10)
+    assert took[0] - begin < 1
+
+
+def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Server]) -> None:
+    """At once where it was heard, and elsewhere when it is written, in about a second."""
+    here = begun(pair[0])
+    there = seen_from(here, pair[1])
+    here.members["a"].heartbeat(here.run.id, Progress(round=1, step=2, steps=2))
+    deadline = time.monotonic() + 5
+    while not any(member.progress for member in there.operator.members(here.run.id).members):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    judge = next(m for m in there.view().members if m.role is Role.EVALUATOR)
+    assert judge.progress is None
+
+
+@pytest.fixture
+def database(shared_server: Server) -> Iterator[Database]:
+    """A replica's own connections to a database that is up to date."""
+    opened = Database(shared_server.app.state.services.settings.sqlalchemy_url)
+    yield opened
+    opened.close()
+
+
+class Steady:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+async def took(database: Database, leases: Leases, run: str) -> Lease | None:
+    """The lease, if the replica gets it now."""
+    return await database.write(lambda session: leases.take(session, run))
+
+
+def in_a_loop(work: Callable[[], Any]) -> None:
+    """Run an asynchronous test."""
+    import asyncio
+
+    asyncio.run(work())
+
+
+def test_a_lease_is_taken_over_only_when_its_holder_shows_no_life(
+    server: Server, database: Database
+) -> None:
+    """Beats keep it; silence for its whole time loses it; and the old holder can no longer act."""
+    run = create(server).run.id
+    clock = Steady()
+    first, second = Leases("first", 10, clock), Leases("second", 10, clock)
+
+    async def play() -> None:
+        lease = await took(database, first, run)
+        assert lease is not None
+        for _ in range(3):
+            assert await took(database, second, run) is None
+            clock.seconds += 9
+            await database.write(lambda session: first.beat(session, lease))
+        assert await took(database, second, run) is None
+        clock.seconds += 9.9
+        assert await took(database, second, run) is None
+        clock.seconds += 0.1
+        taken = await took(database, second, run)
+        assert taken is not None
+        assert taken.term > lease.term
+        with pytest.raises(Fenced):
+            await database.write(lambda session: first.beat(session, lease))
+
+        def publish(session: Session) -> None:
+            session.get_one(RunRow, run).name = "renamed-by-the-stalled"
+            session.flush()
+            first.give_back(session, lease)
+
+        with pytest.raises(Fenced):
+            await database.write(publish)
+        name = await database.read(lambda session: session.get_one(RunRow, run).name)
+        assert name != "renamed-by-the-stalled"
+        await database.write(lambda session: second.give_back(session, taken))
+        assert await took(database, first, run) is not None
+
+    in_a_loop(play)
+
+
+def test_a_replica_that_starts_again_takes_its_own_lease_back_at_once(
+    server: Server, database: Database
+) -> None:
+    """A restart in the middle of an aggregation costs no waiting."""
+    run = create(server).run.id
+
+    async def play() -> None:
+        assert await took(database, Leases("one", 1000), run) is not None
+        assert await took(database, Leases("another", 1000), run) is None
+        assert await took(database, Leases("one", 1000), run) is not None
+
+    in_a_loop(play)
+
+
+def test_a_change_that_was_decided_on_an_older_state_is_refused(
+    server: Server, database: Database
+) -> None:
+    """The epoch that was read must still be the run's, or nothing at all is written."""
+    run = create(server).run.id
+
+    async def play() -> None:
+        stale = await database.read(lambda session: session.get_one(RunRow, run))
+        before = stale.epoch
+        server.client().move_run(run, paths.RUN_OPEN)
+        stale.state = RunState.CANCELLED
+
+        with pytest.raises(Fenced):
+            await database.write(lambda session: session.add(stale))
+        now = await database.read(lambda session: session.get_one(RunRow, run))
+        assert now.state == RunState.OPEN
+        assert now.epoch > before
+
+    in_a_loop(play)

@@ -1,0 +1,79 @@
+"""Waiting is cheap, and heartbeats wait for nothing."""
+
+import time
+from pathlib import Path
+
+from sqlalchemy import text
+
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Progress
+from pubswap_server.database import READERS, WRITERS
+from support.coordinator import Server, begun, create
+from support.crowd import Crowd
+from support.eventually import until
+
+CROWD = 200
+WAITING = "pubswap_long_polls"
+
+
+def threads() -> int:
+    """How many this process, which is the coordinator's, has."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Threads:")))
+
+
+def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_once(
+    server: Server,
+) -> None:
+    """200 sockets: no more threads than the database's and uvicorn's, and all hear in a second."""
+    fed = create(server, clients=1)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    for number in range(CROWD):
+        fed.join(f"client-{number}")
+    before, services = threads(), server.app.state.services
+    with Crowd(server.url, fed.run.id, list(fed.tokens.values()), 30) as crowd:
+        until(lambda: services.metrics.registry.get_sample_value(WAITING) == CROWD)
+        assert threads() - before <= READERS + WRITERS
+        until(lambda: services.database.engine.pool.checkedout() == 0)
+        begin = time.monotonic()
+        fed.start()
+        answers = crowd.answers()
+    assert [kind for _, kind in answers] == ["train"] * CROWD
+    assert max(at for at, _ in answers) - begin < 1
+
+
+def test_a_heartbeat_is_answered_while_somebody_holds_the_database(server: Server) -> None:
+    """It is kept in memory, and shown and written when the database is free again."""
+    fed = begun(server)
+    engine = server.app.state.services.database.engine
+    blocker = engine.execution_options(immediate=True).connect()
+    try:
+        blocker.execute(text("UPDATE members SET active = active"))
+        for step in (1, 2):
+            began = time.monotonic()
+            fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=step, steps=2))
+            assert time.monotonic() - began < 0.5
+            time.sleep(0.8)
+    finally:
+        blocker.rollback()
+        blocker.close()
+    seen = next(m for m in fed.operator.members(fed.run.id).members if m.name == "a")
+    assert seen.progress is not None
+    assert seen.progress.step == 2
+
+
+def test_a_download_is_counted_without_a_write_before_it(server: Server) -> None:
+    """It begins while the database takes no writes, and is in the operator's view after it."""
+    fed = begun(server, method="fedavg")
+    task = fed.members["a"].task(fed.run.id, 0)
+    engine = server.app.state.services.database.engine
+    blocker = engine.execution_options(immediate=True).connect()
+    try:
+        blocker.execute(text("UPDATE members SET active = active"))
+        began = time.monotonic()
+        size = len(fed.members["a"].blob(fed.run.id, task.adapter or ""))
+        assert time.monotonic() - began < 0.5
+    finally:
+        blocker.rollback()
+        blocker.close()
+    assert fed.view().rounds[1].traffic.adapters_down == size

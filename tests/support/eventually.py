@@ -1,0 +1,12 @@
+"""Waiting for something to become true."""
+
+import time
+from collections.abc import Callable
+
+
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Return when it holds; fails if it does not in this time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

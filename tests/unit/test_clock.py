@@ -1,0 +1,60 @@
+"""The server's clock, against a wall clock that jumps."""
+
+from datetime import UTC, datetime, timedelta
+
+from pubswap_server.clock import Clock
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Machine:
+    """A wall clock that anybody may set, and seconds that only pass."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = NOON, 100.0
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go on, on both."""
+        self.wall += timedelta(seconds=seconds)
+        self.steady += seconds
+
+    def clock(self) -> Clock:
+        """A clock of this machine."""
+        return Clock(lambda: self.steady, lambda: self.wall)
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing() -> None:
+    """A day forward or back while the server runs: only the seconds that passed count."""
+    machine = Machine()
+    clock = machine.clock()
+    for jump in (timedelta(days=1), -timedelta(days=2)):
+        before = clock.now()
+        machine.wall += jump
+        assert clock.now() == before
+        machine.pass_by(30)
+        assert clock.now() == before + timedelta(seconds=30)
+
+
+def test_replicas_that_are_set_alike_show_the_same() -> None:
+    """Two machines whose own clocks are hours apart agree once both are set by a third."""
+    one, other = Machine(), Machine()
+    other.wall += timedelta(hours=5)
+    other.steady = 7.0
+    clocks = [one.clock(), other.clock()]
+    for clock in clocks:
+        clock.set(NOON)
+    one.pass_by(60)
+    other.pass_by(60)
+    assert [clock.now() for clock in clocks] == [NOON + timedelta(minutes=1)] * 2
+
+
+def test_processes_of_one_machine_hand_their_clock_on() -> None:
+    """What it showed at some moment is enough, however long the way took."""
+    machine = Machine()
+    parent = machine.clock()
+    handed_on = (parent.now(), machine.steady)
+    machine.pass_by(3)
+    machine.wall += timedelta(days=1)
+    child = machine.clock()
+    child.set(*handed_on)
+    assert child.now() == parent.now()
