@@ -59,7 +59,7 @@ def main() -> int:
     # An installed plugin of some tests, and the products' own workers, import as this does.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     console = Console()
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = _results()
     notes: dict[str, str] = {}
     for fault in FAULTS:
         if given.only and fault.name not in given.only:
@@ -67,11 +67,17 @@ def main() -> int:
         note, found = _run(fault, given.seed, given.count or fault.count, console)
         notes[fault.name] = note
         if found is not None:
-            results[fault.name] = found
+            # Read again: another run, of other faults, may have written meanwhile.
+            results = _results() | {fault.name: found}
             RESULTS.write_text(json.dumps(_ordered(results), indent=2) + "\n")
     console.print(_table(results, notes))
     lost = any(results.get(name, {}).get("lost") for name in notes)
     return int(lost or "failed" in notes.values())
+
+
+def _results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
 
 
 def _arguments() -> argparse.Namespace:
