@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench check format install up down clean
+.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -27,6 +27,9 @@ bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
 
 venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
+
+chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; about an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/run.py
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
