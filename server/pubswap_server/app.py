@@ -10,7 +10,7 @@ from pubswap_protocol import __version__
 from pubswap_protocol.errors import Problem
 from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server import problem_json
+from pubswap_server import events, problem_json
 from pubswap_server.auth import sha256
 from pubswap_server.clock import process_clock
 from pubswap_server.conductor import conduct
@@ -68,6 +68,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         database.heard = services.changed
         if database.shared:
             process_clock().set(await database.read(database_time))
+        process_clock().not_before(await database.read(events.latest))
         app.state.services = services
         tasks = [
             asyncio.create_task(conduct(services)),

@@ -41,6 +41,15 @@ class Clock:
         """It is `moment` now, or was when the steady seconds were `at`."""
         self.origin, self._set_at = moment, self._steady() if at is None else at
 
+    def not_before(self, moment: datetime | None) -> None:
+        """Set it to `moment` if it shows an earlier one.
+
+        The machine's clock may have been set back while nobody ran: counted from then, a deadline
+        that began before would come a day late.
+        """
+        if moment is not None and moment > self.now():
+            self.set(moment)
+
 
 @cache
 def process_clock() -> Clock:

@@ -58,3 +58,15 @@ def test_processes_of_one_machine_hand_their_clock_on() -> None:
     child = machine.clock()
     child.set(*handed_on)
     assert child.now() == parent.now()
+
+
+def test_a_clock_is_set_ahead_but_not_back() -> None:
+    """What was recorded in an earlier life is not in the future of a later one."""
+    machine = Machine()
+    clock = machine.clock()
+    clock.not_before(None)
+    clock.not_before(NOON - timedelta(days=1))
+    assert clock.now() == NOON
+    clock.not_before(NOON + timedelta(days=1))
+    machine.pass_by(2)
+    assert clock.now() == NOON + timedelta(days=1, seconds=2)

@@ -1,0 +1,16 @@
+"""A wall clock that jumps by a day in the middle of a round."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.clock import missing, run
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path) -> None:
+    """Ahead and back, while it runs and over a restart: deadlines hold, and so does the outcome."""
+    found = run(4, seed=1, folder=tmp_path)
+    assert found["lost"] == 0, found["broken"]
+    assert found["tried"] == 4
