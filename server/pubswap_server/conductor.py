@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 from anyio import to_thread
-from sqlalchemy import select
+from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
@@ -25,7 +25,7 @@ from pubswap_server.aggregation.updates import Updates
 from pubswap_server.leases import Lease
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY, aggregated
-from pubswap_server.tables import RoundRow, RunRow, now
+from pubswap_server.tables import RoundRow, RunRow, SwapRow, UpdateRow, now
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,10 @@ class Aggregation:
 
 
 async def conduct(services: Services) -> None:
-    """Advance the runs that change, and at every tick all under way; none waits for another."""
+    """Advance the runs that change, and at every tick those that time may move.
+
+    None waits for another. What changed while nobody conducted is looked at in the beginning.
+    """
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
 
@@ -57,10 +60,12 @@ async def conduct(services: Services) -> None:
             again.discard(run)
             services.work.add(run)
 
+    for run in await _found(services, _unfinished()):
+        services.work.add(run)
     try:
         while True:
             changed = await services.work.take(services.settings.tick_seconds)
-            for run in changed if changed is not None else await _under_way(services):
+            for run in changed if changed is not None else await _found(services, _time_moves()):
                 if run not in under_way:
                     task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
                     task.add_done_callback(ended)
@@ -74,14 +79,26 @@ async def conduct(services: Services) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _under_way(services: Services) -> list[str]:
-    moving = (*ROUND_UNDER_WAY, RunState.AGGREGATING)
-    query = select(RunRow.id).where(RunRow.state.in_(moving))
+async def _found(services: Services, query: Select[str]) -> list[str]:
     try:
         return await services.database.read(lambda session: list(session.scalars(query)))
     except PubSwapError as error:
         log.warning("cannot look for work", error=error.detail)
         return []
+
+
+def _unfinished() -> Select[str]:
+    return select(RunRow.id).where(RunRow.state.not_in(ENDED))
+
+
+def _time_moves() -> Select[str]:
+    """The runs with a lease that may end, or a deadline: it counts from the first arrival."""
+    arrived = exists().where(UpdateRow.run_id == RunRow.id, UpdateRow.round == RunRow.round)
+    open_step = exists().where(
+        SwapRow.run_id == RunRow.id, SwapRow.round == RunRow.round, SwapRow.closed.is_(False)
+    )
+    under_way = and_(RunRow.state.in_(ROUND_UNDER_WAY), or_(arrived, open_step))
+    return select(RunRow.id).where(or_(RunRow.state == RunState.AGGREGATING, under_way))
 
 
 async def _tried(services: Services, run: str) -> None:
