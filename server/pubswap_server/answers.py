@@ -31,7 +31,7 @@ class Pool:
     """All responses of a closed exchange, mapped from their files."""
 
     def __init__(self, closed: Closed, blobs: BlobStore) -> None:
-        """Open and check the files; raises UnknownBlob or DamagedBlob."""
+        """Open and check the files; raises DamagedBlob."""
         self._closed = closed
         self._groups = {
             name: decode_responses(_mapped(blobs, digest), closed.rules)

@@ -69,7 +69,7 @@ def _note(session: Session, run: str, digest: str, what: str) -> None:
 def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
     """Make a round's outcome once more; returns the adapter's digest, which must be the old one.
 
-    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises UnknownBlob or
+    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises
     DamagedBlob if what it is made of is lost too.
     """
     if inputs is not None:

@@ -2,6 +2,8 @@
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import or_, select
@@ -89,14 +91,32 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     return row
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A run's model or settings, known by the run's id, for they never change."""
+
+    run: str
+    value: dict[str, Any] = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _settings(stored: _Stored) -> RunSettings:
+    return RunSettings.model_validate(stored.value)
+
+
+@lru_cache(maxsize=256)
+def _card(stored: _Stored) -> ModelCard:
+    return ModelCard.model_validate(stored.value)
+
+
 def settings_of(run: RunRow) -> RunSettings:
     """The run's settings."""
-    return RunSettings.model_validate(run.settings)
+    return _settings(_Stored(run.id, run.settings))
 
 
 def model_of(run: RunRow) -> ModelCard:
     """The run's base model."""
-    return ModelCard.model_validate(run.model)
+    return _card(_Stored(run.id, run.model))
 
 
 def sent_layout_of(run: RunRow) -> AdapterLayout:

@@ -11,7 +11,6 @@ from pubswap_protocol.errors import (
     DamagedBlob,
     InvalidSettings,
     Unavailable,
-    UnknownBlob,
     UnknownUpload,
     WrongOffset,
 )
@@ -77,10 +76,11 @@ def test_a_file_that_was_received_becomes_a_blob(storage: Storage) -> None:
     assert storage.blobs.read(digest_of(DATA)) == DATA
 
 
-def test_an_unknown_blob_is_said_to_be_unknown(storage: Storage) -> None:
-    """UnknownBlob, whatever the store says itself."""
-    with pytest.raises(UnknownBlob):
+def test_a_blob_that_is_missing_is_reported_like_a_damaged_one(storage: Storage) -> None:
+    """Only blobs that a row names are asked for: one that is not there was lost."""
+    with pytest.raises(DamagedBlob, match="missing"):
         storage.blobs.path(digest_of(b"never stored"))
+    assert storage.blobs.take_damaged() == {digest_of(b"never stored")}
 
 
 def test_every_flipped_bit_is_noticed_and_never_served(
@@ -102,7 +102,7 @@ def test_every_flipped_bit_is_noticed_and_never_served(
         replica.incoming.close()
     storage.blobs.set_aside(digest)
     storage.blobs.set_aside(digest)
-    with pytest.raises(UnknownBlob):
+    with pytest.raises(DamagedBlob):
         storage.blobs.read(digest)
     assert list(storage.blobs.blobs()) == []
     storage.blobs.write([DATA])

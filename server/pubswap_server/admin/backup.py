@@ -6,7 +6,8 @@ replaces the one before in one step, so that at any time the folder is one whole
 
 import fcntl
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
-from pubswap_protocol.errors import BackupFault, DamagedBlob, UnknownBlob
+from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.copying import copy_file
 from pubswap_server.admin.manifest import (
     DATABASES,
@@ -114,13 +115,13 @@ def _copy_blobs(place: Place, into: Folder, moment: Moment, progress: Progress) 
     for digest in sorted(moment.needed):
         try:
             moment.sizes[digest] = _copied(place, into, digest)
-        except (UnknownBlob, DamagedBlob) as error:
+        except DamagedBlob as error:
             moment.missing[digest] = error.detail
         progress.step()
 
 
 def _copied(place: Place, into: Folder, digest: str) -> int:
-    with suppress(UnknownBlob, DamagedBlob):
+    with suppress(DamagedBlob):
         return into.blobs.path(digest).stat().st_size
     source, file = place.blobs.path(digest), into.incoming.new()
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, create_engine
 
-from pubswap_protocol.errors import BackupFault, DamagedBlob, UnknownBlob
+from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.copying import copy_file
 from pubswap_server.admin.manifest import TOKEN, Manifest, read_manifest
 from pubswap_server.admin.place import Place, opened
@@ -60,7 +60,7 @@ def _check_files(folder: Path, manifest: Manifest, kept: LocalBlobs, progress: P
     for digest in sorted(manifest.blobs):
         try:
             kept.path(digest)
-        except (UnknownBlob, DamagedBlob) as error:
+        except DamagedBlob as error:
             raise BackupFault(f"{error.detail} Restore another backup.") from None
         progress.step()
 

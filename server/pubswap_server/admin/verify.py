@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import DamagedBlob, UnknownBlob
+from pubswap_protocol.errors import DamagedBlob
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.place import Place, opened_in_use
 from pubswap_server.admin.progress import Progress
@@ -104,7 +104,7 @@ def _check_blobs(
         try:
             report.bytes += place.blobs.path(digest).stat().st_size
             place.forget_fetched()
-        except (UnknownBlob, DamagedBlob) as error:
+        except DamagedBlob as error:
             report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
         progress.step()

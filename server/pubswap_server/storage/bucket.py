@@ -22,7 +22,6 @@ from obstore.store import ObjectStore
 from pubswap_protocol.errors import (
     DamagedBlob,
     Unavailable,
-    UnknownBlob,
     UnknownUpload,
     WrongOffset,
 )
@@ -135,7 +134,8 @@ class BucketBlobs:
                 raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")
             self._into_cache(temporary, path)
         except FileNotFoundError:
-            raise UnknownBlob(f"The blob {digest} is not stored here.") from None
+            self._believed.damaged.add(digest)
+            raise DamagedBlob(f"The stored blob {digest} is missing.") from None
         finally:
             temporary.unlink(missing_ok=True)
 

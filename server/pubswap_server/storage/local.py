@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from pubswap_protocol.errors import Unavailable, UnknownBlob, UnknownUpload, WrongOffset
+from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
 from pubswap_server.storage.digests import Believed, hexadecimal
 from pubswap_server.storage.durable import publish
 from pubswap_server.storage.incoming import Incoming
@@ -43,7 +43,8 @@ class LocalBlobs:
         try:
             self._believed.check(path, digest)
         except FileNotFoundError:
-            raise UnknownBlob(f"The blob {digest} is not stored here.") from None
+            self._believed.damaged.add(digest)
+            raise DamagedBlob(f"The stored blob {digest} is missing.") from None
         return path
 
     def read(self, digest: str) -> bytes:

@@ -29,7 +29,7 @@ class BlobStore(Protocol):
     def path(self, digest: str) -> Path:
         """A local file with the blob's bytes, to be read only.
 
-        Raises UnknownBlob if there is none, DamagedBlob if the bytes are not the digest's.
+        Raises DamagedBlob if it is missing, or its bytes are not the digest's.
         """
 
     def read(self, digest: str) -> bytes:
