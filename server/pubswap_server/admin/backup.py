@@ -6,8 +6,7 @@ replaces the one before in one step, so that at any time the folder is one whole
 
 import fcntl
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
