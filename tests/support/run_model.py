@@ -1,0 +1,155 @@
+"""A run as the promises describe it, in a page: what each request must be answered with.
+
+Written from the state machine's drawing and the interface's words, not from the coordinator's code.
+"""
+
+from dataclasses import dataclass, field
+
+ACCEPTED, LATE = "accepted", "late, unused"
+REVOKED, UNKNOWN_BLOB, CLOSED = (401, "unauthenticated"), (404, "unknown_blob"), "round_closed"
+OTHER_BYTES, NOT_FOUND, WRONG_STATE = (
+    (409, "idempotency_mismatch"),
+    (404, "not_found"),
+    (409, "wrong_state"),
+)
+
+Answer = tuple[int, str]  # the status, and the receipt's status or the error's code
+
+
+@dataclass
+class Exchange:
+    """A public step: when it began, whether it is over, and who was in time with which variant."""
+
+    first_at: float
+    closed: bool = False
+    members: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class RunModel:
+    """A run in round 1, with these clients, quorum and deadlines (seconds), of so many rounds."""
+
+    clients: frozenset[str]
+    rounds: int
+    quorum: int
+    round_deadline: float
+    exchange_deadline: float
+    state: str = "training"
+    paused: bool = False
+    round: int = 1
+    now: float = 0.0
+    active: set[str] = field(default_factory=set)
+    blobs: set[tuple[str, int]] = field(default_factory=set)
+    # By member and round: the variant, its status, and when it came.
+    updates: dict[tuple[str, int], tuple[int, str, float]] = field(default_factory=dict)
+    responses: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    # By round: the members, in order, and variants whose mean it ended with.
+    means: dict[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.active = set(self.clients)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the round takes submissions."""
+        return self.state in ("training", "exchanging")
+
+    def upload(self, member: str, variant: int) -> Answer:
+        """The whole of a resumable upload."""
+        if member not in self.active:
+            return REVOKED
+        self.blobs.add((member, variant))
+        return 201, "stored"
+
+    def update(self, member: str, round_: int, variant: int) -> Answer:
+        """An adapter is handed in."""
+        if member not in self.active:
+            return REVOKED
+        if (member, variant) not in self.blobs:
+            return UNKNOWN_BLOB
+        if (member, round_) in self.updates:
+            before, status, _ = self.updates[member, round_]
+            return (200, status) if before == variant else OTHER_BYTES
+        if not 1 <= round_ <= self.round:
+            return 409, CLOSED
+        status = ACCEPTED if self.under_way and round_ == self.round else LATE
+        self.updates[member, round_] = variant, status, self.now
+        return 200, status
+
+    def respond(self, member: str, round_: int, variant: int) -> Answer:
+        """A public step's responses are handed in; each round has one."""
+        if member not in self.active:
+            return REVOKED
+        if not 1 <= round_ <= self.round:
+            return NOT_FOUND
+        if (member, round_) in self.responses:
+            before, status = self.responses[member, round_]
+            return (200, status) if before == variant else OTHER_BYTES
+        open_ = self.under_way and round_ == self.round
+        if open_ and round_ not in self.exchanges:
+            self.exchanges[round_] = Exchange(self.now)
+            self.state = "exchanging"
+        in_time = open_ and not self.exchanges[round_].closed
+        status = ACCEPTED if in_time else LATE
+        if in_time:
+            self.exchanges[round_].members[member] = variant
+        self.responses[member, round_] = variant, status
+        return 200, status
+
+    def exchanged(self, member: str, round_: int) -> Answer:
+        """What to train on is asked for, without waiting."""
+        if member not in self.active:
+            return REVOKED
+        exchange = self.exchanges.get(round_)
+        inside = exchange is not None and member in exchange.members
+        over = exchange is None or exchange.closed or round_ != self.round or not self.under_way
+        if inside and not over:
+            return 204, "open"
+        if not 1 <= round_ <= self.round:
+            return NOT_FOUND
+        if exchange is not None and exchange.closed and inside:
+            return 200, "groups"
+        return 409, CLOSED
+
+    def task(self, member: str) -> tuple[int, str, int]:
+        """What to do is asked for: the status, the kind, and the round."""
+        if member not in self.active:
+            return (*REVOKED, 0)
+        if self.state == "finished":
+            return 200, "finished", self.round
+        if self.under_way and not self.paused and (member, self.round) not in self.updates:
+            return 200, "train", self.round
+        return 200, "wait", self.round
+
+    def pause(self, paused: bool) -> Answer:
+        """The operator holds the run, or lets it go on."""
+        if self.state == "finished":
+            return WRONG_STATE
+        self.paused = paused
+        return 200, self.state
+
+    def conduct(self) -> None:
+        """Whatever is due is closed, and a closed round's mean is published."""
+        if not self.under_way:
+            return
+        exchange = self.exchanges.get(self.round)
+        if exchange is not None:
+            arrived = set(exchange.members)
+            exchange.closed |= self._due(arrived, exchange.first_at, self.exchange_deadline)
+            if exchange.closed:
+                self.state = "training"
+        taken = {
+            member: (variant, at)
+            for (member, round_), (variant, status, at) in self.updates.items()
+            if round_ == self.round and status == ACCEPTED
+        }
+        first = min((at for _, at in taken.values()), default=self.now)
+        if not self.paused and self._due(set(taken), first, self.round_deadline):
+            self.means[self.round] = tuple((member, taken[member][0]) for member in sorted(taken))
+            self.state = "finished" if self.round == self.rounds else "training"
+            self.round = min(self.round + 1, self.rounds)
+
+    def _due(self, arrived: set[str], first_at: float, deadline: float) -> bool:
+        enough = len(arrived) >= self.quorum
+        return enough and (self.active <= arrived or self.now - first_at >= deadline)
