@@ -37,5 +37,5 @@ def test_a_receipt_that_no_longer_holds_is_found(tmp_path: Path) -> None:
         lives.begin()
         lives.wait_ready()
         broken = fleet.ledger.broken(fleet.federation)
-        assert sorted(broken) == ["a: update of round 1", "b: blob of round 1"]
+        assert {"a: update of round 1", "b: blob of round 1"} <= set(broken)
         assert counted_wrong(fleet.federation)
