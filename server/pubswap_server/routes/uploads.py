@@ -1,28 +1,23 @@
 """Resumable uploads of adapters, after the OCI distribution specification."""
 
-import hashlib
-import re
 from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from sqlalchemy.orm import Session
-from starlette.requests import ClientDisconnect
 
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import (
     DigestMismatch,
-    Invalid,
     LengthMismatch,
     PubSwapError,
-    TooLarge,
     UnknownUpload,
     WrongOffset,
 )
 from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSession
 from pubswap_protocol.settings import Precision
-from pubswap_protocol.wire import largest_update, open_update
+from pubswap_protocol.wire import largest_update
 from pubswap_server import runs, uploads
 from pubswap_server.auth import Member, sha256
 from pubswap_server.dependencies import (
@@ -35,16 +30,14 @@ from pubswap_server.dependencies import (
     scheme,
 )
 from pubswap_server.problem_json import problem_response
+from pubswap_server.receiving import append, asked_bytes, kept
 from pubswap_server.routes.bodies import ADAPTER, binary_body
 from pubswap_server.senders import Sender
 from pubswap_server.services import Services
-from pubswap_server.storage.writing import Writer
 from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.uploads import UploadLimits
 
 router = APIRouter(tags=["blobs"])
-
-_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 async def get_sent(
@@ -170,9 +163,9 @@ async def send_chunk(
     services: ServicesDep,
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
-    first, count = _asked(content_range, services.settings.chunk_bytes, row.size)
+    first, count = asked_bytes(content_range, services.settings.chunk_bytes, row.size)
     try:
-        await _append(services, row, first, count, request)
+        await append(services, row, first, count, request)
     except WrongOffset as error:
         here = await to_thread.run_sync(services.uploads.offset, row.id)
         problem = error.problem(request.scope.get("state", {}).get("request_id"))
@@ -180,52 +173,6 @@ async def send_chunk(
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
-
-
-def _asked(content_range: str, most: int, size: int) -> tuple[int, int]:
-    """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
-    found = _RANGE.fullmatch(content_range)
-    if found is None:
-        raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
-    if last >= size:
-        raise TooLarge(f"The upload was announced with {size} bytes; {last + 1} are too many.")
-    if last - first >= most:
-        raise TooLarge(f"A chunk has at most {most} bytes.")
-    return first, last - first + 1
-
-
-async def _append(
-    services: Services, row: UploadRow, first: int, count: int, request: Request
-) -> None:
-    opened = services.uploads.appending(row.id, first)
-    file = await to_thread.run_sync(opened.__enter__)
-    try:
-        digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
-        with Writer(file.fileno(), digest) as writer:
-            try:
-                await _write(request, writer, count)
-            finally:
-                await writer.flush()
-                if digest is not None:
-                    services.running.put(row.id, first + writer.size, digest)
-        if writer.size != count:
-            raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
-    finally:
-        await to_thread.run_sync(opened.__exit__, None, None, None)
-
-
-async def _write(request: Request, writer: Writer, count: int) -> None:
-    """The body, as far as it comes; raises LengthMismatch if there is more."""
-    try:
-        async for piece in request.stream():
-            if writer.size + len(piece) > count:
-                raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
-            await writer.write(piece)
-    except ClientDisconnect:
-        return
 
 
 @router.put(
@@ -257,7 +204,7 @@ async def finish_upload(
     if found.digest != digest:
         raise DigestMismatch(f"The upload was announced as {found.digest}, not {digest}.")
     try:
-        stored = await to_thread.run_sync(_store, services, found, *_form(row))
+        stored = await to_thread.run_sync(kept, services, found, *_form(row))
     except UnknownUpload:
         raise
     except PubSwapError as error:
@@ -273,29 +220,6 @@ async def finish_upload(
     services.senders.forget(found.id)
     await to_thread.run_sync(services.uploads.drop, found.id)
     return BlobReceipt(digest=digest, size=found.size)
-
-
-def _store(
-    services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision
-) -> str:
-    """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
-    with services.uploads.assembled(upload.id) as path:
-        size = path.stat().st_size
-        if size != upload.size:
-            raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
-        running = services.running.take(upload.id, size)
-        file = open_update(path, layout, precision)
-        if running is None:
-            digest = file.digest()
-        else:
-            digest = "sha256:" + running.hexdigest()
-            file.check_finite()
-        if digest != upload.digest:
-            raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        if not file.is_canonical:
-            return services.blobs.write(file.canonical())[0]
-        services.blobs.keep(path, digest)
-        return digest
 
 
 @router.delete(

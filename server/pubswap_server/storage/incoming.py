@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_protocol.errors import LengthMismatch, TooLarge
-from pubswap_server.storage.writing import Writer
+from pubswap_server.storage.writing import GATHERED, Writer, begin_writing_out
 
 _LOCK = ".lock"
+_BEGIN = 4 << 20  # bytes written before the disk is told to begin with them
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,17 @@ class Incoming:
 
     def write(self, parts: Iterable[bytes]) -> Received:
         """Parts as one file."""
-        path, digest, size = self.new(), hashlib.sha256(), 0
+        path, digest, size, begun = self.new(), hashlib.sha256(), 0, 0
         try:
-            with path.open("wb") as file:
+            with path.open("wb", buffering=GATHERED) as file:
                 for part in parts:
                     digest.update(part)
                     size += len(part)
                     file.write(part)
+                    if size - begun >= _BEGIN:
+                        file.flush()
+                        begin_writing_out(file.fileno(), begun, size - begun)
+                        begun = size
         except BaseException:
             path.unlink(missing_ok=True)
             raise

@@ -87,9 +87,15 @@ class Writer:
                 written -= len(left.pop(0))
             if left:
                 left[0] = left[0][written:]
-        # Starts to write them out, so that the fsync before the receipt has little left to do.
-        count = sum(map(len, pieces))
-        os.posix_fadvise(self._descriptor, begin, count, os.POSIX_FADV_DONTNEED)
+        begin_writing_out(self._descriptor, begin, sum(map(len, pieces)))
+
+
+def begin_writing_out(descriptor: int, begin: int, count: int) -> None:
+    """Have the disk begin with bytes just written, so that the fsync has little left to do.
+
+    The pages stay in memory, for what is being written out cannot be dropped.
+    """
+    os.posix_fadvise(descriptor, begin, count, os.POSIX_FADV_DONTNEED)
 
 
 class RunningDigests:

@@ -1,0 +1,89 @@
+"""The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
+
+import hashlib
+import re
+
+from anyio import to_thread
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.wire import open_update
+from pubswap_server.services import Services
+from pubswap_server.storage.writing import Writer
+from pubswap_server.tables import UploadRow
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+def asked_bytes(content_range: str, most: int, size: int) -> tuple[int, int]:
+    """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
+    found = _RANGE.fullmatch(content_range)
+    if found is None:
+        raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
+    if last >= size:
+        raise TooLarge(f"The upload was announced with {size} bytes; {last + 1} are too many.")
+    if last - first >= most:
+        raise TooLarge(f"A chunk has at most {most} bytes.")
+    return first, last - first + 1
+
+
+async def append(
+    services: Services, row: UploadRow, first: int, count: int, request: Request
+) -> None:
+    """Add the request's body, `count` bytes from `first` on; of a cut one, what came is kept.
+
+    Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
+    """
+    opened = services.uploads.appending(row.id, first)
+    file = await to_thread.run_sync(opened.__enter__)
+    try:
+        digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
+        with Writer(file.fileno(), digest) as writer:
+            try:
+                await _write(request, writer, count)
+            finally:
+                await writer.flush()
+                if digest is not None:
+                    services.running.put(row.id, first + writer.size, digest)
+        if writer.size != count:
+            raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
+    finally:
+        await to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+async def _write(request: Request, writer: Writer, count: int) -> None:
+    """The body, as far as it comes; raises LengthMismatch if there is more."""
+    try:
+        async for piece in request.stream():
+            if writer.size + len(piece) > count:
+                raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+            await writer.write(piece)
+    except ClientDisconnect:
+        return
+
+
+def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision) -> str:
+    """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
+    with services.uploads.assembled(upload.id) as path:
+        size = path.stat().st_size
+        if size != upload.size:
+            raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
+        running = services.running.take(upload.id, size)
+        file = open_update(path, layout, precision)
+        if running is None:
+            digest = file.digest()
+        else:
+            digest = "sha256:" + running.hexdigest()
+            file.check_finite()
+        if digest != upload.digest:
+            raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
+        if not file.is_canonical:
+            return services.blobs.write(file.canonical())[0]
+        services.blobs.keep(path, digest)
+        return digest

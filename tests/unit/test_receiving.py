@@ -1,0 +1,104 @@
+"""What spares work while an upload's chunks arrive, and when it must not be relied on."""
+
+import asyncio
+import hashlib
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.errors import Invalid, TooLarge
+from pubswap_server.receiving import asked_bytes
+from pubswap_server.senders import BELIEVED_SECONDS, Sender, Senders
+from pubswap_server.storage.heap import keep_heap_small
+from pubswap_server.storage.writing import GATHERED, RunningDigests, Writer
+from pubswap_server.tables import UploadRow, now
+
+
+def test_a_sender_is_believed_for_five_seconds_and_not_after_its_upload() -> None:
+    """Another token, run, upload or certificate is another sender."""
+    time = [0.0]
+    senders = Senders(lambda: time[0])
+    row = UploadRow(id="u", expires_at=now() + timedelta(hours=1))
+    sender = Sender("run", "u", "token", None)
+    assert senders.find(sender) is None
+    senders.remember(sender, row)
+    assert senders.find(sender) is row
+    for other in (
+        Sender("other", "u", "token", None),
+        Sender("run", "v", "token", None),
+        Sender("run", "u", "another", None),
+        Sender("run", "u", "token", "certificate"),
+    ):
+        assert senders.find(other) is None
+    time[0] = BELIEVED_SECONDS
+    assert senders.find(sender) is None
+    senders.remember(sender, row)
+    senders.forget("u")
+    assert senders.find(sender) is None
+
+
+def test_a_running_digest_is_of_the_bytes_up_to_its_offset_or_not_known() -> None:
+    """Asked for another offset it is forgotten, for somebody else wrote meanwhile."""
+    running = RunningDigests()
+    running.put("u", 3, hashlib.sha256(b"abc"))
+    taken = running.take("u", 3)
+    assert taken is not None
+    assert taken.hexdigest() == hashlib.sha256(b"abc").hexdigest()
+    assert running.take("u", 3) is None
+    running.put("u", 3, hashlib.sha256(b"abc"))
+    assert running.take("u", 4) is None
+    assert running.take("u", 3) is None
+
+
+@pytest.mark.parametrize("size", [1, 1000, GATHERED - 1, 3 * GATHERED + 7])
+def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: int) -> None:
+    """Many small pieces, or few large ones: the file and the digest are the same."""
+    data = os.urandom(size)
+
+    async def write(step: int) -> str:
+        digest = hashlib.sha256()
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            with Writer(file.fileno(), digest) as writer:
+                for begin in range(0, size, step):
+                    await writer.write(data[begin : begin + step])
+                await writer.flush()
+            assert writer.size == size
+        return digest.hexdigest()
+
+    for step in (max(1, size // 1500), 65_536, size):
+        assert asyncio.run(write(step)) == hashlib.sha256(data).hexdigest()
+        assert (tmp_path / "file").read_bytes() == data
+
+
+def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
+    """/dev/full takes nothing."""
+
+    async def write() -> None:
+        with Path("/dev/full").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+            await writer.write(bytes(10))
+            await writer.flush()
+
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(write())
+
+
+def test_a_chunk_says_which_bytes_it_is() -> None:
+    """First and last, inclusive; within the upload and not too many."""
+    assert asked_bytes("0-9", 10, 10) == (0, 10)
+    assert asked_bytes("5-5", 10, 10) == (5, 1)
+    for wrong in ("", "0", "5-4", "bytes 0-9/10", "-1-3", "0-9999999999999999999"):
+        with pytest.raises(Invalid):
+            asked_bytes(wrong, 10, 10)
+    for large in ("0-10", "10-10"):
+        with pytest.raises(TooLarge):
+            asked_bytes(large, 100, 10)
+    with pytest.raises(TooLarge, match="at most 10"):
+        asked_bytes("0-10", 10, 100)
+
+
+def test_the_heap_can_be_kept_small_more_than_once() -> None:
+    """Nothing else may happen, wherever it runs."""
+    keep_heap_small()
+    keep_heap_small()
