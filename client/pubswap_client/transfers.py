@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from pubswap_client.retry import Backoff, Patience
 from pubswap_protocol.errors import (
     DigestMismatch,
@@ -24,7 +26,7 @@ from pubswap_protocol.messages import OpenUpload, UploadSession
 Moved = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
 
-HASH_BYTES = 1 << 20
+HASH_BYTES = 4 << 20
 
 
 def untold(done: int, total: int) -> None:
@@ -136,7 +138,8 @@ class Arriving:
         self.complete = False
 
     def _begin(self, total: int) -> None:
-        self._buffer = memoryview(bytearray(total))
+        # Numpy asks for huge pages, which halves the cost of touching each page first.
+        self._buffer = np.empty(total, np.uint8).data
         self._hash = hashlib.sha256()
         self._hashed = 0
         self._last: Future[None] | None = None

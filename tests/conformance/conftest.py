@@ -1,4 +1,4 @@
-"""One suite for every database, and every number of replicas that share it."""
+"""One suite for every database and store, and every number of replicas that share them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,8 +7,9 @@ import pytest
 
 from support.coordinator import Server, serving, settings_for
 from support.postgres import Postgres, postgres
+from support.s3 import BUCKET, serving_s3
 
-DATABASES = ("sqlite", "postgresql")
+PLACES = ("sqlite and folder", "postgresql and bucket")
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +19,30 @@ def postgres_server() -> Iterator[Postgres]:
         yield server
 
 
-@pytest.fixture(scope="session", params=DATABASES)
+@pytest.fixture(scope="session", params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    """Where a coordinator keeps its rows and its blobs."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def blob_url(place: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | None]:
+    """A bucket on a real S3 server, or None for a folder."""
+    if place != "postgresql and bucket":
+        yield None
+        return
+    with serving_s3(tmp_path_factory.mktemp("s3")) as s3, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment().items():
+            patch.setenv(name, value)
+        yield f"s3://{BUCKET}/coordinator"
+
+
+@pytest.fixture(scope="session")
 def new_database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, place: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], str]:
-    """Makes empty databases; called for each kind."""
-    if request.param == "sqlite":
+    """Makes empty databases of one kind."""
+    if place == "sqlite and folder":
         return lambda: f"sqlite:///{tmp_path_factory.mktemp('database') / 'pubswap.sqlite'}"
     server: Postgres = request.getfixturevalue("postgres_server")
     return server.new_database
@@ -37,11 +56,13 @@ def database_url(new_database: Callable[[], str]) -> str:
 
 @pytest.fixture(scope="session")
 def shared_server(
-    new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+    new_database: Callable[[], str],
+    blob_url: str | None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    """One coordinator on each database for all tests that make runs of their own."""
+    """One coordinator in each place for all tests that make runs of their own."""
     data: Path = tmp_path_factory.mktemp("coordinator")
-    there = {"database_url": new_database(), "max_wait_seconds": 30}
+    there = {"database_url": new_database(), "blob_url": blob_url, "max_wait_seconds": 30}
     settings = settings_for(data).model_copy(update=there)
     with serving(settings) as server:
         yield server

@@ -243,7 +243,7 @@ def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
 
 def test_both_ways_say_how_far_they_are() -> None:
     """From nothing to all of it."""
-    data, seen = bytes(3 << 20), list[tuple[int, int]]()
+    data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()
     upload(memory, data[:25], named(data[:25]), AT_ONCE, lambda *at: seen.append(at))
     assert seen == [(0, 25), (10, 25), (20, 25), (25, 25)]

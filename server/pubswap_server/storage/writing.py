@@ -1,5 +1,6 @@
 """Bytes of a request to a file, without keeping the event loop on a slow disk."""
 
+import asyncio
 import os
 from collections import OrderedDict
 from typing import ClassVar, Protocol, Self
@@ -24,7 +25,10 @@ class Hash(Protocol):
 
 
 class Writer:
-    """Appends to an open file: pieces are gathered, then hashed and written in a worker thread."""
+    """Appends to an open file in a worker thread, while the next bytes arrive.
+
+    `digest` takes each piece as it comes, while it is in the processor's cache.
+    """
 
     open: ClassVar[int] = 0  # how many there are, who share what may be gathered
 
@@ -35,6 +39,7 @@ class Writer:
         self._digest = digest
         self._pieces: list[bytes] = []
         self._waiting = 0
+        self._writing: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         Writer.open += 1
@@ -47,17 +52,30 @@ class Writer:
         """Take a piece; raises OSError if the disk is full."""
         if not piece:
             return
+        if self._digest is not None:
+            self._digest.update(piece)
         self._pieces.append(piece)
         self._waiting += len(piece)
         self.size += len(piece)
-        if self._waiting >= min(GATHERED, GATHERED_BY_ALL // max(1, Writer.open)):
-            await self.flush()
+        # What one thread writes and what is gathered meanwhile share the room.
+        if self._waiting >= min(GATHERED, GATHERED_BY_ALL // (2 * max(1, Writer.open))):
+            await self._hand_over()
 
     async def flush(self) -> None:
-        """Write what is gathered."""
+        """Write what is gathered, and wait for it."""
+        await self._hand_over()
+        await self._written()
+
+    async def _hand_over(self) -> None:
+        await self._written()
         pieces, self._pieces, self._waiting = self._pieces, [], 0
         if pieces:
-            await to_thread.run_sync(self._write_all, pieces)
+            self._writing = asyncio.create_task(to_thread.run_sync(self._write_all, pieces))
+
+    async def _written(self) -> None:
+        task, self._writing = self._writing, None
+        if task is not None:
+            await task
 
     def _write_all(self, pieces: list[bytes]) -> None:
         """Write pieces in order; one call of the system may take less than it is given."""
@@ -72,9 +90,6 @@ class Writer:
         # Starts to write them out, so that the fsync before the receipt has little left to do.
         count = sum(map(len, pieces))
         os.posix_fadvise(self._descriptor, begin, count, os.POSIX_FADV_DONTNEED)
-        if self._digest is not None:
-            for piece in pieces:
-                self._digest.update(piece)
 
 
 class RunningDigests:

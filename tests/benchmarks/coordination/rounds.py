@@ -33,7 +33,7 @@ class Size:
     flower_cap_seconds: float
 
 
-SIZES = (Size(4, 35, 7, 400), Size(16, 35, 5, 400), Size(4, 140, 5, 600))
+SIZES = (Size(4, 35, 7, 400), Size(16, 35, 5, 200), Size(4, 140, 5, 250))
 QUICK_SIZES = (Size(2, 1, 2, 150),)
 NVFLARE_CAP_SECONDS = 360.0
 
