@@ -107,11 +107,20 @@ class InProcess:
 
 
 @contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing but mistakes of the product's own."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
 def one_thread(settings: ServerSettings, template: Path) -> Iterator[InProcess]:
     """The coordinator, in a process that is as it was afterwards."""
     with contextlib.ExitStack() as patches:
-        patches.callback(structlog.configure, **structlog.get_config())
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         for owner, name, value in _patches():
             patches.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
