@@ -11,6 +11,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.retry import FOREVER, Backoff, retrying
+from pubswap_client.tls import TlsFiles
 from pubswap_client.transfers import Body, Moved, download, untold, upload
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import digest_of
@@ -23,6 +24,7 @@ from pubswap_protocol.errors import (
     error_for,
 )
 from pubswap_protocol.messages import (
+    BindCertificate,
     BlobReceipt,
     CreateInvite,
     CreateRun,
@@ -65,6 +67,7 @@ class CoordinatorClient:
         token: str | None = None,
         backoff: Backoff = FOREVER,
         transport: httpx.BaseTransport | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION}
         if token:
@@ -75,6 +78,7 @@ class CoordinatorClient:
             base_url=self.url,
             headers=headers,
             transport=transport,
+            verify=tls.context() if tls else True,
             timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
         )
 
@@ -136,6 +140,15 @@ class CoordinatorClient:
     def revoke(self, run: str, member: str) -> None:
         """Make a member's token worthless."""
         self._request("DELETE", paths.RUN_MEMBER.format(run=run, member=member))
+
+    def decide(self, run: str, member: str, path: str) -> None:
+        """Suspend or reinstate a member; `path` is one of paths.RUN_MEMBER_*."""
+        self._request("POST", path.format(run=run, member=member))
+
+    def bind_certificate(self, run: str, member: str, sha256: str | None) -> None:
+        """Bind a member's token to another client certificate, or to none."""
+        path = paths.RUN_MEMBER_CERTIFICATE.format(run=run, member=member)
+        self._request("PUT", path, json=BindCertificate(sha256=sha256).model_dump())
 
     def global_adapter(self, run: str, which: str) -> bytes:
         """The `final`, the `best` or a round's global adapter, as safetensors."""

@@ -8,6 +8,8 @@ import typer
 
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.operator.commands import invite, run_commands
+from pubswap_client.operator.member_commands import member_commands
+from pubswap_protocol.errors import InvalidSettings
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
 State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
@@ -20,9 +22,10 @@ client_commands = typer.Typer(help="Take part in a run as an organisation.", no_
 
 
 def register(app: typer.Typer) -> None:
-    """Add `client`, `run`, `invite`, `evaluate` and `demo`."""
+    """Add `client`, `run`, `member`, `invite`, `evaluate` and `demo`."""
     app.add_typer(client_commands, name="client")
     app.add_typer(run_commands, name="run")
+    app.add_typer(member_commands, name="member")
     app.command("invite")(invite)
     app.command("evaluate")(evaluate)
     app.command("demo")(demo)
@@ -34,16 +37,33 @@ def enroll(
     coordinator: Annotated[str, typer.Option(help="The coordinator's address.")],
     invite: Annotated[str, typer.Option(help="The one-time code from the operator.")],
     state: Annotated[Path, typer.Option(help="Where to keep the token.")] = Path("pubswap-state"),
+    ca_file: Annotated[
+        Path | None, typer.Option(help="The CA of the coordinator's certificate (PEM).")
+    ] = None,
+    client_cert: Annotated[
+        Path | None, typer.Option(help="This organisation's client certificate (PEM).")
+    ] = None,
+    client_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
 ) -> None:
-    """Exchange an invite for this organisation's long-lived token."""
+    """Exchange an invite for this organisation's long-lived token.
+
+    The TLS files stay where they are; their paths are kept beside the token.
+    """
     from pubswap_client.api import CoordinatorClient
     from pubswap_client.membership import StoredMembership, save_membership
     from pubswap_client.retry import ONCE
+    from pubswap_client.tls import TlsFiles, absolute
 
-    with CoordinatorClient(coordinator, backoff=ONCE) as api:
+    if (client_cert is None) != (client_key is None):
+        raise InvalidSettings("--client-cert and --client-key go together.")
+    tls = TlsFiles(
+        ca_file=absolute(ca_file), certificate=absolute(client_cert), key=absolute(client_key)
+    )
+    with CoordinatorClient(coordinator, backoff=ONCE, tls=tls) as api:
         api.check_version()
         membership = api.enroll(invite)
-    path = save_membership(state, StoredMembership(coordinator=coordinator, membership=membership))
+    stored = StoredMembership(coordinator=coordinator, membership=membership, tls=tls)
+    path = save_membership(state, stored)
     typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")
     follow = "client start --data private.jsonl" if membership.role == "client" else "evaluate"
     typer.echo(f"Next: pubswap {follow} --state {state}")

@@ -141,7 +141,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
         )
     with (
         locked(settings.state),
-        CoordinatorClient(stored.coordinator, membership.token) as api,
+        CoordinatorClient(stored.coordinator, membership.token, tls=stored.tls) as api,
         VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
     ):
         api.check_version()

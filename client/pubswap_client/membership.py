@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.files import write_whole
+from pubswap_client.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Membership
 
@@ -16,6 +17,7 @@ class StoredMembership(BaseModel):
 
     coordinator: str
     membership: Membership
+    tls: TlsFiles = TlsFiles()
 
 
 def membership_path(state: Path) -> Path:

@@ -3,10 +3,12 @@
 * PubSwapError
   + Unauthenticated             unauthenticated            401
   + Forbidden                   forbidden                  403
+    - Suspended                 suspended                  403   (worth a retry)
   + NotFound                    not_found                  404
     - UnknownRun                unknown_run                404
     - UnknownBlob               unknown_blob               404
     - UnknownUpload             unknown_upload             404
+  + TooSlow                     too_slow                   408   (worth a retry)
   + Conflict                    conflict                   409
     - WrongState                wrong_state                409
     - RoundClosed               round_closed               409
@@ -18,6 +20,9 @@
     - InviteExpired             invite_expired             410
     - InviteUsed                invite_used                410
   + TooLarge                    too_large                  413
+    - HeadersTooLarge           headers_too_large          431
+  + UnsupportedEncoding         unsupported_encoding       415
+  + UnsupportedType             unsupported_type           415
   + WrongOffset                 wrong_offset               416
   + Invalid                     invalid                    422
     - InvalidAdapter            invalid_adapter            422
@@ -36,6 +41,7 @@
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
     - NotSaved                  not_saved                  507
+    - BackupFault               backup_fault               500
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
 
@@ -105,6 +111,14 @@ class Forbidden(PubSwapError):
     status = 403
 
 
+class Suspended(Forbidden):
+    """The operator has suspended this member for now."""
+
+    code = "suspended"
+    # A daemon stays, and goes on when it is reinstated.
+    retryable = True
+
+
 class NotFound(PubSwapError):
     """There is nothing here."""
 
@@ -128,6 +142,14 @@ class UnknownUpload(NotFound):
     """The upload is finished, was given up, or has expired."""
 
     code = "unknown_upload"
+
+
+class TooSlow(PubSwapError):
+    """The request did not arrive fast enough."""
+
+    code = "too_slow"
+    status = 408
+    retryable = True
 
 
 class Conflict(PubSwapError):
@@ -197,6 +219,27 @@ class TooLarge(PubSwapError):
 
     code = "too_large"
     status = 413
+
+
+class HeadersTooLarge(TooLarge):
+    """The request's headers are larger than allowed."""
+
+    code = "headers_too_large"
+    status = 431
+
+
+class UnsupportedEncoding(PubSwapError):
+    """The body is compressed or otherwise encoded."""
+
+    code = "unsupported_encoding"
+    status = 415
+
+
+class UnsupportedType(PubSwapError):
+    """The body's Content-Type is not one that is taken here."""
+
+    code = "unsupported_type"
+    status = 415
 
 
 class WrongOffset(PubSwapError):
@@ -316,6 +359,12 @@ class NotSaved(LocalFault):
 
     code = "not_saved"
     status = 507
+
+
+class BackupFault(LocalFault):
+    """The backup cannot be made, or cannot be used."""
+
+    code = "backup_fault"
 
 
 class EngineFault(LocalFault):

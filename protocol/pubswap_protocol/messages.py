@@ -1,10 +1,11 @@
 """The JSON bodies of the HTTP interface. An unknown field is an error on both sides."""
 
+import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
@@ -13,7 +14,16 @@ from pubswap_protocol.tensors import MAX_TENSORS
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _told(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# Training that has diverged measures no number; JSON has none to tell that with.
+Measured = Annotated[float | None, BeforeValidator(_told)]
 
 
 class Message(BaseModel):
@@ -107,7 +117,7 @@ class Evaluation(Message):
     pass_at_1: Share
     by_topic: dict[str, Share]
     problems: int = Field(gt=0)
-    seconds: float = Field(ge=0)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
 
 
 class SwapSummary(Message):
@@ -138,9 +148,9 @@ class Progress(Message):
     round: int = Field(ge=0)
     step: int = Field(ge=0)
     steps: int = Field(ge=0)
-    reward: float | None = None
-    loss: float | None = None
-    tokens_per_second: float | None = None
+    reward: Measured = None
+    loss: Measured = None
+    tokens_per_second: Measured = None
 
 
 class MemberView(Message):
@@ -148,7 +158,11 @@ class MemberView(Message):
 
     name: Name
     role: Role
-    active: bool
+    active: bool = Field(description="False once revoked.")
+    suspended: bool = Field(default=False, description="Until it is reinstated.")
+    certificate: Fingerprint | None = Field(
+        default=None, description="SHA-256 of the client certificate that its token is bound to."
+    )
     last_seen: datetime | None = None
     progress: Progress | None = None
     traffic: Traffic = Traffic()
@@ -162,6 +176,9 @@ class RunView(Message):
     state: RunState
     paused: bool
     round: int = Field(description="The round under way; 0 before the start.")
+    waiting_for: str | None = Field(
+        default=None, description="What the operator must do before the run can go on, if anything."
+    )
     settings: RunSettings
     model: ModelCard
     created_at: datetime
@@ -180,7 +197,7 @@ class CreateInvite(Message):
 
     name: Name
     role: Role = Role.CLIENT
-    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0)
+    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0, le=10 * 366 * 24 * 3600)
 
 
 class Invite(Message):
@@ -190,6 +207,12 @@ class Invite(Message):
     name: Name
     role: Role
     expires_at: datetime
+
+
+class BindCertificate(Message):
+    """The client certificate that a member's token is good with from now on."""
+
+    sha256: Fingerprint | None = Field(description="SHA-256 of the DER bytes; null for any.")
 
 
 class Enroll(Message):
@@ -244,13 +267,13 @@ class UpdateMetrics(Message):
 
     examples: int = Field(ge=1, description="The size of the private set, for weighting.")
     steps: int = Field(ge=0)
-    reward: float | None = Field(default=None, description="Mean over own responses.")
-    loss: float | None = None
-    kl: float | None = None
-    clip_share: float | None = None
-    zero_variance_share: float | None = None
-    response_tokens: float | None = None
-    seconds: float | None = Field(default=None, ge=0)
+    reward: Measured = Field(default=None, description="Mean over own responses.")
+    loss: Measured = None
+    kl: Measured = None
+    clip_share: Measured = None
+    zero_variance_share: Measured = None
+    response_tokens: Measured = None
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 class SubmitUpdate(Message):

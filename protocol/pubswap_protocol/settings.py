@@ -10,7 +10,8 @@ Precision = Literal["float32", "bfloat16", "int8"]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # An infinity is no JSON, which is what settings are stored and sent as.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LoraSettings(_Settings):
@@ -63,6 +64,16 @@ class SwapSettings(_Settings):
 
     strategy: Literal["keep", "random"] = "keep"
     period: int = Field(default=2, ge=1, description="Step s is public when s mod period = 0.")
+    max_donated_tokens: Positive | None = Field(
+        default=None, description="A longer response is not donated; by default any length is."
+    )
+    max_donor_share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="The largest share of a receiver's donated responses in one exchange that one "
+        "donor may give; with `keep`. 1 is the paper's.",
+    )
     quorum: Positive = Field(default=1, description="Fewest clients an exchange may close with.")
     deadline_seconds: float = Field(
         default=600, gt=0, description="Counted from the first client's responses."

@@ -76,12 +76,15 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
 def parse_header(raw: bytes) -> dict[str, TensorSpec]:
     """The tensors of a header, in the order of their offsets; raises InvalidAdapter."""
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_no_duplicates)
+        header = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_int=_natural
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidAdapter(f"The header is not plain JSON: {error}") from None
     if not isinstance(header, dict):
         raise InvalidAdapter("The header is not a JSON object.")
-    if header.pop("__metadata__", None):
+    # Exactly {}: the library takes no other empty value, and what it does not take is no file.
+    if header.pop("__metadata__", {}) != {}:
         raise InvalidAdapter("The header carries metadata; save the tensors without any.")
     if not 1 <= len(header) <= MAX_TENSORS:
         raise InvalidAdapter(f"The file holds {len(header)} tensors; 1 to {MAX_TENSORS} can be.")
@@ -102,11 +105,23 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _is_text(name: str) -> bool:
+    # JSON's escapes can spell half a surrogate pair, which no UTF-8 can.
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def _natural(text: str) -> int:
+    # Python would take -0 for a size; no negative number is one.
+    return -1 if text.startswith("-") else int(text)
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
 
 
 def _spec(name: str, entry: object) -> TensorSpec:
+    if not _is_text(name):
+        raise InvalidAdapter(f"The name {name!r} is not Unicode text.")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise InvalidAdapter(f"Tensor {name!r} must have dtype, shape and data_offsets only.")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

@@ -191,7 +191,7 @@ class ReducedFile:
             raise InvalidAdapter(
                 f"The file has {size} bytes where its header says {self._form.file_bytes}."
             )
-        self._bytes = np.memmap(path, np.uint8, "r")
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
     def _check(self, specs: Mapping[str, TensorSpec], precision: Reduced) -> None:
         for name in sorted(specs.keys() ^ self._form.specs.keys()):
@@ -266,7 +266,7 @@ class RebuiltAdapter:
 
     def rows(self, name: str, first: int, last: int) -> Array:
         """Rows first .. last - 1 of a tensor: (last - first, columns)."""
-        return self._base.tensor(name)[first:last] + self._update.difference(name, first, last)
+        return self._base.rows(name, first, last) + self._update.difference(name, first, last)
 
 
 def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Forbidden, Unauthenticated
+from pubswap_protocol.errors import Forbidden, Suspended, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_server.tables import MemberRow
 
@@ -30,6 +30,8 @@ class Member:
 
 Principal = Operator | Member
 
+_NOT_VALID = "This token is not valid here; it may have been revoked."
+
 
 def new_secret() -> str:
     """A token or invite: 256 random bits."""
@@ -50,14 +52,43 @@ def bearer(header: str | None) -> str:
 
 
 def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
-    """Whose token it is; raises Unauthenticated, always with the same words."""
+    """Whose token it is; raises Unauthenticated, always with the same words, or Suspended."""
     digest = sha256(token)
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
     row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
-    if row is None or not row.active:
-        raise Unauthenticated("This token is not valid here; it may have been revoked.")
+    row = _good(row)
     return Member(row.id, row.run_id, row.name, Role(row.role))
+
+
+def require_still_good(session: Session, member: Member) -> None:
+    """Raises Unauthenticated or Suspended for a member that was revoked or suspended meanwhile.
+
+    A transaction asks again: between authentication and commit, or in a long poll, the operator
+    may have decided otherwise.
+    """
+    _good(session.get(MemberRow, member.id))
+
+
+def require_certificate(session: Session, member: Member, certificate: str | None) -> None:
+    """Raises Unauthenticated if the member is bound to another client certificate than this."""
+    bound = session.get_one(MemberRow, member.id).certificate
+    if bound is not None and bound != certificate:
+        raise Unauthenticated(
+            "This token is bound to another client certificate; ask the operator to bind it to "
+            "the new one."
+        )
+
+
+def _good(row: MemberRow | None) -> MemberRow:
+    if row is None or not row.active:
+        raise Unauthenticated(_NOT_VALID)
+    if row.suspended:
+        raise Suspended(
+            "The operator has suspended this member; what it has handed in still counts. Ask the "
+            "operator; a daemon goes on by itself when it is reinstated."
+        )
+    return row
 
 
 def require_operator(principal: Principal) -> None:

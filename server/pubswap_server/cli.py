@@ -1,55 +1,144 @@
-"""`pubswap serve`."""
+"""`pubswap serve`, and beside it `pubswap admin`."""
 
 import errno
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_server.admin.commands import admin_commands
+
+if TYPE_CHECKING:
+    from pubswap_server.settings import ServerSettings
+
+
+_LISTENING, _KEEPING, _LOGS = "Where it listens", "Where it keeps things", "Logs"
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve`."""
+    """Add `serve` and `admin`."""
     app.command("serve")(serve)
+    app.add_typer(admin_commands, name="admin")
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port to listen on.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PUBSWAP_HOST",
+            help="The address to listen on; 0.0.0.0 for all. Default: 127.0.0.1.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="PUBSWAP_PORT",
+            help="The port to listen on. Default: 8470.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where blobs, the token and SQLite are kept.")
+        Path | None,
+        typer.Option(
+            envvar="PUBSWAP_DATA_DIR",
+            help="Where blobs, the operator token and SQLite are kept. Default: pubswap-data.",
+            rich_help_panel=_KEEPING,
+        ),
     ] = None,
     database_url: Annotated[
-        str | None, typer.Option(help="Such as postgresql+psycopg://user:password@host/db.")
+        str | None,
+        typer.Option(
+            envvar="PUBSWAP_DATABASE_URL",
+            help="PostgreSQL in place of SQLite: postgresql+psycopg://user:password@host/db.",
+            rich_help_panel=_KEEPING,
+        ),
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="console or json.")] = None,
+    blob_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PUBSWAP_BLOB_URL",
+            help="A bucket in place of the folder: s3://bucket/prefix, with AWS_... set.",
+            rich_help_panel=_KEEPING,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PUBSWAP_TLS_CERT",
+            help="The certificate chain (PEM); without it, plain HTTP.",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="PUBSWAP_TLS_KEY",
+            help="The certificate's key (PEM).",
+            rich_help_panel=_LISTENING,
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PUBSWAP_LOG_LEVEL",
+            help="debug, info, warning or error. Default: info.",
+            rich_help_panel=_LOGS,
+        ),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PUBSWAP_LOG_FORMAT",
+            help="console for people, json for machines. Default: console.",
+            rich_help_panel=_LOGS,
+        ),
+    ] = None,
+    print_settings: Annotated[
+        bool,
+        typer.Option("--print-settings", help="Print all settings as they are, and do not serve."),
+    ] = False,
 ) -> None:
-    """Run the coordinator. Everything can also be set as PUBSWAP_... in the environment."""
-    given = {
-        "host": host,
-        "port": port,
-        "data_dir": data_dir,
-        "database_url": database_url,
-        "log_format": log_format,
-    }
-    _serve({key: value for key, value in given.items() if value is not None})
+    """Run the coordinator.
+
+    Without options: SQLite and a folder, one process, on this machine only. The schema is brought
+    up to date at the start. It may be stopped or killed at any time, and goes on where it was.
+
+    All limits and times can be set in the environment: `pubswap admin settings` lists them. Put a
+    TLS proxy in front of it, `pubswap admin backup` in a timer, and /readyz in a monitor.
+    """
+    from pubswap_server.settings import load_settings
+
+    settings = load_settings(
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        database_url=database_url,
+        blob_url=blob_url,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        log_level=log_level,
+        log_format=log_format,
+    )
+    if print_settings:
+        from pubswap_server.admin.settings_list import settings_in_force
+
+        typer.echo(settings_in_force(settings))
+    else:
+        _serve(settings)
 
 
-def _serve(given: dict[str, Any]) -> None:
+def _serve(settings: "ServerSettings") -> None:
     import uvicorn
-    from pydantic import ValidationError
 
     from pubswap_server.app import create_app
     from pubswap_server.logs import configure_logs
-    from pubswap_server.settings import ServerSettings, operator_token
+    from pubswap_server.serving import http_options
+    from pubswap_server.settings import operator_token
 
-    try:
-        settings = ServerSettings(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidSettings(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    options = http_options(settings)
     listening = _listen(settings.host, settings.port)
     configure_logs(settings)
     operator_token(settings)
@@ -61,12 +150,18 @@ def _serve(given: dict[str, Any]) -> None:
             app.state.services.bells.close()
             await super().shutdown(sockets)
 
-    address = f"http://{settings.host}:{listening.getsockname()[1]}"
+    scheme = "https" if settings.tls_cert else "http"
+    address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
     typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
     if settings.operator_token is None:
         typer.echo(f"operator token in {settings.token_file}", err=True)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=10, lifespan="on"
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=10,
+        lifespan="on",
+        **options,
     )
     Server(config).run(sockets=[listening])
 

@@ -15,14 +15,20 @@ def closes(
     """Whether to close now.
 
     `first_at` is when the first arrived; the deadline counts from there, so that a slow start
-    costs nobody its place. A member that arrived and then left still counts as arrived.
+    costs nobody its place. A member that arrived and was then suspended or revoked still counts
+    as arrived. Nothing closes below the quorum, also when nobody else is left.
     """
-    if not arrived or first_at is None:
+    if len(arrived) < quorum or first_at is None:
         return False
     if expected <= arrived:
         return True
     due = closes_at(arrived, quorum, first_at, deadline_seconds)
     return due is not None and now >= due
+
+
+def missing(expected: Set[str], arrived: Set[str], quorum: int) -> int:
+    """How many members a quorum is short of, even if all that are left arrive."""
+    return max(0, quorum - len(expected | arrived))
 
 
 def closes_at(

@@ -3,10 +3,13 @@
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.security import HTTPBearer
 from sqlalchemy.orm import Session
+from structlog.contextvars import bind_contextvars
 
-from pubswap_protocol.errors import Invalid
+from pubswap_protocol import paths
+from pubswap_protocol.errors import Invalid, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_server.auth import (
     Member,
@@ -14,8 +17,10 @@ from pubswap_server.auth import (
     Principal,
     authenticate,
     bearer,
+    require_certificate,
     require_member,
     require_operator,
+    sha256,
 )
 from pubswap_server.services import Services
 
@@ -30,16 +35,66 @@ def get_services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(get_services)]
 
 
+def get_peer(request: Request) -> str:
+    """The address that asks, as a trusted proxy gives it."""
+    return request.client.host if request.client else "unknown"
+
+
+PeerDep = Annotated[str, Depends(get_peer)]
+
+
+def get_certificate(services: ServicesDep, request: Request) -> str | None:
+    """The client certificate's fingerprint, if one is required.
+
+    Raises Unauthenticated if it is and there is none. Whether to believe it was decided before.
+    """
+    if not services.settings.require_client_certificate:
+        return None
+    found: str | None = request.scope.get("state", {}).get("certificate")
+    if found is None:
+        raise Unauthenticated("Come with a client certificate, through the operator's proxy.")
+    return found
+
+
+CertificateDep = Annotated[str | None, Depends(get_certificate)]
+
+
 async def get_principal(
-    services: ServicesDep, request: Request, _: Annotated[object, Depends(scheme)]
+    services: ServicesDep, request: Request, peer: PeerDep, _: Annotated[object, Depends(scheme)]
 ) -> Principal:
-    """Who asks; raises Unauthenticated."""
-    token = bearer(request.headers.get("Authorization"))
+    """Who asks; raises Unauthenticated, Suspended, or TooManyRequests."""
+    try:
+        token = bearer(request.headers.get("Authorization"))
+    except Unauthenticated:
+        services.limits.failed(peer)
+        raise
+    services.limits.check_peer(peer, sha256(token))
 
     def look(session: Session) -> Principal:
-        return authenticate(session, token, services.operator_sha256)
+        principal = authenticate(session, token, services.operator_sha256)
+        if isinstance(principal, Member) and services.settings.require_client_certificate:
+            require_certificate(session, principal, get_certificate(services, request))
+        return principal
 
-    return await services.database.read(look)
+    try:
+        principal = await services.database.read(look)
+    except Unauthenticated:
+        services.limits.failed(peer)
+        raise
+    services.limits.passed(sha256(token))
+    if isinstance(principal, Member):
+        bind_contextvars(run=principal.run, member=principal.name)
+        if not _is_chunk(request):
+            services.limits.check_member(principal.id)
+    else:
+        bind_contextvars(member="operator")
+    return principal
+
+
+def _is_chunk(request: Request) -> bool:
+    """Whether this is a chunk of an upload, which quotas limit and not a rate."""
+    route = getattr(request.scope.get("route"), "path", None)
+    return request.method == "PATCH" and route == paths.UPLOAD
 
 
 PrincipalDep = Annotated[Principal, Depends(get_principal)]
@@ -73,6 +128,9 @@ EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
 Wait = Annotated[
     float, Query(ge=0, le=3600, description="Seconds to wait; the coordinator may wait less.")
 ]
+
+
+Number = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
 
 
 def declared_length(request: Request) -> int | None:

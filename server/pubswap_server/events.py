@@ -1,5 +1,7 @@
 """A run's append-only log."""
 
+from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -25,3 +27,9 @@ def events_after(session: Session, run: str, after: int) -> list[Event]:
         .limit(PAGE)
     )
     return [Event(id=row.id, at=row.at, kind=row.kind, details=row.details) for row in rows]
+
+
+def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:
+    """When the last event of these kinds was; there must be one."""
+    query = select(EventRow.at).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
+    return session.scalars(query.order_by(EventRow.id.desc()).limit(1)).one()

@@ -1,6 +1,6 @@
 """A public step on the coordinator: prompts out, responses in, the exchange back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from sqlalchemy import select
@@ -61,6 +61,7 @@ def submit(
     swap: int,
     digest: str,
     correct: Verdicts,
+    donatable: Verdicts | None = None,
 ) -> Receipt:
     """Store verified responses; late if the exchange or its round is closed."""
     before = earlier(session, run, member, round_, swap, digest)
@@ -80,6 +81,7 @@ def submit(
         member=member.name,
         digest=digest,
         correct=correct,
+        donatable=donatable,
         late=late,
     )
     session.add(submission)
@@ -104,9 +106,10 @@ def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str
     return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
 
 
-def close_if_due(session: Session, run: RunRow) -> bool:
+def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) -> bool:
     """Close the exchanges that all, or a quorum after the deadline, have answered.
 
+    `timed` hears how many seconds each took from its first responses on.
     Returns whether it closed one.
     """
     if run.state not in ROUND_UNDER_WAY:
@@ -129,6 +132,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
         if row.closed and row.summary is None:
             row.summary = _summary(session, run, row, submissions).model_dump(mode="json")
             record(session, run.id, "exchange closed", **row.summary, round=row.round)
+            timed((now() - row.first_at).total_seconds())
             some = True
     if run.state == "exchanging" and all(row.closed for row in rows):
         runs.move(session, run, exchange_ended)
@@ -139,7 +143,9 @@ def _summary(
     session: Session, run: RunRow, row: SwapRow, submissions: Mapping[str, SubmissionRow]
 ) -> SwapSummary:
     correct = {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()}
-    counts = {name: replaced(_choices(session, run, row, correct, name), name) for name in correct}
+    counts = {
+        name: replaced(_choices(session, run, row, submissions, name), name) for name in correct
+    }
     size = next(iter(correct.values())).size
     return SwapSummary(
         swap=row.swap,
@@ -154,13 +160,21 @@ def _choices(
     session: Session,
     run: RunRow,
     row: SwapRow,
-    correct: "Mapping[str, np.ndarray[tuple[int, int], np.dtype[np.bool_]]]",
+    submissions: Mapping[str, SubmissionRow],
     receiver: str,
 ) -> list[list[Choice]]:
     settings = runs.settings_of(run)
     prompts = rules_of(session, run, row.round, row.swap).prompts
     return exchange(
-        settings.swap.strategy, correct, receiver, settings.seed, row.round, row.swap, prompts
+        settings.swap.strategy,
+        {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
+        receiver,
+        settings.seed,
+        row.round,
+        row.swap,
+        prompts,
+        {name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
+        settings.swap.max_donor_share,
     )
 
 
@@ -182,9 +196,8 @@ def exchanged(
             f"Public step {swap} of round {round_} has no responses of yours in time; train on "
             "your own."
         )
-    correct = {name: np.array(s.correct, dtype=bool) for name, s in submissions.items()}
     pool = {name: decode_responses(blobs.read(s.digest), rules) for name, s in submissions.items()}
-    choices = _choices(session, run, row, correct, member.name)
+    choices = _choices(session, run, row, submissions, member.name)
     groups: list[list[Response]] = []
     for place, group in enumerate(choices):
         chosen = [(pool[c.client][place][c.index], c.client != member.name) for c in group]

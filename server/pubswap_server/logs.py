@@ -20,7 +20,11 @@ def configure_logs(settings: ServerSettings) -> None:
     last: Processor = (
         structlog.processors.JSONRenderer()
         if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(),
+            # The default prints the local variables too, tokens and bodies among them.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

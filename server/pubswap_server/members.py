@@ -5,7 +5,14 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import InviteExpired, InviteUsed, NameTaken, NotFound, Unauthenticated
+from pubswap_protocol.errors import (
+    InviteExpired,
+    InviteUsed,
+    NameTaken,
+    NotFound,
+    Unauthenticated,
+    WrongState,
+)
 from pubswap_protocol.messages import (
     CreateInvite,
     Invite,
@@ -16,7 +23,7 @@ from pubswap_protocol.messages import (
     Traffic,
 )
 from pubswap_server import traffic
-from pubswap_server.auth import Member, new_secret, sha256
+from pubswap_server.auth import Member, new_secret, require_still_good, sha256
 from pubswap_server.events import record
 from pubswap_server.tables import InviteRow, MemberRow, RunRow, now
 
@@ -40,8 +47,11 @@ def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
     return Invite(invite=code, name=wanted.name, role=wanted.role, expires_at=expires_at)
 
 
-def enroll(session: Session, code: str) -> Membership:
-    """Use an invite; raises Unauthenticated, InviteUsed, InviteExpired or NameTaken."""
+def enroll(session: Session, code: str, certificate: str | None = None) -> Membership:
+    """Use an invite; raises Unauthenticated, InviteUsed, InviteExpired or NameTaken.
+
+    `certificate` is the fingerprint that the member's token is bound to from then on.
+    """
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
         raise Unauthenticated("There is no such invite; copy the whole code.")
@@ -54,7 +64,13 @@ def enroll(session: Session, code: str) -> Membership:
     row.used_at = now()
     token = new_secret()
     session.add(
-        MemberRow(run_id=row.run_id, name=row.name, role=row.role, token_sha256=sha256(token))
+        MemberRow(
+            run_id=row.run_id,
+            name=row.name,
+            role=row.role,
+            token_sha256=sha256(token),
+            certificate=certificate,
+        )
     )
     run = session.get_one(RunRow, row.run_id)
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
@@ -65,6 +81,7 @@ def enroll(session: Session, code: str) -> Membership:
 
 def rotate(session: Session, member: Member) -> Membership:
     """A new token in place of the member's old one."""
+    require_still_good(session, member)
     row = session.get_one(MemberRow, member.id)
     token = new_secret()
     row.token_sha256 = sha256(token)
@@ -76,19 +93,48 @@ def rotate(session: Session, member: Member) -> Membership:
 
 
 def revoke(session: Session, run: RunRow, name: str) -> None:
-    """Make a member's token worthless; raises NotFound."""
-    row = _named(session, run.id, name)
-    if row is None:
-        raise NotFound(f"Run {run.name} has no member {name!r}.")
-    row.active = False
+    """Make a member's token worthless for good; raises NotFound."""
+    _existing(session, run, name).active = False
     record(session, run.id, "revoked", member=name)
 
 
+def suspend(session: Session, run: RunRow, name: str) -> None:
+    """Refuse a member until it is reinstated; nobody waits for it. Raises NotFound or WrongState.
+
+    What it has handed in before counts, also in the round and the exchanges under way: it was
+    checked like any other's, and a round that forgot it would depend on when it was looked at.
+    """
+    _set_suspended(session, run, name, True)
+
+
+def reinstate(session: Session, run: RunRow, name: str) -> None:
+    """Let a suspended member go on; raises NotFound, or WrongState for one that is revoked."""
+    _set_suspended(session, run, name, False)
+
+
+def _set_suspended(session: Session, run: RunRow, name: str, suspended: bool) -> None:
+    row = _existing(session, run, name)
+    if not row.active:
+        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    if row.suspended != suspended:
+        row.suspended = suspended
+        record(session, run.id, "suspended" if suspended else "reinstated", member=name)
+
+
+def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> None:
+    """Bind a member's token to another client certificate, or to none; raises NotFound."""
+    _existing(session, run, name).certificate = certificate
+    record(session, run.id, "certificate bound", member=name, sha256=certificate)
+
+
 def active_clients(session: Session, run: str) -> set[str]:
-    """The names of the clients that take part now."""
+    """The names of the clients that take part now: neither revoked nor suspended."""
     rows = session.scalars(
         select(MemberRow.name).where(
-            MemberRow.run_id == run, MemberRow.role == Role.CLIENT, MemberRow.active
+            MemberRow.run_id == run,
+            MemberRow.role == Role.CLIENT,
+            MemberRow.active,
+            MemberRow.suspended.is_(False),
         )
     )
     return set(rows)
@@ -113,12 +159,21 @@ def views(session: Session, run: str) -> list[MemberView]:
             name=row.name,
             role=Role(row.role),
             active=row.active,
+            suspended=row.suspended,
+            certificate=row.certificate,
             last_seen=row.last_seen,
             progress=Progress(**row.progress) if row.progress else None,
             traffic=sizes.get(row.name, Traffic()),
         )
         for row in rows
     ]
+
+
+def _existing(session: Session, run: RunRow, name: str) -> MemberRow:
+    row = _named(session, run.id, name)
+    if row is None:
+        raise NotFound(f"Run {run.name} has no member {name!r}.")
+    return row
 
 
 def _named(session: Session, run: str, name: str) -> MemberRow | None:

@@ -2,6 +2,9 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+# Rounds take hours, exchanges minutes, tests fractions of a second.
+MINUTES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
+
 
 class Metrics:
     """One application's registry."""
@@ -23,7 +26,46 @@ class Metrics:
         self.aggregation_seconds = Histogram(
             "pubswap_aggregation_seconds", "Time to average a round.", registry=self.registry
         )
+        self.body_bytes = Counter(
+            "pubswap_http_body_bytes_total",
+            "Bytes of bodies by route template, in and out.",
+            ["route", "direction"],
+            registry=self.registry,
+        )
+        self.round_seconds = Histogram(
+            "pubswap_round_seconds",
+            "From a round's first task to its published adapter.",
+            buckets=MINUTES,
+            registry=self.registry,
+        )
+        self.exchange_seconds = Histogram(
+            "pubswap_exchange_seconds",
+            "From an exchange's first responses to its end.",
+            buckets=MINUTES,
+            registry=self.registry,
+        )
+        self.waiting = Gauge(
+            "pubswap_long_polls", "Long polls that wait now.", registry=self.registry
+        )
+        self.backlog = Gauge(
+            "pubswap_conductor_backlog", "Runs to look at in this pass.", registry=self.registry
+        )
         self.runs = Gauge("pubswap_runs", "Runs by state.", ["state"], registry=self.registry)
+        self.stalled = Gauge(
+            "pubswap_runs_stalled", "Runs that wait for the operator.", registry=self.registry
+        )
+        self.members = Gauge(
+            "pubswap_members",
+            "Members by standing: active, suspended or revoked.",
+            ["standing"],
+            registry=self.registry,
+        )
+        self.transferred = Gauge(
+            "pubswap_transferred_bytes",
+            "Bytes of adapters and responses since ever, by kind, of all replicas together.",
+            ["kind"],
+            registry=self.registry,
+        )
 
     def text(self) -> bytes:
         """The exposition format."""

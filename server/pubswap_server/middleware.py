@@ -5,15 +5,28 @@ import time
 import uuid
 
 import structlog
+from pydantic import SecretStr
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pubswap_protocol.errors import Invalid, ProtocolMismatch, PubSwapError, TooLarge
+from pubswap_protocol.errors import (
+    Invalid,
+    ProtocolMismatch,
+    PubSwapError,
+    ServerFault,
+    UnsupportedEncoding,
+)
 from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
+from pubswap_server.certificates import vouched_certificate
 from pubswap_server.metrics import Metrics
-from pubswap_server.problem_json import problem_response
+from pubswap_server.problem_json import SAFETY_HEADERS, problem_response
 
 log = structlog.get_logger(__name__)
+
+# nginx's number for a client that went away; it is only logged and counted.
+CLIENT_CLOSED = 499
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -35,23 +48,44 @@ class Observed:
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        started, status = time.monotonic(), 500
+        started, status, started_answer = time.monotonic(), 500, False
+
+        received = sent = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
 
         async def watched(message: Message) -> None:
-            nonlocal status
+            nonlocal status, started_answer, sent
+            sent += len(message.get("body", b""))
             if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+                status, started_answer = message["status"], True
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = request_id
+                headers.update(SAFETY_HEADERS)
             await send(message)
 
         try:
-            await self.app(scope, receive, watched)
+            await self.app(scope, counted, watched)
+        except ClientDisconnect:
+            status = CLIENT_CLOSED
+        except Exception as error:
+            # Caught here and not by Starlette, whose reply would have neither id nor headers.
+            log.error("request failed", exc_info=error)
+            if started_answer:
+                raise
+            await problem_response(ServerFault().problem(request_id))(scope, receive, watched)
         finally:
             seconds = time.monotonic() - started
             # Unknown paths share one label, or anybody could make labels without end.
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, scope["method"], status).inc()
             self.metrics.seconds.labels(route).observe(seconds)
+            self.metrics.body_bytes.labels(route, "in").inc(received)
+            self.metrics.body_bytes.labels(route, "out").inc(sent)
             log.info(
                 "request",
                 method=scope["method"],
@@ -62,54 +96,65 @@ class Observed:
 
 
 class Guarded:
-    """Refuses what no route takes: other protocols, encoded bodies, huge JSON."""
+    """Refuses what no route takes: other protocols, encoded or huge bodies, forged certificates."""
 
-    def __init__(self, app: ASGIApp, max_json_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, max_json_bytes: int, proxy_secret: SecretStr | None = None
+    ) -> None:
         self.app = app
         self.max_json_bytes = max_json_bytes
+        self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers, and the length of a JSON body."""
+        """Check the headers, and count the body."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         try:
-            self._check(headers)
-            if headers.get("content-type", "").startswith("application/json"):
-                receive = _replay(await self._whole(receive))
+            _check(headers, scope["path"])
+            vouched = vouched_certificate(headers, self.proxy_secret)
         except PubSwapError as error:
             problem = error.problem(scope.get("state", {}).get("request_id"))
             await problem_response(problem)(scope, receive, send)
             return
-        await self.app(scope, receive, send)
+        scope.setdefault("state", {})["certificate"] = vouched
+        await self.app(scope, self._counted(scope, receive), send)
 
-    def _check(self, headers: Headers) -> None:
-        spoken = headers.get(PROTOCOL_HEADER)
-        if spoken not in (None, PROTOCOL_VERSION):
-            raise ProtocolMismatch(
-                f"This coordinator speaks protocol {PROTOCOL_VERSION}, the client {spoken}; "
-                "install the same major version of pubswap."
-            )
-        if headers.get("content-encoding", "identity") != "identity":
-            raise Invalid("Send the body as it is, without Content-Encoding.")
+    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive` that refuses a body which is kept whole and is too large.
 
-    async def _whole(self, receive: Receive) -> bytes:
-        """A JSON body, read here because its parser would keep it whole in any case."""
-        body, more = b"", True
-        while more:
+        Whether it is kept whole is the route's to say, whatever Content-Type the client names: the
+        routes that stream a body to disk have limits of their own.
+        """
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
             message = await receive()
-            body += message.get("body", b"")
-            more = message["type"] == "http.request" and message.get("more_body", False)
-            if len(body) > self.max_json_bytes:
-                raise TooLarge(f"A JSON body has at most {self.max_json_bytes} bytes.")
-        return body
+            size += len(message.get("body", b""))
+            if size > self.max_json_bytes and not _streams(scope.get("route")):
+                raise HTTPException(413, f"a JSON body has at most {self.max_json_bytes} bytes")
+            return message
+
+        return counted
 
 
-def _replay(body: bytes) -> Receive:
-    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+def _check(headers: Headers, path: str) -> None:
+    # PostgreSQL takes no such text, not even to compare with.
+    if "\x00" in path:
+        raise Invalid("The path holds a NUL character.")
+    spoken = headers.get(PROTOCOL_HEADER)
+    if spoken not in (None, PROTOCOL_VERSION):
+        raise ProtocolMismatch(
+            f"This coordinator speaks protocol {PROTOCOL_VERSION}, the client {spoken}; "
+            "install the same major version of pubswap."
+        )
+    encoding = headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise UnsupportedEncoding(f"Send the body as it is, without Content-Encoding {encoding}.")
 
-    async def replayed() -> Message:
-        return next(messages, {"type": "http.disconnect"})
 
-    return replayed
+def _streams(route: object) -> bool:
+    """Whether a route reads its body piece by piece; it then describes the body itself."""
+    return "requestBody" in (getattr(route, "openapi_extra", None) or {})

@@ -1,6 +1,7 @@
 """Every failure leaves as RFC 9457 problem+json with a stable code."""
 
-import structlog
+import math
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -12,19 +13,27 @@ from pubswap_protocol.errors import (
     NotFound,
     Problem,
     PubSwapError,
-    ServerFault,
     TooLarge,
+    UnsupportedType,
 )
 from pubswap_protocol.paths import PROBLEM_TYPE
-
-log = structlog.get_logger(__name__)
 
 _BY_STATUS: dict[int, type[PubSwapError]] = {403: Forbidden, 404: NotFound, 413: TooLarge}
 
 
-def problem_response(problem: Problem) -> Response:
-    """The reply that carries a problem."""
+# A browser that is led here shows nothing, runs nothing, and guesses no type.
+SAFETY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+
+
+def problem_response(problem: Problem, retry_after: float | None = None) -> Response:
+    """The reply that carries a problem; `retry_after` is in seconds."""
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
+    if retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(retry_after))
     return Response(
         problem.model_dump_json(), problem.status, headers=headers, media_type=PROBLEM_TYPE
     )
@@ -35,7 +44,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PubSwapError, _expected)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def _request_id(request: Request) -> str | None:
@@ -45,14 +53,27 @@ def _request_id(request: Request) -> str | None:
 
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, PubSwapError)
-    return problem_response(error.problem(_request_id(request)))
+    return problem_response(error.problem(_request_id(request)), error.retry_after)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    given = request.headers.get("Content-Type", "none")
+    if first["loc"] == ("body",) and not _is_json(given):
+        unsupported = UnsupportedType(
+            f"Send JSON as application/json; the Content-Type is {given}."
+        )
+        return problem_response(unsupported.problem(_request_id(request)))
     place = ".".join(str(part) for part in first["loc"])
     return problem_response(Invalid(f"{place}: {first['msg']}").problem(_request_id(request)))
+
+
+def _is_json(content_type: str) -> bool:
+    essence = content_type.partition(";")[0].strip().lower()
+    return essence == "application/json" or (
+        essence.startswith("application/") and essence.endswith("+json")
+    )
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -61,8 +82,3 @@ async def _http(request: Request, error: Exception) -> Response:
     asked = f"{request.method} {request.url.path}"
     problem = kind(f"{asked}: {error.detail}; see /openapi.json.").problem(_request_id(request))
     return problem_response(problem.model_copy(update={"status": error.status_code}))
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request failed", exc_info=error)
-    return problem_response(ServerFault().problem(_request_id(request)))

@@ -116,11 +116,11 @@ def _receipt(row: UpdateRow) -> Receipt:
     return Receipt(status=status, digest=row.digest)
 
 
-def taken(session: Session, run: RunRow) -> list[UpdateRow]:
-    """The updates of the round under way that count, in the order of the members' names."""
+def taken(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
+    """The updates of a round that count, in the order of the members' names."""
     rows = session.scalars(
         select(UpdateRow).where(
-            UpdateRow.run_id == run.id, UpdateRow.round == run.round, UpdateRow.late.is_(False)
+            UpdateRow.run_id == run.id, UpdateRow.round == round_, UpdateRow.late.is_(False)
         )
     )
     return sorted(rows, key=lambda row: row.member)
@@ -133,7 +133,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
     """
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return False
-    updates, rules = taken(session, run), runs.settings_of(run).aggregation
+    updates, rules = taken(session, run, run.round), runs.settings_of(run).aggregation
     due = closes(
         expected=members.active_clients(session, run.id),
         arrived={row.member for row in updates},

@@ -26,7 +26,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server import members, traffic
-from pubswap_server.auth import Member, Operator, Principal
+from pubswap_server.auth import Member, Operator, Principal, require_still_good
 from pubswap_server.events import record
 from pubswap_server.state import ENDED, RunStatus, opened, started
 from pubswap_server.tables import RoundRow, RunRow, SetRow, SwapRow, UpdateRow
@@ -58,7 +58,8 @@ def create(session: Session, wanted: CreateRun) -> RunRow:
 def find(session: Session, reference: str, principal: Principal, lock: bool = False) -> RunRow:
     """The run: by id or name for the operator, by its own id for a member.
 
-    Raises UnknownRun, also for a run that is not the member's.
+    Raises UnknownRun, also for a run that is not the member's, and Unauthenticated or Suspended for
+    a member that was revoked or suspended since it was authenticated.
     """
     query = select(RunRow).where(RunRow.id == reference)
     if isinstance(principal, Operator):
@@ -67,6 +68,8 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     row = session.scalar(query.with_for_update() if lock else query)
     if row is None or (isinstance(principal, Member) and row.id != principal.run):
         raise UnknownRun(f"There is no run {reference!r} for this token.")
+    if isinstance(principal, Member):
+        require_still_good(session, principal)
     return row
 
 
@@ -145,6 +148,7 @@ def view(session: Session, run: RunRow, principal: Principal) -> RunView:
         state=RunState(run.state),
         paused=run.paused,
         round=run.round,
+        waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
         settings=settings_of(run),
         model=model_of(run),
         created_at=run.created_at,

@@ -12,7 +12,9 @@ from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.database import Database
+from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
+from pubswap_server.readiness import Readiness
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -32,6 +34,8 @@ class Services:
     uploads: UploadStore
     verifiers: VerifierPool
     metrics: Metrics
+    limits: RequestLimits
+    readiness: Readiness
     bells: Bells = field(default_factory=Bells)
     running: RunningDigests = field(default_factory=RunningDigests)
     work: asyncio.Event = field(default_factory=asyncio.Event)

@@ -3,10 +3,12 @@
 import os
 import secrets
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pubswap_protocol.errors import InvalidSettings
 
 
 class ServerSettings(BaseSettings):
@@ -14,38 +16,115 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PUBSWAP_", extra="ignore", frozen=True)
 
-    host: str = "127.0.0.1"
-    port: int = Field(default=8470, ge=0, le=65535)
-    data_dir: Path = Path("pubswap-data")
-    database_url: str | None = Field(default=None, description="By default SQLite in data_dir.")
-    operator_token: SecretStr | None = Field(
-        default=None, description="By default made once and kept in data_dir/operator-token."
+    host: str = Field(default="127.0.0.1", description="The address to listen on.")
+    port: int = Field(default=8470, ge=0, le=65535, description="The port to listen on; 0: any.")
+    data_dir: Path = Field(
+        default=Path("pubswap-data"),
+        description="The folder for blobs, the operator token and SQLite, or for what is fetched "
+        "from blob_url.",
     )
-    max_adapter_bytes: int = Field(default=256 << 20, gt=0)
+    database_url: str | None = Field(
+        default=None,
+        description="Such as postgresql+psycopg://user:password@host/database; by default SQLite "
+        "in data_dir.",
+    )
+    operator_token: SecretStr | None = Field(
+        default=None,
+        description="The operator's token; by default made once and kept in "
+        "data_dir/operator-token.",
+    )
+    max_adapter_bytes: int = Field(
+        default=256 << 20, gt=0, description="The largest adapter that is taken."
+    )
     blob_url: str | None = Field(
         default=None,
         description="Such as s3://bucket/prefix, with AWS_... in the environment; by default a "
         "folder in data_dir.",
     )
-    cache_bytes: int = Field(default=32 << 30, gt=0, description="Of blobs fetched from blob_url.")
+    cache_bytes: int = Field(
+        default=32 << 30, gt=0, description="What blobs fetched from blob_url may take in data_dir."
+    )
     chunk_bytes: int = Field(default=4 << 20, gt=0, description="The most bytes of one chunk.")
-    max_uploads_per_member: int = Field(default=4, gt=0)
+    max_uploads_per_member: int = Field(
+        default=4, gt=0, description="How many uploads a member may have under way."
+    )
     member_quota_bytes: int = Field(
         default=64 << 30, gt=0, description="What a member may have stored in its run."
     )
-    spare_bytes: int = Field(default=256 << 20, ge=0, description="Of the disk, never promised.")
-    upload_expire_seconds: float = Field(default=24 * 3600, gt=0)
+    spare_bytes: int = Field(
+        default=256 << 20,
+        ge=0,
+        description="Of the disk, never promised to an upload; with less left, /readyz is 503.",
+    )
+    upload_expire_seconds: float = Field(
+        default=24 * 3600, gt=0, description="How long an upload may go on from where it was cut."
+    )
     orphan_seconds: float = Field(
         default=3600, gt=0, description="A blob that nothing names is removed after this time."
     )
-    max_json_bytes: int = Field(default=1 << 20, gt=0)
-    max_set_bytes: int = Field(default=256 << 20, gt=0)
-    max_wait_seconds: float = Field(default=30.0, gt=0)
-    verifier_workers: int = Field(default=1, gt=0)
-    verifier_seconds: float = Field(default=5.0, gt=0)
-    tick_seconds: float = Field(default=1.0, gt=0)
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["json", "console"] = "console"
+    max_json_bytes: int = Field(
+        default=1 << 20, gt=0, description="The largest JSON body that is taken."
+    )
+    max_set_bytes: int = Field(
+        default=256 << 20, gt=0, description="The largest problem set or tokenizer that is taken."
+    )
+    max_wait_seconds: float = Field(
+        default=30.0, gt=0, description="A long poll is answered after this time at the latest."
+    )
+    verifier_workers: int = Field(
+        default=1, gt=0, description="Processes for verifiers that could hang."
+    )
+    verifier_seconds: float = Field(
+        default=5.0, gt=0, description="A response that takes longer to verify is wrong."
+    )
+    tick_seconds: float = Field(
+        default=1.0, gt=0, description="How often deadlines are looked at when nothing happens."
+    )
+    header_seconds: float = Field(default=10, gt=0, description="For a request's headers.")
+    max_header_bytes: int = Field(default=16 << 10, gt=0)
+    idle_seconds: float = Field(
+        default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
+    )
+    grace_seconds: float = Field(
+        default=60, gt=0, description="What a body may fall behind min_bytes_per_second."
+    )
+    min_bytes_per_second: float = Field(default=32 << 10, gt=0)
+    member_requests_per_second: float = Field(
+        default=20, gt=0, description="Chunks of uploads are not counted."
+    )
+    member_burst: int = Field(default=40, gt=0, description="Requests that may come at once.")
+    failures_per_second: float = Field(
+        default=1, gt=0, description="Tokens and invites of one address that are not valid."
+    )
+    failure_burst: int = Field(default=20, gt=0)
+    tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
+    tls_key: Path | None = None
+    trusted_proxies: str = Field(
+        default="127.0.0.1,::1",
+        description="Addresses, separated by commas, whose X-Forwarded-For is believed.",
+    )
+    proxy_secret: SecretStr | None = Field(
+        default=None,
+        description="What a proxy sends as X-PubSwap-Proxy-Secret beside X-PubSwap-Client-Cert.",
+    )
+    require_client_certificate: bool = Field(
+        default=False,
+        description="Members come with a client certificate, and are bound to the one they "
+        "enrolled with. The proxy checks it; needs proxy_secret.",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least grave log lines: debug, info, warning or error."
+    )
+    log_format: Literal["json", "console"] = Field(
+        default="console", description="json for machines, console for people."
+    )
+
+    @model_validator(mode="after")
+    def _certificates_can_be_believed(self) -> Self:
+        secret = self.proxy_secret.get_secret_value() if self.proxy_secret else ""
+        if self.require_client_certificate and not secret:
+            raise ValueError("require_client_certificate needs proxy_secret")
+        return self
 
     @property
     def sqlalchemy_url(self) -> str:
@@ -56,6 +135,21 @@ class ServerSettings(BaseSettings):
     def token_file(self) -> Path:
         """Where a generated operator token is kept."""
         return self.data_dir / "operator-token"
+
+
+def load_settings(**given: object) -> ServerSettings:
+    """The settings: what is given and not None, then the environment, then the defaults.
+
+    Raises InvalidSettings, naming the first that is wrong.
+    """
+    try:
+        return ServerSettings.model_validate(
+            {name: value for name, value in given.items() if value is not None}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidSettings(f"{place}: {first['msg']}" if place else first["msg"]) from None
 
 
 def operator_token(settings: ServerSettings) -> str:

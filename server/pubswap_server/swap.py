@@ -4,6 +4,7 @@ Pure functions of the verdicts and the run's seed, so that asking again, on any 
 same answer.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,35 +34,56 @@ def exchange(
     round_: int,
     swap: int,
     prompts: Sequence[int],
+    donatable: Mapping[str, Verdicts] | None = None,
+    max_donor_share: float = 1.0,
 ) -> list[list[Choice]]:
     """The P groups of K responses that `receiver` trains on.
 
     `correct` maps each client of the exchange to its verdicts (P, K); `prompts` (P,) are the
     prompts' positions in the public set. The receiver must be one of the clients.
+
+    `donatable` (P, K) tells by client which responses are short enough for a peer, all by default;
+    no donor gives more than `max_donor_share` of the receiver's donated responses. A place that a
+    limit takes from a peer is the receiver's own. Without limits the draws are the paper's.
     """
     groups = []
     for position, prompt in enumerate(prompts):
         verdicts = {client: correct[client][position] for client in sorted(correct)}
+        fit = {client: mask[position] for client, mask in (donatable or {}).items()}
         if strategy == "keep":
             rng = rng_for(seed, "keep", round_, swap, prompt, receiver)
-            groups.append(keep(verdicts, receiver, rng))
+            pool = {c: v & fit[c] if c in fit else v for c, v in verdicts.items() if c != receiver}
+            groups.append(keep(verdicts[receiver], pool, receiver, rng))
         else:
-            groups.append(random(verdicts, rng_for(seed, "random", round_, swap, prompt)))
-    return groups
+            group = random(verdicts, rng_for(seed, "random", round_, swap, prompt))
+            unfit = [
+                place
+                for place, choice in enumerate(group)
+                if choice.client in fit
+                and choice.client != receiver
+                and not fit[choice.client][choice.index]
+            ]
+            groups.append(with_own(group, unfit, receiver))
+    if max_donor_share >= 1:
+        return groups
+    rng = rng_for(seed, "share", round_, swap, receiver)
+    over = over_share(groups, receiver, max_donor_share, rng)
+    return [with_own(group, places, receiver) for group, places in zip(groups, over, strict=True)]
 
 
-def keep(verdicts: Mapping[str, Verdicts], receiver: str, rng: np.random.Generator) -> list[Choice]:
+def keep(
+    own: Verdicts, peers: Mapping[str, Verdicts], receiver: str, rng: np.random.Generator
+) -> list[Choice]:
     """The receiver's own K responses, topped up with peers' correct ones to at most half.
 
     With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place to
     correct ones drawn without replacement from the peers' pool; fewer if the pool holds fewer.
+    `own` (K,) are the receiver's verdicts, `peers` (K,) those of each peer's that may be drawn.
     """
-    own = verdicts[receiver]
     group = [Choice(receiver, index) for index in range(len(own))]
     pool = [
         Choice(client, int(index))
-        for client, theirs in verdicts.items()
-        if client != receiver
+        for client, theirs in peers.items()
         for index in np.flatnonzero(theirs)
     ]
     count = min(len(own) // 2 - int(own.sum()), len(pool))
@@ -81,6 +103,59 @@ def random(verdicts: Mapping[str, Verdicts], rng: np.random.Generator) -> list[C
     ]
     size = len(next(iter(verdicts.values())))
     return [pool[int(place)] for place in rng.choice(len(pool), size=size, replace=False)]
+
+
+def over_share(
+    groups: Sequence[Sequence[Choice]],
+    receiver: str,
+    max_share: float,
+    rng: np.random.Generator,
+) -> list[list[int]]:
+    """The places of each group that are taken from donors who would give too large a share.
+
+    With T donated responses left, a donor gives at most floor(max_share T); T is the largest number
+    for which that holds once the excess, drawn uniformly from a donor's places, is gone.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for position, group in enumerate(groups):
+        for place, choice in enumerate(group):
+            if choice.client != receiver:
+                places.setdefault(choice.client, []).append((position, place))
+    most = _most_per_donor([len(theirs) for theirs in places.values()], max_share)
+    over: list[list[int]] = [[] for _ in groups]
+    for donor in sorted(places):
+        theirs = places[donor]
+        excess = max(0, len(theirs) - most)
+        for drawn in rng.permutation(len(theirs))[:excess] if excess else ():
+            position, place = theirs[int(drawn)]
+            over[position].append(place)
+    return over
+
+
+def _most_per_donor(counts: Sequence[int], max_share: float) -> int:
+    total = sum(counts)
+    while True:
+        # A share such as 1/3 of 3 is 1, whatever its rounding.
+        most = math.floor(max_share * total + 1e-9)
+        left = sum(min(count, most) for count in counts)
+        if left == total:
+            return most
+        total = left
+
+
+def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> list[Choice]:
+    """The group with the receiver's own responses at these places, none of them twice.
+
+    The one that `keep` replaced comes back where it was; otherwise those of the lowest index come.
+    """
+    kept = {choice for place, choice in enumerate(group) if place not in places}
+    changed = list(group)
+    unused = [c for c in (Choice(receiver, k) for k in range(len(group))) if c not in kept]
+    for place in sorted(places):
+        own = Choice(receiver, place)
+        changed[place] = own if own in unused else unused[0]
+        unused.remove(changed[place])
+    return changed
 
 
 def replaced(choices: Sequence[Sequence[Choice]], receiver: str) -> int:

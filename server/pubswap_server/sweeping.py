@@ -1,8 +1,10 @@
 """What nobody needs any more: expired uploads, and blobs that no row names."""
 
 import time
+from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import String, select
+from sqlalchemy import Column, String, select
 from sqlalchemy.orm import Session
 
 from pubswap_server.tables import Base, UploadRow
@@ -10,13 +12,19 @@ from pubswap_server.tables import Base, UploadRow
 _DIGEST_LENGTH = 71
 
 
-def named(session: Session) -> set[str]:
-    """Every digest that a row names: the columns are found by their type, so none is forgotten."""
-    digests: set[str] = set()
+def digest_columns() -> Iterator[Column[Any]]:
+    """The columns that hold digests, found by their type, so that none is forgotten."""
     for table in Base.metadata.sorted_tables:
         for column in table.columns:
             if isinstance(column.type, String) and column.type.length == _DIGEST_LENGTH:
-                digests.update(d for d in session.scalars(select(column)) if d is not None)
+                yield column
+
+
+def named(session: Session) -> set[str]:
+    """Every digest that a row names."""
+    digests: set[str] = set()
+    for column in digest_columns():
+        digests.update(d for d in session.scalars(select(column)) if d is not None)
     return digests
 
 

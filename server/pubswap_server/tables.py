@@ -3,7 +3,16 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, ForeignKey, MetaData, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    ForeignKey,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
@@ -56,6 +65,7 @@ class RunRow(Base):
     settings: Mapped[dict[str, Any]]
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
+    waiting_for: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(default=now)
 
 
@@ -82,6 +92,8 @@ class MemberRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     active: Mapped[bool] = mapped_column(default=True)
+    suspended: Mapped[bool] = mapped_column(default=False)
+    certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
 
@@ -170,7 +182,10 @@ class SwapRow(Base):
 
 
 class SubmissionRow(Base):
-    """A member's responses in an exchange, with the coordinator's own verdicts (P, K)."""
+    """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
+
+    `donatable` (P, K) tells which are short enough for a peer; null when the run has no limit.
+    """
 
     __tablename__ = "submissions"
 
@@ -180,6 +195,7 @@ class SubmissionRow(Base):
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     correct: Mapped[list[list[bool]]]
+    donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]
 
 

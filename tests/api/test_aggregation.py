@@ -11,6 +11,7 @@ from pubswap_protocol.adapter import Adapter, AdapterFile, decode_adapter, encod
 from pubswap_protocol.errors import Invalid, InvalidAdapter
 from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.wire import encode_update
 from support import dense
 from support.coordinator import Federation, Server, begun, create
 
@@ -152,6 +153,36 @@ def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) 
             stack = saved(tmp_path, fed.members["b"].blob(fed.run.id, digest), fed)
             for name, rest in dense.products(stack.load()).items():
                 assert np.allclose(rest, exact[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+@pytest.mark.parametrize("rules", [{"rule": "ffa"}, {"rule": "fedex"}, {"clip_norm": 1.0}])
+def test_reduced_updates_are_aggregated_as_what_they_stand_for(
+    server: Server, rules: dict[str, Any], precision: Any
+) -> None:
+    """A rule reads the wire's files as adapters, also where they hold B alone."""
+    fed = begun(server, method="fedavg", aggregation=rules, wire={"precision": precision})
+    layout = fed.run.model.layout
+    sent = sent_layout(layout, fed.run.settings.aggregation.rule)
+    start = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    stands_for = []
+    for number, name in enumerate("ab"):
+        adapter, api = fed.adapter(number), fed.members[name]
+        adapter = {tensor: adapter[tensor] for tensor in sent.tensors}
+        data, left = encode_update(sent, precision, adapter, start, {})
+        stands_for.append({n: start[n] + (adapter[n] - start[n] - left[n]) for n in adapter})
+        update = SubmitUpdate(
+            adapter=api.put_blob(fed.run.id, data), metrics=UpdateMetrics(examples=10, steps=2)
+        )
+        assert api.submit_update(fed.run.id, 1, update).status == "accepted"
+    fed.wait_for(1)
+    digest = fed.view().rounds[1].adapter or ""
+    found = decode_adapter(layout, bytes(fed.members["judge"].blob(fed.run.id, digest)))
+    base = dense.flat({name: start[name] for name in sent.tensors})
+    vectors = [dense.flat(one) for one in stands_for]
+    if "clip_norm" in rules:
+        vectors = dense.clip(vectors, base, 1.0)
+    assert all_close({name: found[name] for name in sent.tensors}, np.mean(vectors, axis=0))
 
 
 def test_a_run_whose_rule_can_never_hold_is_refused(server: Server) -> None:

@@ -34,6 +34,7 @@ from pubswap_protocol.responses import Response, encode_responses
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_server.app import create_app
+from pubswap_server.serving import http_options
 from pubswap_server.settings import ServerSettings
 
 OPERATOR_TOKEN = "operator-token-of-the-tests"
@@ -74,7 +75,8 @@ class Server:
 def serving(settings: ServerSettings) -> Iterator[Server]:
     """Run the application in a thread until the generator is closed."""
     app = create_app(settings)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="on"))
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on", **http_options(settings))
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -97,6 +99,9 @@ def settings_for(data_dir: Path) -> ServerSettings:
         operator_token=SecretStr(OPERATOR_TOKEN),
         tick_seconds=0.05,
         max_wait_seconds=5,
+        # Tests ask faster than members do, all from one address.
+        member_burst=10_000,
+        failure_burst=10_000,
     )
 
 

@@ -69,11 +69,12 @@ def serve(
     folder: Path,
     port: int | None = None,
     program: Sequence[str] = PUBSWAP,
+    env: Mapping[str, str] = {},
 ) -> Coordinator:
     """Start `pubswap serve`, on a free port unless one is given, and wait for it."""
     url = f"http://127.0.0.1:{port or free_port()}"
     options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(folder / "c")]
-    processes.start("coordinator", ["serve", *options], program=program)
+    processes.start("coordinator", ["serve", *options], env, program)
     with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
         wait_until_ready(probe, 60, processes.check)
     api = CoordinatorClient(url, operator_token(folder / "c" / "operator-token"), Backoff(tries=3))

@@ -14,7 +14,7 @@ _OVER = (RunState.FINISHED, RunState.CANCELLED)
 
 def check_coordinator(stored: StoredMembership) -> Finding:
     """It answers, with our protocol's version."""
-    with CoordinatorClient(stored.coordinator, backoff=ONCE) as api:
+    with CoordinatorClient(stored.coordinator, backoff=ONCE, tls=stored.tls) as api:
         try:
             version = api.version()
             api.check_version()
@@ -37,7 +37,7 @@ def check_coordinator(stored: StoredMembership) -> Finding:
 def ask_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
     """The token is good and its run is under way; reading the run leaves no trace there."""
     member = stored.membership
-    with CoordinatorClient(stored.coordinator, member.token, ONCE) as api:
+    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
         try:
             run = api.run(member.run)
         except Unauthenticated as error:

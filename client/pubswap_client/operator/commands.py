@@ -53,8 +53,9 @@ def connect(url: str, token_file: Path) -> CoordinatorClient:
     """A client with the operator's token that fails at once rather than retrying."""
     from pubswap_client.api import CoordinatorClient
     from pubswap_client.retry import ONCE
+    from pubswap_client.tls import from_environment
 
-    return CoordinatorClient(url, operator_token(token_file), backoff=ONCE)
+    return CoordinatorClient(url, operator_token(token_file), ONCE, tls=from_environment())
 
 
 @run_commands.command("create")
@@ -115,6 +116,8 @@ def _print_run(view: RunView, as_json: bool) -> None:
         f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
         f"{view.settings.rounds}, {view.settings.method}, base model {view.model.source}"
     )
+    if view.waiting_for is not None:
+        console.print(f"[bold]It waits:[/bold] {view.waiting_for}")
     console.print(rounds_table(view))
     console.print(members_table(view.members))
 

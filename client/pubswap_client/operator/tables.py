@@ -52,7 +52,7 @@ def members_table(members: list[MemberView]) -> Table:
         table.add_row(
             member.name,
             member.role,
-            "yes" if member.active else "no",
+            _activity(member),
             f"{member.last_seen:%H:%M:%S}" if member.last_seen else "never",
             str(progress.round) if progress else "",
             f"{progress.step}/{progress.steps}" if progress else "",
@@ -60,6 +60,12 @@ def members_table(members: list[MemberView]) -> Table:
             f"{progress.tokens_per_second:.0f}" if progress and progress.tokens_per_second else "",
         )
     return table
+
+
+def _activity(member: MemberView) -> str:
+    if not member.active:
+        return "revoked"
+    return "suspended" if member.suspended else "yes"
 
 
 def size_text(size: float) -> str:

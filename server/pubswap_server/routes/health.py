@@ -1,13 +1,11 @@
 """Liveness, readiness, metrics, and the version handshake."""
 
 from fastapi import APIRouter, Response
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol import __version__, paths
 from pubswap_protocol.errors import Unavailable
 from pubswap_protocol.messages import Version
-from pubswap_server.conductor import count_states
+from pubswap_server.census import take_census
 from pubswap_server.dependencies import ServicesDep
 
 router = APIRouter(tags=["health"])
@@ -21,21 +19,17 @@ async def health() -> dict[str, str]:
 
 @router.get(paths.READY, operation_id="ready", summary="Whether requests can be served")
 async def ready(services: ServicesDep) -> dict[str, str]:
-    """503 while the database is away."""
-    try:
-        await services.database.read(lambda session: session.execute(text("SELECT 1")).scalar())
-    except SQLAlchemyError:
-        raise Unavailable("The database does not answer.") from None
+    """503, with the reasons, while database or blob store is away or the disk is almost full."""
+    reasons = await services.readiness.reasons()
+    if reasons:
+        raise Unavailable(f"Not ready: {'; '.join(reasons)}.")
     return {"status": "ready"}
 
 
 @router.get(paths.METRICS, operation_id="metrics", summary="Prometheus metrics")
 async def metrics(services: ServicesDep) -> Response:
     """The exposition format."""
-    states = await services.database.read(count_states)
-    services.metrics.runs.clear()
-    for state, number in states.items():
-        services.metrics.runs.labels(state).set(number)
+    (await services.database.read(take_census)).show(services.metrics)
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
 
 

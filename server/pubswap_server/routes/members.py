@@ -1,11 +1,14 @@
 """Invites, enrolment, tokens, and who takes part."""
 
+from collections.abc import Callable
+
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.errors import Conflict
+from pubswap_protocol.errors import Conflict, Unauthenticated
 from pubswap_protocol.messages import (
+    BindCertificate,
     CreateInvite,
     Enroll,
     Hello,
@@ -16,7 +19,15 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
-from pubswap_server.dependencies import MemberDep, OperatorDep, ServicesDep
+from pubswap_server.auth import Operator, sha256
+from pubswap_server.dependencies import (
+    CertificateDep,
+    MemberDep,
+    OperatorDep,
+    PeerDep,
+    ServicesDep,
+)
+from pubswap_server.tables import RunRow
 
 router = APIRouter(tags=["members"])
 
@@ -36,9 +47,18 @@ async def create_invite(
 
 
 @router.post(paths.ENROLL, operation_id="enroll", status_code=201, summary="Use an invite")
-async def enroll(body: Enroll, services: ServicesDep) -> Membership:
+async def enroll(
+    body: Enroll, services: ServicesDep, peer: PeerDep, certificate: CertificateDep
+) -> Membership:
     """Needs no token. The token in the answer is shown once, and only its SHA-256 is stored."""
-    membership = await services.database.write(lambda session: members.enroll(session, body.invite))
+    services.limits.check_peer(peer, sha256(body.invite))
+    try:
+        membership = await services.database.write(
+            lambda session: members.enroll(session, body.invite, certificate)
+        )
+    except Unauthenticated:
+        services.limits.failed(peer)
+        raise
     services.changed(membership.run)
     return membership
 
@@ -65,11 +85,60 @@ async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -
 async def revoke_member(
     run: str, member: str, operator: OperatorDep, services: ServicesDep
 ) -> Response:
-    """Its token is worthless at once; rounds no longer wait for it."""
+    """Its token is worthless at once and for good; rounds no longer wait for it."""
+    return await _decided(run, member, members.revoke, operator, services)
 
+
+@router.post(
+    paths.RUN_MEMBER_SUSPEND, operation_id="suspend_member", status_code=204, summary="Suspend"
+)
+async def suspend_member(
+    run: str, member: str, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """Refused with 403 `suspended` until reinstated; what it handed in before counts."""
+    return await _decided(run, member, members.suspend, operator, services)
+
+
+@router.post(
+    paths.RUN_MEMBER_REINSTATE,
+    operation_id="reinstate_member",
+    status_code=204,
+    summary="Reinstate",
+)
+async def reinstate_member(
+    run: str, member: str, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """A suspended member goes on, and rounds wait for it again."""
+    return await _decided(run, member, members.reinstate, operator, services)
+
+
+@router.put(
+    paths.RUN_MEMBER_CERTIFICATE,
+    operation_id="bind_certificate",
+    status_code=204,
+    summary="Bind a token to another client certificate",
+)
+async def bind_certificate(
+    run: str, member: str, body: BindCertificate, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """For a certificate that was renewed; before, enrolling has bound the first one."""
+
+    def work(session: Session, row: RunRow, name: str) -> None:
+        members.bind(session, row, name, body.sha256)
+
+    return await _decided(run, member, work, operator, services)
+
+
+async def _decided(
+    run: str,
+    member: str,
+    decide: Callable[[Session, RunRow, str], None],
+    operator: Operator,
+    services: ServicesDep,
+) -> Response:
     def work(session: Session) -> str:
-        row = runs.find(session, run, operator)
-        members.revoke(session, row, member)
+        row = runs.find(session, run, operator, lock=True)
+        decide(session, row, member)
         return row.id
 
     services.changed(await services.database.write(work))

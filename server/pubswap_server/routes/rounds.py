@@ -12,6 +12,7 @@ from pubswap_server.dependencies import (
     EvaluatorDep,
     IdempotencyKey,
     MemberDep,
+    Number,
     ServicesDep,
     Wait,
 )
@@ -32,7 +33,8 @@ async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wai
         return None if task.kind is TaskKind.WAIT else task
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    found = await services.bells.until(member.run, look, seconds)
+    with services.metrics.waiting.track_inprogress():
+        found = await services.bells.until(member.run, look, seconds)
     if found is not None:
         return found
     return await services.database.read(
@@ -43,7 +45,7 @@ async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wai
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
 async def submit_update(
     run: str,
-    round: int,
+    round: Number,
     body: SubmitUpdate,
     member: ClientDep,
     services: ServicesDep,
@@ -64,7 +66,7 @@ async def submit_update(
     paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
 )
 async def submit_evaluation(
-    run: str, round: int, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+    run: str, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
 ) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 

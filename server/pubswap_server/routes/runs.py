@@ -253,7 +253,9 @@ async def list_events(
     run: str,
     operator: OperatorDep,
     services: ServicesDep,
-    after: Annotated[int, Query(ge=0, description="The last event's id that you have.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=2**63 - 1, description="The last event's id that you have.")
+    ] = 0,
 ) -> Events:
     """At most 500 events, oldest first."""
 

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
+from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import exchanges, runs, traffic
 from pubswap_server.auth import Member
@@ -14,6 +15,7 @@ from pubswap_server.dependencies import (
     ClientDep,
     DeclaredLength,
     IdempotencyKey,
+    Number,
     PrincipalDep,
     ServicesDep,
     Wait,
@@ -27,7 +29,7 @@ router = APIRouter(tags=["public steps"])
 
 @router.get(paths.SWAP, operation_id="get_swap", summary="A public step's prompts")
 async def get_swap(
-    run: str, round: int, swap: int, principal: PrincipalDep, services: ServicesDep
+    run: str, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
 ) -> SwapPrompts:
     """The same for every client: a function of the seed, the round and the step."""
 
@@ -50,8 +52,8 @@ async def get_swap(
 )
 async def submit_responses(
     run: str,
-    round: int,
-    swap: int,
+    round: Number,
+    swap: Number,
     request: Request,
     declared: DeclaredLength,
     member: ClientDep,
@@ -74,7 +76,8 @@ async def submit_responses(
         if before is not None:
             return before
         data = await to_thread.run_sync(received.path.read_bytes)
-        correct = await _verdicts(services, row, rules, public, data)
+        groups = await to_thread.run_sync(_decode, data, rules)
+        correct = await _verdicts(services, row, rules, public, groups)
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
@@ -82,19 +85,36 @@ async def submit_responses(
     def work(session: Session) -> Receipt:
         locked = runs.find(session, run, member, lock=True)
         traffic.count(session, row.id, round, member.name, "responses_up", received.size)
-        return exchanges.submit(session, locked, member, round, swap, received.digest, correct)
+        return exchanges.submit(
+            session, locked, member, round, swap, received.digest, correct, _donatable(row, groups)
+        )
 
     receipt = await services.database.write(work)
     services.changed(member.run)
     return receipt
 
 
-async def _verdicts(
-    services: Services, row: RunRow, rules: ResponseRules, public: str, data: bytes
-) -> list[list[bool]]:
-    groups = await to_thread.run_sync(decode_responses, data, rules)
+def _decode(data: bytes, rules: ResponseRules) -> list[list[ModelResponse]]:
+    groups = decode_responses(data, rules)
     if any(response.donated for group in groups for response in group):
         raise InvalidResponses("`donated` is the coordinator's to say; send zeros.")
+    return groups
+
+
+def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool]] | None:
+    most = runs.settings_of(row).swap.max_donated_tokens
+    if most is None:
+        return None
+    return [[len(response.tokens) <= most for response in group] for group in groups]
+
+
+async def _verdicts(
+    services: Services,
+    row: RunRow,
+    rules: ResponseRules,
+    public: str,
+    groups: list[list[ModelResponse]],
+) -> list[list[bool]]:
     known = await to_thread.run_sync(services.problems, public)
     problems = [known[index] for index in rules.prompts]
     return await services.verdicts(
@@ -110,7 +130,7 @@ async def _verdicts(
     responses=RESPONSES_REPLY,
 )
 async def get_exchanged(
-    run: str, round: int, swap: int, member: ClientDep, services: ServicesDep, wait: Wait = 0
+    run: str, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 
@@ -122,7 +142,8 @@ async def get_exchanged(
         )
 
     seconds = min(wait, services.settings.max_wait_seconds)
-    data = await services.bells.until(member.run, look, seconds)
+    with services.metrics.waiting.track_inprogress():
+        data = await services.bells.until(member.run, look, seconds)
     if data is None:
         return Response(status_code=204)
     await _count(services, member, round, len(data))

@@ -114,6 +114,13 @@ class BucketBlobs:
         for key, size, modified in _listed(self._store, "blobs/"):
             yield Stored(f"sha256:{key.rsplit('/', 1)[-1]}", size, modified)
 
+    def check(self) -> None:
+        """See BlobStore: a list of nothing, which only a bucket that is not there does not have."""
+        try:
+            list(_listed(self._store, "none/"))
+        except FileNotFoundError:
+            raise Unavailable("The bucket is not there.") from None
+
     def free_bytes(self) -> None:
         """See BlobStore: a bucket has no end that it would tell of."""
 

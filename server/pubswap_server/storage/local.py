@@ -91,6 +91,11 @@ class LocalBlobs:
             if not path.suffix:
                 yield from _stored(path, f"sha256:{path.name}")
 
+    def check(self) -> None:
+        """See BlobStore."""
+        if not os.access(self.folder, os.R_OK | os.W_OK | os.X_OK):
+            raise Unavailable("The blob folder is not there, or cannot be written to.")
+
     def free_bytes(self) -> int:
         """See BlobStore: what the disk has left for this process's user."""
         found = os.statvfs(self.folder)

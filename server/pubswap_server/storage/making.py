@@ -1,12 +1,20 @@
 """Which stores the settings ask for."""
 
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.local import LocalBlobs, LocalUploads
 from pubswap_server.storage.store import BlobStore, UploadStore
+
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
+# A bucket that is away is told to the client, who waits better than a thread here does.
+_RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ def make_storage(settings: ServerSettings) -> Storage:
 
     try:
         # Credentials, region and endpoint come from the environment, as AWS_… names them.
-        store = from_url(settings.blob_url)
+        store = from_url(settings.blob_url, retry_config=_RETRIES)
     except (BaseError, ValueError) as error:
         raise InvalidSettings(f"blob_url {settings.blob_url!r} cannot be used: {error}") from None
     cache = settings.data_dir / "cache"

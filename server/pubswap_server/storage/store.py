@@ -53,6 +53,9 @@ class BlobStore(Protocol):
     def blobs(self) -> Iterator[Stored]:
         """All blobs, named by digest."""
 
+    def check(self) -> None:
+        """Raises Unavailable or OSError unless the store answers now."""
+
     def free_bytes(self) -> int | None:
         """Room left; None where the store has no limit of its own."""
 

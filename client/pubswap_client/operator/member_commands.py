@@ -1,0 +1,96 @@
+"""`pubswap member ...`: who takes part, and who no longer does."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubswap_client.operator.commands import (
+    DEFAULT_TOKEN_FILE,
+    DEFAULT_URL,
+    Run,
+    TokenFile,
+    Url,
+    connect,
+)
+from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidSettings
+
+Name = Annotated[str, typer.Argument(help="The member's name.")]
+
+member_commands = typer.Typer(help="See, suspend and revoke members.", no_args_is_help=True)
+
+
+@member_commands.command("list")
+def list_members(
+    run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE
+) -> None:
+    """List a run's members and where each is."""
+    from rich.console import Console
+
+    from pubswap_client.operator.tables import members_table
+
+    with connect(url, token_file) as api:
+        Console().print(members_table(api.members(run).members))
+
+
+@member_commands.command("suspend")
+def suspend(
+    run: Run, name: Name, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE
+) -> None:
+    """Refuse a member until it is reinstated.
+
+    Rounds and exchanges no longer wait for it. What it handed in before counts, also in the round
+    under way. Its daemon keeps trying, and goes on by itself afterwards.
+    """
+    with connect(url, token_file) as api:
+        api.decide(run, name, paths.RUN_MEMBER_SUSPEND)
+    typer.echo(f"{name} is suspended; pubswap member reinstate {run} {name} takes it back.")
+
+
+@member_commands.command("reinstate")
+def reinstate(
+    run: Run, name: Name, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE
+) -> None:
+    """Take a suspended member back."""
+    with connect(url, token_file) as api:
+        api.decide(run, name, paths.RUN_MEMBER_REINSTATE)
+    typer.echo(f"{name} takes part again.")
+
+
+@member_commands.command("revoke")
+def revoke(
+    run: Run, name: Name, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE
+) -> None:
+    """Make a member's token worthless for good; what it handed in before counts."""
+    with connect(url, token_file) as api:
+        api.revoke(run, name)
+    typer.echo(f"{name} is revoked; to have the organisation back, invite it under another name.")
+
+
+@member_commands.command("certificate")
+def certificate(
+    run: Run,
+    name: Name,
+    file: Annotated[
+        Path | None, typer.Option(help="The new client certificate (PEM); none: any will do.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Bind a member's token to its renewed client certificate."""
+    sha256 = _fingerprint(file) if file is not None else None
+    with connect(url, token_file) as api:
+        api.bind_certificate(run, name, sha256)
+    typer.echo(f"The token of {name} is good with {sha256 or 'any certificate'} from now on.")
+
+
+def _fingerprint(file: Path) -> str:
+    import hashlib
+    import ssl
+
+    try:
+        der = ssl.PEM_cert_to_DER_cert(file.read_text(encoding="ascii"))
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"{file} is not a PEM certificate: {error}") from None
+    return hashlib.sha256(der).hexdigest()

@@ -1,0 +1,59 @@
+"""TLS towards the coordinator: a private CA, and the certificate that this side shows."""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from pubswap_protocol.errors import InvalidSettings
+
+
+class TlsFiles(BaseModel):
+    """PEM files; without any, the system's CAs are trusted and no certificate is shown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ca_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @model_validator(mode="after")
+    def _a_certificate_has_a_key(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a client certificate and its key go together")
+        return self
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return self != TlsFiles()
+
+    def context(self) -> ssl.SSLContext:
+        """What httpx verifies with; raises InvalidSettings for a file that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as error:
+            named = ", ".join(str(file) for file in self.model_dump().values() if file)
+            raise InvalidSettings(f"The TLS files {named} cannot be used: {error}") from None
+        return context
+
+
+def absolute(file: Path | None) -> Path | None:
+    """A file as it can be found from any working directory."""
+    return file.absolute() if file is not None else None
+
+
+def from_environment() -> TlsFiles:
+    """The operator's: PUBSWAP_CA_FILE, PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE."""
+    names = {
+        "ca_file": "PUBSWAP_CA_FILE",
+        "certificate": "PUBSWAP_CLIENT_CERT_FILE",
+        "key": "PUBSWAP_CLIENT_KEY_FILE",
+    }
+    found = {key: Path(os.environ[name]) for key, name in names.items() if os.environ.get(name)}
+    if ("certificate" in found) != ("key" in found):
+        raise InvalidSettings("PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE go together.")
+    return TlsFiles(**found)

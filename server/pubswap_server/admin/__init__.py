@@ -1,0 +1,1 @@
+"""What an operator does beside a running coordinator: back it up, restore it, verify it."""

@@ -1,0 +1,221 @@
+"""A backup: one moment of all tables, and every blob that they rely on, in a folder.
+
+Everything is written under names that a finished backup does not use; the manifest comes last and
+replaces the one before in one step, so that at any time the folder is one whole backup or none.
+"""
+
+import fcntl
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import create_engine
+
+from pubswap_protocol import __version__
+from pubswap_protocol.errors import BackupFault, DamagedBlob, UnknownBlob
+from pubswap_server.admin.copying import copy_file
+from pubswap_server.admin.manifest import (
+    DATABASES,
+    NAME,
+    TOKEN,
+    DatabaseFile,
+    Manifest,
+    database_name,
+    write_manifest,
+)
+from pubswap_server.admin.place import Place, opened_in_use
+from pubswap_server.admin.progress import Progress
+from pubswap_server.admin.references import required
+from pubswap_server.admin.rows import copy_rows
+from pubswap_server.admin.schema import newest_schema
+from pubswap_server.database import migrate
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.digests import digest_of_file
+from pubswap_server.storage.durable import publish
+from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.local import LocalBlobs
+
+_TRIES = 3
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the backup is made."""
+
+    path: Path
+    blobs: LocalBlobs
+    incoming: Incoming
+
+
+@dataclass
+class Moment:
+    """The rows of one moment, in a file, and what they rely on."""
+
+    file: Path
+    made_at: datetime
+    rows: dict[str, int]
+    needed: set[str]
+    sizes: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # and why
+
+
+def backup(
+    settings: ServerSettings,
+    folder: Path,
+    progress: Progress,
+    *,
+    with_token: bool = False,
+    allow_missing: bool = False,
+) -> Manifest:
+    """Make `folder` a backup of the coordinator, which may be serving meanwhile.
+
+    Into the folder of an earlier backup only new blobs are copied. A step of `progress` is a blob.
+    Raises BackupFault, InvalidSettings or Unavailable; an earlier backup in the folder is then as
+    it was.
+    """
+    token = _token(settings) if with_token else None
+    with _writing(folder) as into, opened_in_use(settings, into.incoming.folder) as place:
+        for _ in range(_TRIES):
+            moment = _take_moment(place, into.incoming)
+            _copy_blobs(place, into, moment, progress)
+            # A blob may have been given up since that moment, and swept: no loss, but the rows
+            # must be of a later moment then.
+            if not moment.missing.keys() - _needed_now(place):
+                break
+        if moment.missing and not allow_missing:
+            raise BackupFault(_told(moment.missing))
+        return _publish(into, moment, token)
+
+
+def _take_moment(place: Place, incoming: Incoming) -> Moment:
+    """Copy the rows of this moment into a new SQLite file."""
+    file = incoming.new()
+    migrate(f"sqlite:///{file}")
+    target = create_engine(f"sqlite:///{file}")
+    try:
+        with place.snapshot() as source, target.begin() as writing:
+            made_at = datetime.now(UTC)
+            return Moment(file, made_at, copy_rows(source, writing), set(required(source)))
+    finally:
+        target.dispose()
+
+
+def _needed_now(place: Place) -> set[str]:
+    with place.snapshot() as connection:
+        return set(required(connection))
+
+
+def _copy_blobs(place: Place, into: Folder, moment: Moment, progress: Progress) -> None:
+    """Every blob into the backup; those that are there already are only looked at."""
+    progress.begin(len(moment.needed))
+    for digest in sorted(moment.needed):
+        try:
+            moment.sizes[digest] = _copied(place, into, digest)
+        except (UnknownBlob, DamagedBlob) as error:
+            moment.missing[digest] = error.detail
+        progress.step()
+
+
+def _copied(place: Place, into: Folder, digest: str) -> int:
+    with suppress(UnknownBlob, DamagedBlob):
+        return into.blobs.path(digest).stat().st_size
+    source, file = place.blobs.path(digest), into.incoming.new()
+    try:
+        found = copy_file(source, file)
+        if found != digest:
+            raise DamagedBlob(f"The bytes of {digest} were {found} when they were copied.")
+        size = file.stat().st_size
+        into.blobs.keep(file, digest)
+        return size
+    finally:
+        file.unlink(missing_ok=True)
+        place.forget_fetched()
+
+
+def _publish(into: Folder, moment: Moment, token: bytes | None) -> Manifest:
+    digest = digest_of_file(moment.file)
+    name = database_name(digest)
+    size = moment.file.stat().st_size
+    publish(moment.file, into.path / name)
+    if token is not None:
+        temporary = into.incoming.new()  # for its owner only, as mkstemp makes files
+        temporary.write_bytes(token)
+        publish(temporary, into.path / TOKEN)
+    manifest = Manifest(
+        software=__version__,
+        schema_revision=newest_schema(),
+        made_at=moment.made_at,
+        database=DatabaseFile(file=name, digest=digest, size=size),
+        rows=moment.rows,
+        blobs=moment.sizes,
+        missing=sorted(moment.missing),
+        operator_token=token is not None,
+    )
+    write_manifest(into.path, manifest, into.incoming.new())
+    _prune(into, manifest)
+    return manifest
+
+
+def _prune(into: Folder, manifest: Manifest) -> None:
+    """Remove what only the backup before needed."""
+    for path in into.path.glob(DATABASES):
+        if path.name != manifest.database.file:
+            path.unlink()
+    for blob in list(into.blobs.blobs()):
+        if blob.name not in manifest.blobs:
+            into.blobs.remove_older(blob.name, float("inf"))
+    if not manifest.operator_token:
+        (into.path / TOKEN).unlink(missing_ok=True)
+
+
+def _token(settings: ServerSettings) -> bytes:
+    if settings.operator_token is not None:
+        raise BackupFault(
+            "The operator token comes from PUBSWAP_OPERATOR_TOKEN, and there is no file of it. "
+            "Keep it where you keep that, and leave --with-token out."
+        )
+    try:
+        return settings.token_file.read_bytes()
+    except OSError as error:
+        raise BackupFault(
+            f"The operator token in {settings.token_file} cannot be read: {error.strerror}."
+        ) from None
+
+
+def _told(missing: dict[str, str]) -> str:
+    some = "; ".join(sorted(missing.values())[:_SHOWN])
+    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return (
+        f"{len(missing)} blobs cannot be backed up: {some}{more}. `pubswap admin verify` tells "
+        "what relies on them; with --allow-missing the backup is made without them."
+    )
+
+
+def _make_private(folder: Path) -> None:
+    """The folder, for its owner only if it is new; raises BackupFault if it holds other things."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ours = {"blobs", "incoming", NAME, ".lock", TOKEN}
+    others = sorted(_names(folder.iterdir()) - ours - _names(folder.glob(DATABASES)))
+    if others:
+        raise BackupFault(f"{folder} holds other things, such as {others[0]}; name a new folder.")
+
+
+def _names(paths: Iterable[Path]) -> set[str]:
+    return {path.name for path in paths}
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[Folder]:
+    """Be the only one who writes into the folder."""
+    _make_private(folder)
+    with (folder / ".lock").open("w") as lock, ExitStack() as closing:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BackupFault(f"Another backup into {folder} is under way; wait for it.") from None
+        incoming = Incoming(folder / "incoming")
+        closing.callback(incoming.close)
+        yield Folder(folder, LocalBlobs(folder / "blobs", incoming), incoming)

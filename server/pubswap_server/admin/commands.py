@@ -1,0 +1,135 @@
+"""`pubswap admin`: beside a coordinator, on the machine that keeps its database and blobs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+admin_commands = typer.Typer(
+    help="Back up, restore and verify a coordinator; list its settings.", no_args_is_help=True
+)
+
+_PLACE = "The coordinator (as for `pubswap serve`)"
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PUBSWAP_DATA_DIR",
+        help="Its folder: blobs, the operator token, SQLite.",
+        rich_help_panel=_PLACE,
+    ),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PUBSWAP_DATABASE_URL",
+        help="Its database, if that is not SQLite in the folder.",
+        rich_help_panel=_PLACE,
+    ),
+]
+BlobUrl = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PUBSWAP_BLOB_URL",
+        help="Its bucket, if blobs are not in the folder.",
+        rich_help_panel=_PLACE,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@admin_commands.command("backup")
+def backup_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the backup goes.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
+    with_token: Annotated[
+        bool, typer.Option("--with-token", help="Keep the operator's token in it, too.")
+    ] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on without blobs that are lost.")
+    ] = False,
+) -> None:
+    """Make DIR a backup: all rows of one moment, and every blob that they rely on.
+
+    The coordinator may be serving meanwhile. A second backup into the same DIR copies only what is
+    new, and replaces the first one once it is whole. DIR may be restored to another kind of
+    database and store. It holds members' names and adapters, and tokens only as SHA-256 (but for
+    --with-token): keep it as safe as the coordinator.
+    """
+    from pubswap_server.admin.backup import backup
+    from pubswap_server.admin.progress import Bar
+
+    settings = _settings(data_dir, database_url, blob_url)
+    with Bar("blobs") as bar:
+        made = backup(settings, folder, bar, with_token=with_token, allow_missing=allow_missing)
+    typer.echo(f"{folder} holds {made.told()}.")
+    if made.missing:
+        typer.echo(f"{len(made.missing)} blobs are lost, and not in it: see its manifest.json.")
+    typer.echo(f"Next: pubswap admin restore {folder} --data-dir NEW")
+
+
+@admin_commands.command("restore")
+def restore_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The backup.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
+) -> None:
+    """Fill an empty place from the backup in DIR; the coordinator there goes on from its moment.
+
+    The backup is checked to the last byte first, and a place that is not empty is refused.
+    Members keep their tokens; uploads that were under way begin anew.
+    """
+    from pubswap_server.admin.progress import Bar
+    from pubswap_server.admin.restore import restore
+
+    settings = _settings(data_dir, database_url, blob_url)
+    with Bar("checked and copied") as bar:
+        done = restore(settings, folder, bar)
+    typer.echo(f"Restored {done.told()}.")
+    if done.missing:
+        typer.echo(f"{len(done.missing)} blobs were lost before the backup was made.")
+    if not done.operator_token and settings.operator_token is None:
+        typer.echo(f"The backup holds no operator token: the one in {settings.token_file} counts.")
+    typer.echo("Next: pubswap admin verify, then pubswap serve, with the same settings.")
+
+
+@admin_commands.command("verify")
+def verify_command(
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that every blob is there to the byte, and that every round's adapter is what it was.
+
+    Every finished round is averaged again from its members' updates, and must give the same bits.
+    The coordinator may be serving meanwhile. Blobs that no row names are counted, and are no
+    fault: the coordinator removes them in time.
+
+    Exit status: 0 if nothing is wrong, 1 otherwise.
+    """
+    from pubswap_server.admin.progress import Bar
+    from pubswap_server.admin.verify import verify
+
+    with Bar("blobs and rounds") as bar:
+        report = verify(_settings(data_dir, database_url, blob_url), bar)
+    typer.echo(report.model_dump_json(indent=2) if as_json else report.told())
+    raise typer.Exit(0 if report.healthy else 1)
+
+
+@admin_commands.command("settings")
+def settings_command(as_json: AsJson = False) -> None:
+    """List every setting of the coordinator: what it does, its default, its environment name."""
+    import json
+
+    from pubswap_server.admin.settings_list import settings_list, settings_text
+
+    typer.echo(json.dumps(settings_list(), indent=2) if as_json else settings_text())
+
+
+def _settings(data_dir: Path | None, database_url: str | None, blob_url: str | None) -> Any:
+    from pubswap_server.settings import load_settings
+
+    return load_settings(data_dir=data_dir, database_url=database_url, blob_url=blob_url)

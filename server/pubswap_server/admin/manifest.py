@@ -1,0 +1,92 @@
+"""The file that makes a folder a backup: it is written last, and names everything else.
+
+manifest.json
+database-<digits>.sqlite    all rows at one moment
+blobs/ab/abcd…              every blob that a row relies on
+operator-token              only if it was asked for
+"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pubswap_protocol.errors import BackupFault
+from pubswap_protocol.messages import Digest
+from pubswap_server.storage.durable import publish
+
+NAME = "manifest.json"
+TOKEN = "operator-token"  # noqa: S105 - a file's name
+DATABASES = "database-*.sqlite"
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DatabaseFile(_Written):
+    """The SQLite file with the rows."""
+
+    file: str
+    digest: Digest
+    size: int
+
+
+class Manifest(_Written):
+    """What a backup holds; sizes in bytes."""
+
+    format: Literal[1] = 1
+    software: str
+    schema_revision: str
+    made_at: datetime
+    database: DatabaseFile
+    rows: dict[str, int]
+    blobs: dict[Digest, int]
+    missing: list[Digest]
+    operator_token: bool
+
+    @property
+    def blob_bytes(self) -> int:
+        """The size of all blobs together."""
+        return sum(self.blobs.values())
+
+    def told(self) -> str:
+        """What is in it, for people."""
+        rows, made_at = self.rows, self.made_at.isoformat(timespec="seconds")
+        return (
+            f"{rows.get('runs', 0)} runs with {rows.get('members', 0)} members, "
+            f"{rows.get('updates', 0)} updates and {rows.get('events', 0)} events, and "
+            f"{len(self.blobs)} blobs ({self.blob_bytes / 1e6:.1f} MB), as of {made_at}"
+        )
+
+
+def database_name(digest: str) -> str:
+    """A name that another backup's database does not have."""
+    return DATABASES.replace("*", digest.removeprefix("sha256:")[:16])
+
+
+def write_manifest(folder: Path, manifest: Manifest, temporary: Path) -> None:
+    """From now on the folder is this backup, durably."""
+    temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    publish(temporary, folder / NAME)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The folder's manifest; raises BackupFault."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BackupFault(
+            f"{folder} holds no {NAME}: it is no backup, or one that was not finished. Make it "
+            "again with `pubswap admin backup`, or name another folder."
+        ) from None
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BackupFault(
+            f"{folder / NAME} cannot be read ({place}: {first['msg']}). It is damaged, or of a "
+            "newer PubSwap."
+        ) from None

@@ -1,0 +1,148 @@
+"""A backup becomes a coordinator's place again, on whichever database and store."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine, create_engine
+
+from pubswap_protocol.errors import BackupFault, DamagedBlob, UnknownBlob
+from pubswap_server.admin.copying import copy_file
+from pubswap_server.admin.manifest import TOKEN, Manifest, read_manifest
+from pubswap_server.admin.place import Place, opened
+from pubswap_server.admin.progress import Progress
+from pubswap_server.admin.references import required
+from pubswap_server.admin.rows import copy_rows, count_rows, reset_sequences
+from pubswap_server.admin.schema import known_schemas, newest_schema
+from pubswap_server.database import migrate
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.digests import digest_of_file
+from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.local import LocalBlobs
+
+
+def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Manifest:
+    """Fill the empty place that the settings name from the backup in `folder`.
+
+    The whole backup is checked before anything is written. Blobs come first and rows last, in one
+    transaction: a restore that was cut off can be done again. Raises BackupFault, InvalidSettings
+    or Unavailable.
+    """
+    manifest = read_manifest(folder)
+    if manifest.schema_revision not in known_schemas():
+        raise BackupFault(
+            f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
+            "install that version or a later one to restore it."
+        )
+    with opened(settings) as place:
+        progress.begin(2 * len(manifest.blobs))
+        kept = LocalBlobs(folder / "blobs", place.storage.incoming)
+        _check_files(folder, manifest, kept, progress)
+        with _rows_of(folder, manifest, place.storage.incoming) as rows:
+            _check_rows(rows, manifest)
+            _check_empty(settings, place, manifest)
+            for digest in sorted(manifest.blobs):
+                _put(place, kept.path(digest), digest)
+                progress.step()
+            migrate(settings.sqlalchemy_url)
+            _load(place, rows, manifest)
+    if manifest.operator_token:
+        _put_token(folder, settings)
+    return manifest
+
+
+def _check_files(folder: Path, manifest: Manifest, kept: LocalBlobs, progress: Progress) -> None:
+    """Raises BackupFault unless every file of the backup has its digest."""
+    database = folder / manifest.database.file
+    if not database.is_file() or digest_of_file(database) != manifest.database.digest:
+        raise BackupFault(f"{database} is missing or damaged; restore another backup.")
+    for digest in sorted(manifest.blobs):
+        try:
+            kept.path(digest)
+        except (UnknownBlob, DamagedBlob) as error:
+            raise BackupFault(f"{error.detail} Restore another backup.") from None
+        progress.step()
+
+
+@contextmanager
+def _rows_of(folder: Path, manifest: Manifest, incoming: Incoming) -> Iterator[Engine]:
+    """The backup's rows in this software's schema; the backup itself is only read."""
+    file = incoming.new()
+    copy_file(folder / manifest.database.file, file)
+    if manifest.schema_revision != newest_schema():
+        migrate(f"sqlite:///{file}")
+    engine = create_engine(f"sqlite:///{file}")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+        file.unlink()
+
+
+def _check_rows(rows: Engine, manifest: Manifest) -> None:
+    """Raises BackupFault if the rows rely on a blob that the manifest knows nothing of."""
+    with rows.connect() as connection:
+        unknown = set(required(connection)) - set(manifest.blobs) - set(manifest.missing)
+    if unknown:
+        raise BackupFault(
+            f"The manifest lacks {len(unknown)} blobs of its database, such as {min(unknown)}; "
+            "restore another backup."
+        )
+
+
+def _check_empty(settings: ServerSettings, place: Place, manifest: Manifest) -> None:
+    """Raises BackupFault unless the place is empty, or half filled from this very backup."""
+    with place.engine.connect() as connection:
+        full = [table for table, count in count_rows(connection).items() if count]
+    if full:
+        raise BackupFault(
+            f"The database is not empty: it has rows in {', '.join(full)}. Restore to a new one "
+            "(--data-dir, --database-url); nothing was restored."
+        )
+    others = [blob.name for blob in place.blobs.blobs() if blob.name not in manifest.blobs]
+    if others:
+        where = settings.blob_url or settings.data_dir / "blobs"
+        raise BackupFault(
+            f"{where} holds {len(others)} blobs that are not of this backup. Restore to a new "
+            "place (--data-dir, --blob-url); nothing was restored."
+        )
+
+
+def _put(place: Place, source: Path, digest: str) -> None:
+    file = place.storage.incoming.new()
+    try:
+        if copy_file(source, file) != digest:
+            raise BackupFault(f"{source} has changed since it was checked; start again.")
+        place.blobs.keep(file, digest)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _load(place: Place, rows: Engine, manifest: Manifest) -> None:
+    """All rows, in one transaction."""
+    writing = place.engine.execution_options(immediate=True)
+    with rows.connect() as source, writing.begin() as target:
+        if any(count_rows(target).values()):
+            raise BackupFault("Somebody wrote to the database meanwhile; restore to a new one.")
+        counts = copy_rows(source, target)
+        reset_sequences(target)
+        wrong = {name for name, count in manifest.rows.items() if counts.get(name, 0) != count}
+        if wrong:
+            raise BackupFault(
+                f"The backup's {', '.join(sorted(wrong))} are not as many as its manifest says; "
+                "restore another backup. Nothing was restored."
+            )
+
+
+def _put_token(folder: Path, settings: ServerSettings) -> None:
+    """The operator's token, for its owner only; one that is there already stays."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(settings.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "wb") as file:
+        file.write((folder / TOKEN).read_bytes())
+        file.flush()
+        os.fsync(file.fileno())

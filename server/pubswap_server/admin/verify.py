@@ -1,0 +1,148 @@
+"""Whether a coordinator still has what it promised: every blob, and every round's adapter."""
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import DamagedBlob, UnknownBlob
+from pubswap_protocol.messages import Digest
+from pubswap_server.admin.place import Place, opened_in_use
+from pubswap_server.admin.progress import Progress
+from pubswap_server.admin.recount import Finished, finished_rounds, recounted
+from pubswap_server.admin.references import required
+from pubswap_server.settings import ServerSettings
+from pubswap_server.sweeping import named
+
+
+class Lost(BaseModel):
+    """A blob that rows rely on, and that is not what it should be."""
+
+    digest: Digest
+    reason: str
+    relied_on_by: list[str] = Field(description="Rows: table and primary key.")
+
+
+class Differing(BaseModel):
+    """A round whose adapter is not what its updates give."""
+
+    round: str
+    adapter: Digest
+    recomputed: Digest
+
+
+class Unchecked(BaseModel):
+    """A round that could not be computed again."""
+
+    round: str
+    reason: str
+
+
+class Report(BaseModel):
+    """What was looked at, and what is wrong; orphans are no fault."""
+
+    blobs: int = 0
+    bytes: int = 0
+    lost: list[Lost] = []
+    rounds: int = Field(default=0, description="Computed again, with the same bits.")
+    differing: list[Differing] = []
+    unchecked: list[Unchecked] = []
+    orphans: list[Digest] = Field(default=[], description="Blobs that no row names (any more).")
+
+    @property
+    def healthy(self) -> bool:
+        """Whether everything is there and as it should be."""
+        return not self.lost and not self.differing
+
+    def told(self) -> str:
+        """The report for people: what is wrong first."""
+        lines = [
+            f"lost: {one.reason} Relied on by {'; '.join(one.relied_on_by)}." for one in self.lost
+        ]
+        lines += [
+            f"differs: {one.round} has {one.adapter}, its updates give {one.recomputed}."
+            for one in self.differing
+        ]
+        lines += [f"not computed again: {one.round}, for {one.reason}." for one in self.unchecked]
+        whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({self.bytes / 1e6:.1f} MB)"
+        lines.append(f"{whole} are whole; {self.rounds} rounds gave the same adapter again.")
+        if self.orphans:
+            lines.append(f"{len(self.orphans)} blobs are named by no row; they go in time.")
+        if self.lost:
+            lines.append("Next: take them from a backup, whose blobs/ has the same names.")
+        return "\n".join(lines)
+
+
+def verify(settings: ServerSettings, progress: Progress) -> Report:
+    """Look at every blob and compute every finished round again, beside a running coordinator.
+
+    A step of `progress` is a blob or a round. Raises InvalidSettings or Unavailable.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="verify-", dir=settings.data_dir) as scratch,
+        opened_in_use(settings, Path(scratch)) as place,
+    ):
+        stored = {blob.name for blob in place.blobs.blobs()}
+        with place.snapshot() as connection, Session(connection) as session:
+            uses = required(connection)
+            known = named(session)
+            rounds = finished_rounds(session)
+        progress.begin(len(uses) + len(rounds))
+        report = Report(orphans=sorted(stored - known))
+        _check_blobs(place, uses, report, progress)
+        _check_rounds(place, rounds, report, progress)
+        return report
+
+
+def _check_blobs(
+    place: Place, uses: dict[str, list[str]], report: Report, progress: Progress
+) -> None:
+    for digest, rows in sorted(uses.items()):
+        try:
+            report.bytes += place.blobs.path(digest).stat().st_size
+            place.forget_fetched()
+        except (UnknownBlob, DamagedBlob) as error:
+            report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
+        report.blobs += 1
+        progress.step()
+    report.lost = _still_lost(place, report.lost)
+
+
+def _still_lost(place: Place, lost: list[Lost]) -> list[Lost]:
+    """Without what was given up while we looked, and swept."""
+    if not lost:
+        return []
+    with place.snapshot() as connection:
+        uses = required(connection)
+    return [one for one in lost if one.digest in uses]
+
+
+def _check_rounds(
+    place: Place, rounds: Iterable[Finished], report: Report, progress: Progress
+) -> None:
+    lost = {one.digest for one in report.lost}
+    for finished in rounds:
+        reason = _not_computable(finished, lost)
+        if reason is not None:
+            report.unchecked.append(Unchecked(round=finished.name, reason=reason))
+        elif (found := recounted(place, finished)) != finished.adapter:
+            wrong = Differing(round=finished.name, adapter=finished.adapter, recomputed=found)
+            report.differing.append(wrong)
+        else:
+            report.rounds += 1
+        progress.step()
+
+
+def _not_computable(finished: Finished, lost: set[str]) -> str | None:
+    if finished.inputs is None:
+        return None
+    if not finished.inputs.adapters:
+        return "its updates are not recorded any more"
+    if lost.intersection(finished.inputs.adapters):
+        return "an update's blob is lost"
+    if lost.intersection({finished.inputs.previous, finished.inputs.server_state}):
+        return "what it began from is lost"
+    return None

@@ -1,0 +1,65 @@
+"""What a run waits for that only the operator can give, as its event log and `run show` say it."""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.messages import Role
+from pubswap_server import members, rounds, runs
+from pubswap_server.closing import missing
+from pubswap_server.events import record
+from pubswap_server.state import ROUND_UNDER_WAY
+from pubswap_server.tables import RunRow, SubmissionRow, SwapRow
+
+_REMEDY = "Reinstate or invite clients, or cancel the run."
+
+
+def note(session: Session, run: RunRow) -> None:
+    """Keep and log what a run waits for, when that has changed."""
+    found = _reason(session, run)
+    if found == run.waiting_for:
+        return
+    run.waiting_for = found
+    if found is not None:
+        record(session, run.id, "waiting", reason=found, round=run.round)
+
+
+def _reason(session: Session, run: RunRow) -> str | None:
+    """Why no arrival can bring about a quorum; None while one can."""
+    if run.state not in ROUND_UNDER_WAY:
+        return None
+    active, settings = members.active_clients(session, run.id), runs.settings_of(run)
+    for swap in _open_exchanges(session, run):
+        arrived = _arrived(session, run, swap)
+        if short := missing(active, arrived, settings.swap.quorum):
+            return (
+                f"Public step {swap} of round {run.round} closes with {settings.swap.quorum} or "
+                f"more clients; {len(arrived)} answered and {short} more are missing. {_REMEDY}"
+            )
+    arrived = {row.member for row in rounds.taken(session, run, run.round)}
+    if short := missing(active, arrived, settings.aggregation.quorum):
+        return (
+            f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
+            f"{len(arrived)} came and {short} more {Role.CLIENT}s are missing. {_REMEDY}"
+        )
+    return None
+
+
+def _open_exchanges(session: Session, run: RunRow) -> list[int]:
+    rows = session.scalars(
+        select(SwapRow.swap).where(
+            SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False)
+        )
+    )
+    return sorted(rows)
+
+
+def _arrived(session: Session, run: RunRow, swap: int) -> set[str]:
+    rows = session.scalars(
+        select(SubmissionRow.member).where(
+            SubmissionRow.run_id == run.id,
+            SubmissionRow.round == run.round,
+            SubmissionRow.swap == swap,
+            SubmissionRow.late.is_(False),
+        )
+    )
+    return set(rows)

@@ -1,0 +1,291 @@
+"""Backups of coordinators that are serving, restored elsewhere."""
+
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.errors import BackupFault, InvalidSettings
+from pubswap_protocol.messages import OpenUpload, RunState
+from pubswap_server.admin import backup as backup_module
+from pubswap_server.admin.backup import backup
+from pubswap_server.admin.manifest import read_manifest
+from pubswap_server.admin.progress import Silent
+from pubswap_server.admin.restore import restore
+from pubswap_server.admin.verify import verify
+from pubswap_server.settings import ServerSettings
+from support.coordinator import Federation, Server, begun, serving
+from support.places import Places, admin, places
+
+RIGHT = {"a": [0, 3], "b": [4, 2]}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """One PostgreSQL and one S3 server for all tests."""
+    with places(tmp_path_factory.mktemp("places")) as made, pytest.MonkeyPatch.context() as patch:
+        for name, value in made.s3.environment().items():
+            patch.setenv(name, value)
+        yield made
+
+
+@dataclass
+class Kept:
+    """Backups of a run, after its first round and after its last, and of what they were made."""
+
+    settings: ServerSettings
+    folder: Path
+    early: Path
+
+
+@pytest.fixture(scope="module")
+def kept(made: Places) -> Kept:
+    """A finished run and its backups."""
+    settings = made.new("folder")
+    with serving(settings) as server, server.closing:
+        fed = begun(server, method="fedavg")
+        kept = Kept(settings, made.folder / "kept", made.folder / "early")
+        for name in ("a", "b"):
+            fed.submit(name, 1, fed.adapter(len(name)))
+        fed.wait_for(1)
+        backup(settings, kept.early, Silent())
+        finish(fed, 2)
+        backup(settings, kept.folder, Silent())
+        return kept
+
+
+def finish(fed: Federation, begin: int) -> bytes:
+    """Hand in what is missing until the run ends; returns the final adapter."""
+    rounds = fed.run.settings.rounds
+    for round_ in range(begin, rounds + 1):
+        for number, name in enumerate(("a", "b")):
+            fed.submit(name, round_, fed.adapter(10 * round_ + number))
+        fed.wait_for(round_)
+    return fed.operator.global_adapter(fed.run.id, "final")
+
+
+def exchange(fed: Federation, bodies: dict[str, bytes]) -> dict[str, bytes]:
+    """Hand in the responses of round 2's public step; returns what each member trains on."""
+    for name, body in bodies.items():
+        status = fed.members[name].submit_responses(fed.run.id, 2, 1, body).status
+        assert status == "accepted"
+    return {name: fed.members[name].exchanged(fed.run.id, 2, 1) for name in bodies}
+
+
+def the_same_members(fed: Federation, server: Server) -> Federation:
+    """The run at another coordinator, with the tokens that its members have."""
+    members = {name: server.client(token) for name, token in fed.tokens.items()}
+    return Federation(server, fed.run, server.client(), members, fed.tokens)
+
+
+@pytest.mark.parametrize(("source", "target"), [("folder", "services"), ("services", "folder")])
+def test_a_run_goes_on_from_a_backup_with_the_same_bits(
+    made: Places, tmp_path: Path, source: str, target: str
+) -> None:
+    """Backed up in the middle of round 2 and of its exchange, restored to another kind of place."""
+    here, there = made.new(source), made.new(target)
+    with serving(here) as server, server.closing:
+        fed = begun(server, rounds=3)
+        for number, name in enumerate(("a", "b")):
+            fed.submit(name, 1, fed.adapter(10 + number))
+        fed.wait_for(1)
+        bodies = {name: fed.responses(name, 2, 1, RIGHT[name]) for name in ("a", "b")}
+        fed.members["a"].submit_responses(fed.run.id, 2, 1, bodies["a"])
+        fed.submit("a", 2, fed.adapter(20))
+        opened = server.http(fed.tokens["b"])
+        announced = OpenUpload(digest="sha256:" + 64 * "0", size=100).model_dump(mode="json")
+        path = f"/v1/runs/{fed.run.id}/blobs/uploads"
+        assert opened.post(path, json=announced).status_code == 201
+        opened.close()
+        before, log = fed.view(), fed.operator.events(fed.run.id).events
+        done = admin(here, "backup", str(tmp_path / "backup"))
+        assert done.returncode == 0, done.stderr
+        assert "1 runs with 3 members, 3 updates" in done.stdout
+        groups = exchange(fed, bodies)
+        expected = finish(fed, 2)
+
+    done = admin(there, "restore", str(tmp_path / "backup"))
+    assert done.returncode == 0, done.stderr
+    checked = admin(there, "verify", "--json")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    with serving(there) as server, server.closing:
+        again = the_same_members(fed, server)
+        assert again.view() == before
+        assert again.view().state is RunState.EXCHANGING
+        assert again.operator.events(fed.run.id).events == log
+        assert exchange(again, bodies) == groups
+        assert finish(again, 2) == expected
+        # What is numbered by the database goes on after what was restored.
+        again.enroll("late")
+    assert admin(there, "verify").returncode == 0
+
+
+def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_path: Path) -> None:
+    """Each restores to a whole place, and takes from the one before it what has not changed."""
+    settings, folder = made.new("folder"), tmp_path / "backup"
+    with serving(settings) as server, server.closing:
+        fed = begun(server, method="fedavg", rounds=25)
+        training = threading.Thread(target=finish, args=(fed, 1))
+        training.start()
+        seen, files = [], dict[Path, int]()
+        while training.is_alive():
+            manifest = backup(settings, folder, Silent())
+            seen.append(manifest.rows["updates"])
+            place = made.new("folder")
+            restore(place, folder, Silent())
+            report = verify(place, Silent())
+            assert report.healthy, report.told()
+            assert report.orphans == []
+            now = {path: path.stat().st_ino for path in (folder / "blobs").rglob("*/*")}
+            assert files.items() <= now.items()
+            assert {f"sha256:{path.name}" for path in now} == set(manifest.blobs)
+            files = now
+        training.join()
+    assert len(seen) >= 3
+    assert seen == sorted(seen)
+    assert len(list(folder.glob("database-*"))) == 1
+    assert list((folder / "incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "point", ["copy_rows", "_copied", "_publish", "write_manifest", "_prune", "nowhere"]
+)
+def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, point: str) -> None:
+    """The one before up to the manifest, the new one from then on; the next one ends the work."""
+    folder = tmp_path / "backup"
+    shutil.copytree(kept.early, folder)
+    child = os.fork()
+    if child == 0:
+        if point != "nowhere":
+            setattr(backup_module, point, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        backup(kept.settings, folder, Silent())
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFEXITED(status) == (point == "nowhere")
+    expected = kept.folder if point in ("_prune", "nowhere") else kept.early
+    place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
+    assert restore(place, folder, Silent()).rows == read_manifest(expected).rows
+    assert verify(place, Silent()).healthy
+    backup(kept.settings, folder, Silent())
+    there = {path.name for path in files_of(folder)}
+    assert there - {".lock"} == {path.name for path in files_of(kept.folder)} - {".lock"}
+
+
+@pytest.mark.parametrize(
+    "spoiled", ["manifest", "database", "blob", "no blob", "schema", "nothing"]
+)
+def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
+    kept: Kept, tmp_path: Path, spoiled: str
+) -> None:
+    """The message names what is wrong; the place stays empty."""
+    folder, place = tmp_path / "backup", tmp_path / "place"
+    shutil.copytree(kept.folder, folder)
+    blob = random.Random(1).choice(sorted((folder / "blobs").rglob("*/*")))
+    manifest, (database,) = folder / "manifest.json", folder.glob("database-*")
+    if spoiled == "manifest":
+        manifest.write_text(manifest.read_text()[:-100])
+    elif spoiled == "schema":
+        manifest.write_text(
+            manifest.read_text().replace('"schema_revision": "', '"schema_revision": "9')
+        )
+    elif spoiled == "nothing":
+        manifest.unlink()
+    elif spoiled == "no blob":
+        blob.unlink()
+    else:
+        file = database if spoiled == "database" else blob
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    done = admin(kept.settings.model_copy(update={"data_dir": place}), "restore", str(folder))
+    assert done.returncode == 1
+    assert "backup_fault" in done.stderr
+    names = {"blob": blob.name, "no blob": blob.name, "database": database.name, "schema": "9"}
+    assert names.get(spoiled, "manifest.json") in done.stderr
+    assert not (place / "pubswap.sqlite").exists()
+    assert list(place.rglob("blobs/*/*")) == []
+
+
+def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """Rows, or blobs of somebody else, are never mixed with the backup's."""
+    done = admin(kept.settings, "restore", str(kept.folder))
+    assert (done.returncode, "database is not empty" in done.stderr) == (1, True)
+    place = kept.settings.model_copy(update={"data_dir": tmp_path})
+    shutil.copytree(kept.folder / "blobs", tmp_path / "blobs")
+    other = tmp_path / "blobs" / "ab" / ("ab" * 32)
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes(b"somebody's")
+    with pytest.raises(BackupFault, match="1 blobs that are not of this backup"):
+        restore(place, kept.folder, Silent())
+    with pytest.raises(InvalidSettings, match="No coordinator has used"):
+        verify(place, Silent())
+    other.unlink()
+    next((tmp_path / "blobs").rglob("*/*")).unlink()
+    restore(place, kept.folder, Silent())
+    assert verify(place, Silent()).healthy
+
+
+def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path: Path) -> None:
+    """The operator is told, and may go on; the restored place lacks just that."""
+    settings = kept.settings.model_copy(update={"data_dir": tmp_path / "here"})
+    restore(settings, kept.folder, Silent())
+    lost = next((settings.data_dir / "blobs").rglob("*/*"))
+    lost.unlink()
+    done = admin(settings, "backup", str(tmp_path / "backup"))
+    assert done.returncode == 1
+    assert lost.name in done.stderr
+    assert "--allow-missing" in done.stderr
+    assert not (tmp_path / "backup" / "manifest.json").exists()
+    done = admin(settings, "backup", str(tmp_path / "backup"), "--allow-missing")
+    assert done.returncode == 0, done.stderr
+    place = settings.model_copy(update={"data_dir": tmp_path / "there"})
+    restore(place, tmp_path / "backup", Silent())
+    (one,) = verify(place, Silent()).lost
+    assert one.digest == f"sha256:{lost.name}"
+
+
+def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_path: Path) -> None:
+    """It is restored for its owner alone; a later backup without it takes it out."""
+    settings = kept.settings.model_copy(update={"operator_token": None})
+    settings.token_file.write_text("the-operator's-own\n")
+    folder, place = tmp_path / "backup", settings.model_copy(update={"data_dir": tmp_path / "new"})
+    assert admin(settings, "backup", str(folder), "--with-token").returncode == 0
+    assert folder.stat().st_mode & 0o777 == 0o700
+    restore(place, folder, Silent())
+    assert place.token_file.read_text() == "the-operator's-own\n"
+    assert place.token_file.stat().st_mode & 0o777 == 0o600
+    backup(settings, folder, Silent())
+    assert all(b"the-operator" not in path.read_bytes() for path in files_of(folder))
+    refused = admin(kept.settings, "backup", str(tmp_path / "another"), "--with-token")
+    assert "PUBSWAP_OPERATOR_TOKEN" in refused.stderr
+
+
+def files_of(folder: Path) -> list[Path]:
+    """All files in a folder, at any depth."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_mistakes_are_told_with_what_to_do(kept: Kept, tmp_path: Path) -> None:
+    """A wrong folder, an unused database, a folder with other things, two backups at once."""
+    nowhere = kept.settings.model_copy(update={"data_dir": tmp_path / "nowhere"})
+    for command in (("backup", str(tmp_path / "b")), ("verify",)):
+        done = admin(nowhere, *command)
+        assert (done.returncode, "--data-dir" in done.stderr) == (1, True), done.stderr
+    (tmp_path / "documents").mkdir()
+    (tmp_path / "documents" / "thesis.tex").touch()
+    done = admin(kept.settings, "backup", str(tmp_path / "documents"))
+    assert "holds other things, such as thesis.tex" in done.stderr
+    away = kept.settings.model_copy(
+        update={"database_url": "postgresql+psycopg://u:the-password@127.0.0.1:1/none"}
+    )
+    done = admin(away, "verify")
+    assert "The database does not answer" in done.stderr
+    assert "the-password" not in done.stderr

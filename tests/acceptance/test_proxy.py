@@ -1,0 +1,235 @@
+"""TLS: directly, and behind a real nginx with client certificates."""
+
+import contextlib
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.membership import load_membership
+from pubswap_client.operator.commands import operator_token
+from pubswap_client.retry import ONCE, Backoff
+from pubswap_client.tls import TlsFiles
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.errors import InvalidSettings, PubSwapError, Unauthenticated, Unreachable
+from pubswap_protocol.messages import CreateInvite, SubmitUpdate, UpdateMetrics
+from support.certificates import Authority, Issued
+from support.coordinator import Federation, Server, create, serving, settings_for
+from support.nginx import nginx
+from support.processes import Coordinator, create_run
+
+SECRET = "between-proxy-and-coordinator"
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A coordinator that wants certificates, its proxy, and two organisations' certificates."""
+
+    server: Server
+    url: str
+    authority: Authority
+    a: Issued
+    b: Issued
+
+    def client(self, token: str | None, shown: Issued | None) -> CoordinatorClient:
+        """A client that comes through the proxy with a certificate."""
+        made = CoordinatorClient(self.url, token, ONCE, tls=self.authority.files(shown))
+        return self.server.closing.enter_context(made)
+
+    def http(self, token: str | None, shown: Issued | None) -> httpx.Client:
+        """A bare client that does."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        context = self.authority.files(shown).context()
+        made = httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=30)
+        return self.server.closing.enter_context(made)
+
+    def enrolled(self, fed: Federation, name: str, shown: Issued) -> str:
+        """The token of a member that enrolled with a certificate."""
+        invite = fed.operator.invite(fed.run.id, CreateInvite(name=name))
+        return self.client(None, shown).enroll(invite.invite).token
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Iterator[Behind]:
+    """All of it, started."""
+    authority = Authority(tmp_path / "ca", "the operator's CA")
+    served = authority.issue("localhost")
+    tls = tmp_path / "tls"
+    tls.mkdir()
+    shutil.copy(served.certificate, tls / "server.pem")
+    shutil.copy(served.key, tls / "server.key")
+    shutil.copy(authority.file, tls / "members-ca.pem")
+    settings = settings_for(tmp_path / "data").model_copy(
+        update={"proxy_secret": SecretStr(SECRET), "require_client_certificate": True}
+    )
+    faster = {"client_header_timeout 10s": "client_header_timeout 1s"}
+    with serving(settings) as server, server.closing:
+        upstream = server.url.removeprefix("http://")
+        with nginx(tmp_path / "nginx", upstream, tls, SECRET, faster) as url:
+            a, b = authority.issue("hospital-a"), authority.issue("hospital-b")
+            yield Behind(server, url, authority, a, b)
+
+
+def opened(behind: Behind) -> Federation:
+    """A run that members can join."""
+    fed = create(behind.server, method="fedavg", clients=1, rounds=1)
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    return fed
+
+
+def test_a_run_goes_through_the_proxy(behind: Behind) -> None:
+    """Enrolment, a long poll, an upload and a download, over TLS with a private CA."""
+    fed = opened(behind)
+    api = behind.client(behind.enrolled(fed, "a", behind.a), behind.a)
+    fed.start()
+    task = api.task(fed.run.id, 5)
+    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+    digest = api.put_blob(fed.run.id, data)
+    metrics = UpdateMetrics(examples=1, steps=1)
+    api.submit_update(fed.run.id, task.round, SubmitUpdate(adapter=digest, metrics=metrics))
+    fed.wait_for(1)
+    assert api.blob(fed.run.id, digest) == data
+    with pytest.raises(Unreachable):
+        CoordinatorClient(behind.url, None, ONCE).version()
+
+
+def test_a_token_is_good_with_its_own_certificate_alone(behind: Behind) -> None:
+    """Stolen, it is refused with another organisation's certificate, and without any."""
+    fed = opened(behind)
+    token = behind.enrolled(fed, "a", behind.a)
+    assert behind.client(token, behind.a).run(fed.run.id).id == fed.run.id
+    with pytest.raises(Unauthenticated, match="bound to another"):
+        behind.client(token, behind.b).run(fed.run.id)
+    with pytest.raises(Unauthenticated, match="Come with a client certificate"):
+        behind.client(token, None).run(fed.run.id)
+    invite = fed.operator.invite(fed.run.id, CreateInvite(name="c"))
+    with pytest.raises(Unauthenticated, match="Come with a client certificate"):
+        behind.client(None, None).enroll(invite.invite)
+
+
+def test_spoofed_headers_are_refused_or_overwritten(behind: Behind) -> None:
+    """Through the proxy they are replaced; past it they need its secret."""
+    fed = opened(behind)
+    token = behind.enrolled(fed, "a", behind.a)
+    path = paths.RUN.format(run=fed.run.id)
+    forged = {
+        paths.CERTIFICATE_HEADER: behind.a.sha256,
+        paths.PROXY_SECRET_HEADER: "guess",
+        "x-pubswap-client-cert": behind.a.sha256,
+    }
+    assert behind.http(token, behind.b).get(path, headers=forged).status_code == 401
+    assert behind.http(token, None).get(path, headers=forged).status_code == 401
+    assert behind.http(token, behind.a).get(path, headers=forged).status_code == 200
+    with behind.server.http(token) as direct:
+        for headers in ({}, forged, {paths.CERTIFICATE_HEADER: behind.a.sha256}):
+            assert direct.get(path, headers=headers).status_code == 401
+        for route in (paths.HEALTH, paths.VERSION, paths.METRICS, "/nowhere"):
+            assert direct.get(route, headers=forged).status_code == 401
+
+
+def test_a_certificate_of_another_ca_is_refused_at_the_proxy(
+    behind: Behind, tmp_path: Path
+) -> None:
+    """The coordinator never hears of it."""
+    stranger = Authority(tmp_path / "stranger", "somebody's CA").issue("hospital-a")
+    fed = opened(behind)
+    token = behind.enrolled(fed, "a", behind.a)
+    reply = behind.http(token, stranger).get(paths.RUN.format(run=fed.run.id))
+    assert reply.status_code == 400
+    assert "nginx" in reply.text
+
+
+def test_a_renewed_certificate_is_bound_by_the_operator(behind: Behind) -> None:
+    """The old one is then refused."""
+    fed = opened(behind)
+    token = behind.enrolled(fed, "a", behind.a)
+    renewed = behind.authority.issue("hospital-a", "renewed")
+    with pytest.raises(Unauthenticated):
+        behind.client(token, renewed).run(fed.run.id)
+    fed.operator.bind_certificate(fed.run.id, "a", renewed.sha256)
+    assert behind.client(token, renewed).run(fed.run.id).id == fed.run.id
+    with pytest.raises(Unauthenticated):
+        behind.client(token, behind.a).run(fed.run.id)
+    (shown,) = fed.operator.members(fed.run.id).members
+    assert shown.certificate == renewed.sha256
+
+
+def test_the_operator_needs_no_certificate_and_metrics_stay_inside(behind: Behind) -> None:
+    """The operator's token serves through the proxy; /metrics does not answer there."""
+    fed = opened(behind)
+    token = behind.server.app.state.services.settings.operator_token.get_secret_value()
+    http = behind.http(token, None)
+    assert http.get(paths.RUN.format(run=fed.run.id)).status_code == 200
+    assert http.get(paths.METRICS).status_code == 404
+    assert http.get(paths.HEALTH).headers["strict-transport-security"]
+    with behind.server.http() as direct:
+        assert direct.get(paths.METRICS).status_code == 200
+
+
+def test_a_slow_header_is_dropped_at_the_proxy(behind: Behind) -> None:
+    """nginx closes it after its own deadline."""
+    host, port = behind.url.removeprefix("https://").split(":")
+    context = behind.authority.files().context()
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as raw,
+        context.wrap_socket(raw, server_hostname=host) as secure,
+    ):
+        secure.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+        started = time.monotonic()
+        with contextlib.suppress(ConnectionResetError, ssl.SSLError):
+            while secure.recv(4096):
+                pass
+        assert time.monotonic() - started < 5
+
+
+def test_the_coordinator_serves_tls_itself(tmp_path: Path) -> None:
+    """`pubswap serve --tls-cert --tls-key`, and members that keep the CA beside their token."""
+    authority = Authority(tmp_path / "ca", "CA")
+    issued = authority.issue("localhost")
+    url = f"https://127.0.0.1:{free_port()}"
+    options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(tmp_path / "c")]
+    options += ["--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)]
+    tls = authority.files()
+    with Processes(tmp_path / "logs") as processes:
+        processes.start("coordinator", ["serve", *options])
+        with CoordinatorClient(url, backoff=Backoff(tries=1), tls=tls) as probe:
+            wait_until_ready(probe, 60, processes.check)
+        token = operator_token(tmp_path / "c" / "operator-token")
+        with CoordinatorClient(url, token, ONCE, tls=tls) as api:
+            run = create_run(Coordinator(processes, api, tmp_path), {"clients": 1})
+            invite = api.invite(run.id, CreateInvite(name="a")).invite
+        state = tmp_path / "a"
+        enrolling = ["client", "enroll", "--coordinator", url, "--invite", invite]
+        enrolling += ["--state", str(state), "--ca-file", str(authority.file)]
+        processes.start("enroll", enrolling)
+        deadline = time.monotonic() + 60
+        while not (state / "membership.json").exists():
+            processes.check()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        stored = load_membership(state)
+        assert stored.tls == TlsFiles(ca_file=authority.file)
+        with CoordinatorClient(url, stored.membership.token, ONCE, tls=stored.tls) as member:
+            assert member.run(run.id).id == run.id
+        with pytest.raises(Unreachable), CoordinatorClient(url, None, ONCE) as stranger:
+            stranger.version()
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    """Before anything is sent."""
+    with pytest.raises(InvalidSettings, match=r"nowhere\.pem"):
+        TlsFiles(ca_file=tmp_path / "nowhere.pem").context()
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("x")
+    with pytest.raises(PubSwapError, match=r"garbage\.pem"):
+        TlsFiles(ca_file=garbage).context()

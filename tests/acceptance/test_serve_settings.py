@@ -1,0 +1,69 @@
+"""What `pubswap serve` and `pubswap admin settings` tell of the coordinator's settings."""
+
+import json
+import subprocess
+import sys
+
+from pubswap_server.settings import ServerSettings
+
+
+def pubswap(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with this environment and no other settings."""
+    return subprocess.run(
+        [sys.executable, "-m", "pubswap_protocol", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PATH": "", "PYTHONPATH": ":".join(sys.path), "COLUMNS": "200", **environment},
+    )
+
+
+def test_every_setting_is_listed_with_what_it_does() -> None:
+    """Name, environment name, default and a sentence, for people and for programs."""
+    listed = json.loads(pubswap("admin", "settings", "--json").stdout)
+    assert [entry["name"] for entry in listed] == list(ServerSettings.model_fields)
+    told = pubswap("admin", "settings").stdout
+    for entry in listed:
+        assert entry["description"], f"{entry['name']} has no description"
+        assert entry["environment"] == f"PUBSWAP_{entry['name'].upper()}"
+        assert f"{entry['environment']} (default: " in told
+
+
+def test_what_is_listed_is_what_the_environment_sets() -> None:
+    """The settings in force are printed as an environment file, without secrets, and serve ends."""
+    done = pubswap(
+        *("serve", "--print-settings", "--port", "1234"),
+        PUBSWAP_PORT="9",
+        PUBSWAP_SPARE_BYTES="77",
+        PUBSWAP_OPERATOR_TOKEN="the-operator's-own",
+        PUBSWAP_DATABASE_URL="postgresql+psycopg://me:the-password@db/pubswap",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(ServerSettings.model_fields)
+    assert {"PUBSWAP_PORT=1234", "PUBSWAP_SPARE_BYTES=77", "# PUBSWAP_BLOB_URL is not set"} <= {
+        *lines
+    }
+    assert "the-operator" not in done.stdout
+    assert "the-password" not in done.stdout
+
+
+def test_the_help_of_serve_names_the_environment_and_the_list() -> None:
+    """Each option has its environment name; the others are found by `pubswap admin settings`."""
+    told = pubswap("serve", "--help").stdout
+    for name in ("HOST", "PORT", "DATA_DIR", "DATABASE_URL", "BLOB_URL", "LOG_LEVEL", "LOG_FORMAT"):
+        assert f"PUBSWAP_{name}]" in told
+        assert f"PUBSWAP_{name}".lower()[8:] in ServerSettings.model_fields
+    assert "pubswap admin settings" in told
+
+
+def test_a_setting_that_makes_no_sense_is_named() -> None:
+    """From the environment as from an option: one line, and no traceback."""
+    for arguments, environment in (
+        (("serve",), {"PUBSWAP_SPARE_BYTES": "-1"}),
+        (("admin", "verify"), {"PUBSWAP_SPARE_BYTES": "-1"}),
+    ):
+        done = pubswap(*arguments, **environment)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: spare_bytes: Input should be greater")
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,284 @@
+"""Who may do what: every route of the interface, as everybody, against one table."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.errors import UnknownBlob, UnknownUpload
+from pubswap_protocol.messages import CreateInvite, Role
+from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun
+
+ANYBODY = frozenset(
+    {
+        "no token",
+        "garbage",
+        "another run's client",
+        "another run's evaluator",
+        "client",
+        "evaluator",
+        "revoked",
+        "suspended",
+        "operator",
+    }
+)
+OPERATOR = frozenset({"operator"})
+CLIENT = frozenset({"client"})
+EVALUATOR = frozenset({"evaluator"})
+MEMBER = CLIENT | EVALUATOR
+EVERY_MEMBER = MEMBER | {"another run's client", "another run's evaluator"}
+
+# A new route needs a line here: who may use it.
+ALLOWED = {
+    "health": ANYBODY,
+    "ready": ANYBODY,
+    "metrics": ANYBODY,
+    "version": ANYBODY,
+    "enroll": ANYBODY,
+    "create_run": OPERATOR,
+    "list_runs": OPERATOR,
+    "show_run": OPERATOR | MEMBER,
+    "put_tokenizer": OPERATOR,
+    "put_set": OPERATOR,
+    "get_set": OPERATOR | MEMBER,
+    "open_run": OPERATOR,
+    "start_run": OPERATOR,
+    "pause_run": OPERATOR,
+    "resume_run": OPERATOR,
+    "cancel_run": OPERATOR,
+    "list_events": OPERATOR,
+    "get_adapter": OPERATOR,
+    "create_invite": OPERATOR,
+    "list_members": OPERATOR,
+    "revoke_member": OPERATOR,
+    "suspend_member": OPERATOR,
+    "reinstate_member": OPERATOR,
+    "bind_certificate": OPERATOR,
+    "rotate_token": EVERY_MEMBER,
+    "hello": MEMBER,
+    "heartbeat": MEMBER,
+    "get_task": MEMBER,
+    "open_upload": CLIENT,
+    "show_upload": CLIENT,
+    "send_chunk": CLIENT,
+    "finish_upload": CLIENT,
+    "give_up_upload": CLIENT,
+    "has_blob": MEMBER,
+    "get_blob": MEMBER,
+    "submit_update": CLIENT,
+    "submit_evaluation": EVALUATOR,
+    "get_swap": OPERATOR | MEMBER,
+    "submit_responses": CLIENT,
+    "get_exchanged": CLIENT,
+}
+
+DIGEST = digest_of(b"somebody's")
+BODIES: dict[str, dict[str, Any]] = {
+    "create_run": {"name": "x"},
+    "create_invite": {"name": "somebody"},
+    "bind_certificate": {"sha256": None},
+    "hello": {
+        "config_digest": DIGEST,
+        "tokenizer_digest": DIGEST,
+        "weights_digest": DIGEST,
+        "verifier_version": "x",
+    },
+    "heartbeat": {"round": 1, "step": 1, "steps": 2},
+    "open_upload": {"digest": DIGEST, "size": 1000},
+    "submit_update": {"adapter": DIGEST, "metrics": {"examples": 1, "steps": 1}},
+    "submit_evaluation": {"pass_at_1": 0.5, "by_topic": {}, "problems": 1, "seconds": 1},
+}
+REFUSED = {
+    "no token": {(401, "unauthenticated")},
+    "garbage": {(401, "unauthenticated")},
+    "revoked": {(401, "unauthenticated")},
+    "suspended": {(403, "suspended")},
+    "another run's client": {(403, "forbidden"), (404, "unknown_run")},
+    "another run's evaluator": {(403, "forbidden"), (404, "unknown_run")},
+    "client": {(403, "forbidden")},
+    "evaluator": {(403, "forbidden")},
+    "operator": {(403, "forbidden")},
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path."""
+
+    name: str
+    method: str
+    path: str
+    streams: bool
+
+
+def operations(app: Any) -> list[Operation]:
+    """All of the OpenAPI document."""
+    return [
+        Operation(
+            name=described["operationId"],
+            method=method.upper(),
+            path=path,
+            streams="application/json"
+            not in described.get("requestBody", {}).get("content", {"application/json": {}}),
+        )
+        for path, methods in app.openapi()["paths"].items()
+        for method, described in methods.items()
+    ]
+
+
+def test_the_table_names_every_route_and_the_document_too(server: Server) -> None:
+    """A route without a line in the table, or without one in the document, fails here."""
+    assert {operation.name for operation in operations(server.app)} == set(ALLOWED)
+
+    def walk(routes: list[Any]) -> list[Any]:
+        return [r for route in routes for r in (route, *walk(getattr(route, "routes", None) or []))]
+
+    unseen = [
+        r for r in walk(server.app.routes) if isinstance(r, APIRoute) and not r.include_in_schema
+    ]
+    assert unseen == []
+
+
+def cast(server: Server) -> tuple[Federation, dict[str, str | None]]:
+    """A run, and the tokens of everybody who might knock."""
+    mine, other = begun(server, clients=3), begun(server)
+    mine.operator.revoke(mine.run.id, "b")
+    mine.operator.decide(mine.run.id, "c", paths.RUN_MEMBER_SUSPEND)
+    return mine, {
+        "no token": None,
+        "garbage": "garbage",
+        "another run's client": other.tokens["a"],
+        "another run's evaluator": other.tokens["judge"],
+        "client": mine.tokens["a"],
+        "evaluator": mine.tokens["judge"],
+        "revoked": mine.tokens["b"],
+        "suspended": mine.tokens["c"],
+        "operator": OPERATOR_TOKEN,
+    }
+
+
+def ask(
+    server: Server, fed: Federation, operation: Operation, upload: str, token: str | None
+) -> httpx.Response:
+    """A request that lacks nothing but perhaps the right to be made."""
+    adapter = fed.view().rounds[0].adapter or ""
+    path = operation.path.format(
+        run=fed.run.id,
+        member="nobody",
+        kind="public",
+        which="final",
+        digest=adapter,
+        upload=upload,
+        round=1,
+        swap=1,
+    )
+    content: dict[str, Any] = {}
+    if operation.name == "enroll":
+        invite = fed.operator.invite(fed.run.id, CreateInvite(name=f"m-{secrets.token_hex(4)}"))
+        content["json"] = {"invite": invite.invite}
+    elif operation.name in BODIES:
+        content["json"] = BODIES[operation.name]
+    elif operation.streams:
+        content["content"] = b"x"
+        content["headers"] = {"Content-Range": "0-0", "Content-Type": paths.TENSORS_TYPE}
+    query = {"digest": DIGEST} if operation.name == "finish_upload" else {}
+    with server.http(token) as http:
+        return http.request(operation.method, path, params=query, **content)
+
+
+def code_of(reply: httpx.Response) -> str:
+    """The code of a refusal; replies to HEAD have no body to tell it."""
+    if reply.request.method == "HEAD":
+        return {401: "unauthenticated", 403: "", 404: "unknown_run"}.get(reply.status_code, "")
+    kind = reply.headers.get("content-type", "")
+    return str(reply.json()["code"]) if kind == paths.PROBLEM_TYPE else ""
+
+
+@pytest.fixture(scope="module")
+def scene(shared_server: Server) -> Iterator[tuple[Federation, dict[str, str | None]]]:
+    """One run for all routes but those that end it."""
+    server = Server(shared_server.url, shared_server.app, shared_server.data_dir)
+    with server.closing:
+        yield cast(server)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOWED))
+def test_a_route_serves_those_in_the_table_and_nobody_else(
+    server: Server, scene: tuple[Federation, dict[str, str | None]], name: str
+) -> None:
+    """Everybody else is told no more than that: 401, 403, or 404 for a run that is not theirs."""
+    (operation,) = [found for found in operations(server.app) if found.name == name]
+    fed, tokens = cast(server) if name == "cancel_run" else scene
+    opened = open_upload(server, fed, tokens["client"])
+    for actor in sorted(ANYBODY):
+        reply = ask(server, fed, operation, opened, tokens[actor])
+        got = (reply.status_code, code_of(reply))
+        if actor in ALLOWED[name]:
+            assert got[0] not in (401, 403), (actor, got)
+            assert got[1] != "unknown_run", (actor, got)
+        elif reply.request.method == "HEAD":
+            assert got[0] in {status for status, _ in REFUSED[actor]}, (actor, got)
+        else:
+            assert got in REFUSED[actor], (actor, got)
+        assert reply.status_code < 500
+        if name == "rotate_token" and reply.status_code == 200:
+            tokens[actor] = reply.json()["token"]
+
+
+def open_upload(server: Server, fed: Federation, token: str | None) -> str:
+    """A session of client a's; its id."""
+    with server.http(token) as http:
+        body = {"digest": DIGEST, "size": 1000}
+        reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
+    assert reply.status_code == 201
+    return str(reply.json()["upload"])
+
+
+def test_what_one_run_or_member_has_sent_is_not_another_s(server: Server) -> None:
+    """Known digests and upload ids open nothing: not from another run, not to a peer."""
+    mine, other = begun(server), begun(server)
+    data = encode_adapter(mine.run.model.layout, mine.adapter(77))
+    mine.submit("a", 1, mine.adapter(77))
+    upload = open_upload(server, mine, mine.tokens["b"])
+    digest = digest_of(data)
+    assert mine.members["a"].blob(mine.run.id, digest) == data
+    thieves: list[tuple[Federation, str]] = [(mine, "b"), (mine, "judge"), (other, "a")]
+    for fed, name in thieves:
+        with server.http(fed.tokens[name]) as http:
+            for method in ("GET", "HEAD"):
+                path = paths.BLOB.format(run=fed.run.id, digest=digest)
+                assert http.request(method, path).status_code == UnknownBlob.status
+    for fed, name in [(mine, "a"), (other, "a")]:
+        path = paths.UPLOAD.format(run=fed.run.id, upload=upload)
+        with server.http(fed.tokens[name]) as http:
+            replies = [
+                http.get(path),
+                http.patch(path, content=b"x", headers={"Content-Range": "0-0"}),
+                http.put(path, params={"digest": DIGEST}),
+                http.delete(path),
+            ]
+        assert [reply.json()["code"] for reply in replies] == [UnknownUpload.code] * 4
+
+
+def test_a_member_finds_its_run_by_id_only(server: Server) -> None:
+    """Names are the operator's: a guessed one tells a member nothing."""
+    fed = begun(server)
+    with server.http(fed.tokens["a"]) as http:
+        for name in (fed.run.name, "no-such-run"):
+            reply = http.get(paths.RUN.format(run=name))
+            assert (reply.status_code, reply.json()["code"]) == (404, "unknown_run")
+
+
+def test_an_evaluator_s_invite_makes_no_client(server: Server) -> None:
+    """The role is the invite's, whoever uses it."""
+    fed = begun(server)
+    fed.enroll("second-judge", Role.EVALUATOR)
+    with server.http(fed.tokens["second-judge"]) as http:
+        reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=BODIES["open_upload"])
+    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")

@@ -1,0 +1,60 @@
+"""The event log is append-only in the database itself, on both databases."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from pubswap_server.database import Database, migrate
+from pubswap_server.events import record
+from pubswap_server.tables import EventRow, RunRow
+from support.postgres import postgres
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """A database with a run whose log has one event."""
+    if request.param == "sqlite":
+        yield from with_an_event(f"sqlite:///{tmp_path / 'database'}")
+        return
+    with postgres() as server:
+        yield from with_an_event(server.new_database())
+
+
+def with_an_event(url: str) -> Iterator[Engine]:
+    """Migrate, and write one."""
+    migrate(url)
+    database = Database(url)
+    with Session(database.engine) as session, session.begin():
+        session.add(RunRow(id="r", name="run", state="created", settings={}, model={}))
+        session.flush()
+        record(session, "r", "created", name="run")
+    yield database.engine
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET kind = 'other'",
+        "UPDATE events SET details = '{}' WHERE id = 1",
+        "DELETE FROM events",
+        "TRUNCATE events",
+    ],
+)
+def test_what_is_written_cannot_be_changed_or_deleted(engine: Engine, statement: str) -> None:
+    """The database refuses, whoever asks; another event is taken as ever."""
+    if statement.startswith("TRUNCATE") and engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has no TRUNCATE")
+    with pytest.raises(DBAPIError, match="events are append-only"), engine.begin() as connection:
+        connection.execute(text(statement))
+    with Session(engine) as session, session.begin():
+        record(session, "r", "opened")
+    with Session(engine) as session:
+        assert [row.kind for row in session.query(EventRow).order_by(EventRow.id)] == [
+            "created",
+            "opened",
+        ]

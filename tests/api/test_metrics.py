@@ -1,0 +1,99 @@
+"""What the metrics tell of a run, and that they tell nothing of members."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pubswap_protocol import paths
+from support.coordinator import Federation, Server, begun, serving, settings_for
+
+
+def scraped(server: Server) -> dict[tuple[str, str], float]:
+    """Samples by name and labels."""
+    with server.http(None) as http:
+        text = http.get(paths.METRICS).text
+    return {
+        (sample.name, ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
+    """After a round with an exchange: one of each in the histograms, and the bytes by kind."""
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        fed = begun(server, rounds=1)
+        sent = {name: fed.responses(name, 1, 1, [1, 2]) for name in "ab"}
+        for name, body in sent.items():
+            fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+        fed.members["a"].exchanged(fed.run.id, 1, 1)
+        for name in "ab":
+            fed.submit(name, 1, fed.adapter(1))
+        fed.wait_for(1)
+        fed.operator.revoke(fed.run.id, "b")
+        fed.operator.decide(fed.run.id, "judge", paths.RUN_MEMBER_SUSPEND)
+        seen = scraped(server)
+    assert seen["pubswap_round_seconds_count", ""] == 1
+    assert 0 < seen["pubswap_round_seconds_sum", ""] < 60
+    assert seen["pubswap_exchange_seconds_count", ""] == 1
+    assert seen["pubswap_aggregation_seconds_count", ""] == 1
+    assert seen["pubswap_runs", "state=finished"] == 1
+    assert seen["pubswap_runs_stalled", ""] == 0
+    standings = ("active", "suspended", "revoked")
+    assert [seen["pubswap_members", f"standing={name}"] for name in standings] == [1, 1, 1]
+    responses = sum(len(body) for body in sent.values())
+    assert seen["pubswap_transferred_bytes", "kind=responses_up"] == responses
+    route = paths.SWAP_RESPONSES
+    assert seen["pubswap_http_body_bytes_total", f"direction=in,route={route}"] == responses
+    assert seen["pubswap_http_body_bytes_total", f"direction=out,route={route}"] > 0
+    assert not any(fed.run.id in labels or "judge" in labels for _, labels in seen)
+
+
+def test_the_queue_is_measured(server: Server) -> None:
+    """A long poll that waits is counted while it does; a run that cannot go on is counted too."""
+    fed = begun(server, method="fedavg")
+    fed.submit("a", 1, fed.adapter(1))
+    stalled = scraped(server)["pubswap_runs_stalled", ""]
+    before = scraped(server)["pubswap_long_polls", ""]
+    poll = threading.Thread(target=fed.members["a"].task, args=(fed.run.id, 3))
+    poll.start()
+    wait_for(server, "pubswap_long_polls", before + 1)
+    poll.join()
+    wait_for(server, "pubswap_long_polls", before)
+    fed = lonely(server)
+    wait_for(server, "pubswap_runs_stalled", stalled + 1)
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    wait_for(server, "pubswap_runs_stalled", stalled)
+    assert ("pubswap_conductor_backlog", "") in scraped(server)
+
+
+def lonely(server: Server) -> Federation:
+    """A run whose clients are all gone."""
+    fed = begun(server, method="fedavg")
+    for name in "ab":
+        fed.operator.revoke(fed.run.id, name)
+    return fed
+
+
+def wait_for(server: Server, name: str, value: float) -> None:
+    """Until a gauge has this value."""
+    deadline = time.monotonic() + 10
+    while scraped(server)[name, ""] != value:
+        assert time.monotonic() < deadline, (name, value, scraped(server)[name, ""])
+        time.sleep(0.05)
+
+
+def test_numbers_that_are_none_are_not_told(server: Server) -> None:
+    """A diverged client's heartbeat is taken; its NaN is no JSON and is shown as nothing."""
+    fed = begun(server)
+    path = paths.HEARTBEAT.format(run=fed.run.id)
+    body = json.dumps({"round": 1, "step": 1, "steps": 2, "loss": float("nan")})
+    with server.http(fed.tokens["a"]) as http:
+        headers = {"Content-Type": "application/json"}
+        assert http.post(path, content=body, headers=headers).status_code == 204
+    (member,) = [m for m in fed.operator.members(fed.run.id).members if m.name == "a"]
+    assert member.progress is not None
+    assert (member.progress.step, member.progress.loss) == (1, None)

@@ -1,0 +1,104 @@
+"""Requests made up from the OpenAPI document, well formed and not: none may make a 5xx."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode, SerializationContext
+
+from pubswap_protocol import paths
+from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun
+
+DOCUMENT = json.loads((Path(__file__).parent / "openapi.json").read_text())
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
+OPERATIONS = {
+    found.ok().definition.raw["operationId"]: found.ok() for found in SCHEMA.get_all_operations()
+}
+ROLES = ("operator", "client", "evaluator")
+EXAMPLES = 10
+# It would end the run, and a run that has ended refuses most requests for that alone.
+ENDS = ("cancel_run", "operator")
+
+
+@schemathesis.serializer(paths.TENSORS_TYPE, paths.JSONL_TYPE)
+def as_it_is(context: SerializationContext, value: Any) -> bytes:
+    """Bytes, or whatever stands in for them."""
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
+@pytest.fixture(scope="module")
+def scene(shared_server: Server) -> Iterator[Federation]:
+    """A run in round 1, in which most requests have something to find."""
+    server = Server(shared_server.url, shared_server.app, shared_server.data_dir)
+    with server.closing:
+        yield begun(server)
+
+
+def known(fed: Federation) -> dict[str, list[Any]]:
+    """Values for the path that lead further than made-up ones, and some that are odd."""
+    numbers = [0, 1, 1, 1, 2, -1, 2**31, 2**63, 2**70]
+    return {
+        "run": [fed.run.id, fed.run.name],
+        "member": ["nobody", "\x00", "\U0001f600"],
+        "kind": ["public", "test"],
+        "which": ["final", "best", "0", "1", "\u0663", "9" * 5000],
+        "digest": [fed.view().rounds[0].adapter],
+        "round": numbers,
+        "swap": numbers,
+    }
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_no_request_makes_a_server_error(
+    shared_server: Server, scene: Federation, name: str, role: str
+) -> None:
+    """Whatever the role: an answer, or a refusal with a code; and the coordinator goes on."""
+    if (name, role) == ENDS:
+        return
+    tokens = {
+        "operator": OPERATOR_TOKEN,
+        "client": scene.tokens["a"],
+        "evaluator": scene.tokens["judge"],
+    }
+    # A new token would leave the old ones worthless.
+    token = "nobody" if name == "rotate_token" else tokens[role]
+    there = known(scene)
+
+    @seed(20261121)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=requests(name), data=st.data())
+    def tried(case: Any, data: st.DataObject) -> None:
+        for key in case.path_parameters or {}:
+            if key in there and data.draw(st.integers(0, 3)):
+                case.path_parameters[key] = data.draw(st.sampled_from(there[key]))
+        if isinstance(case.query, dict) and "wait" in case.query:
+            # A long poll would wait; what it answers is tested elsewhere.
+            case.query["wait"] = 0
+        reply = case.call(base_url=shared_server.url, headers={"Authorization": f"Bearer {token}"})
+        assert reply.status_code < 500, reply.text
+        if reply.status_code >= 400 and case.method != "HEAD":
+            assert reply.headers["content-type"][0] == paths.PROBLEM_TYPE, reply.text
+
+    tried()
+
+
+def requests(name: str) -> st.SearchStrategy[Any]:
+    """Requests of one operation: well formed, and malformed where anything can be."""
+    operation = OPERATIONS[name]
+    well = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+    raw = operation.definition.raw
+    if not raw.get("parameters") and "requestBody" not in raw:
+        return well
+    return st.one_of(well, operation.as_strategy(generation_mode=GenerationMode.NEGATIVE))
