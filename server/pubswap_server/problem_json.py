@@ -1,5 +1,6 @@
 """Every failure leaves as RFC 9457 problem+json with a stable code."""
 
+import errno
 import math
 
 from fastapi import FastAPI, Request
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from pubswap_protocol.errors import (
     Forbidden,
     Invalid,
+    NoSpace,
     NotFound,
     Problem,
     PubSwapError,
@@ -17,6 +19,8 @@ from pubswap_protocol.errors import (
     UnsupportedType,
 )
 from pubswap_protocol.paths import PROBLEM_TYPE
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _BY_STATUS: dict[int, type[PubSwapError]] = {403: Forbidden, 404: NotFound, 413: TooLarge}
 
@@ -44,6 +48,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(PubSwapError, _expected)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(OSError, _disk)
 
 
 def _request_id(request: Request) -> str | None:
@@ -54,6 +59,14 @@ def _request_id(request: Request) -> str | None:
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, PubSwapError)
     return problem_response(error.problem(_request_id(request)), error.retry_after)
+
+
+async def _disk(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    if error.errno not in _FULL:
+        raise error
+    full = NoSpace("The coordinator's disk is full; the operator must make room.", retry_after=30)
+    return await _expected(request, full)
 
 
 async def _validation(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""A process that has imported the client once, and forks a child for each life of a daemon.
+"""A process that has imported one side once, and forks a child for each life of it.
 
 A daemon's imports take seconds, and a test that kills it a hundred times starts it as often. A
 child runs the same console entry as `pubswap` does.
@@ -13,14 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-MODULES = (
+CLIENT = (
+    "support.points",
     "pubswap_client.member",
     "peft.utils.transformers_weight_conversion",
     "transformers.models.qwen3.modeling_qwen3",
+)
+SERVER = (
+    "support.server_points",
+    "pubswap_server.app",
+    *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
 )
 LIFE_SECONDS = 240.0  # seconds are enough; the rest is for a machine that is short of memory
 
@@ -28,17 +34,22 @@ LIFE_SECONDS = 240.0  # seconds are enough; the rest is for a machine that is sh
 class Zygote:
     """The test's end: start lives, one after another. They all end when the block does."""
 
-    def __init__(self, log: Path) -> None:
-        """The daemons' output is appended to `log`."""
+    def __init__(
+        self, log: Path, modules: Sequence[str] = CLIENT, env: Mapping[str, str] = {}
+    ) -> None:
+        """The lives' output is appended to `log`.
+
+        The first of the modules has `install(trace, last)`, which puts points into a life.
+        """
         self._log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.zygote", str(log)],
+                [sys.executable, "-m", "support.zygote", str(log), *modules],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=_environment(),
+                env=_environment() | dict(env),
                 start_new_session=True,
             )
 
@@ -57,14 +68,32 @@ class Zygote:
 
         The status is negative for a signal's number. Fails, with the log's end, after some minutes.
         """
+        self.begin(arguments, trace, last)
+        return self.end()
+
+    def begin(self, arguments: Sequence[str], trace: Path, last: str | None = None) -> int:
+        """Start a life as `live` does; returns its process id at once."""
         order = {"arguments": list(arguments), "trace": str(trace), "last": last}
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        deadline = time.monotonic() + LIFE_SECONDS
-        while not select.select([self._process.stdout], [], [], 1.0)[0]:
-            assert time.monotonic() < deadline, f"still alive, before {last!r}:\n{self._tail()}"
+        self._last = last
+        return self._answer(LIFE_SECONDS)
+
+    def end(self, seconds: float = LIFE_SECONDS) -> int:
+        """Wait for the end of the life that was begun; returns its status as `live` does."""
+        return self._answer(seconds)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the life ends within this time; then `end` returns at once."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], seconds)[0])
+
+    def _answer(self, seconds: float) -> int:
+        deadline = time.monotonic() + seconds
+        while not self.ended(1.0):
+            assert time.monotonic() < deadline, f"alive, before {self._last!r}:\n{self._tail()}"
+        assert self._process.stdout is not None
         answer = self._process.stdout.readline()
         assert answer, f"the zygote is gone:\n{self._tail()}"
         return int(answer)
@@ -83,23 +112,32 @@ def _environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "OMP_NUM_THREADS": "1"}
 
 
-def main(log: Path) -> None:
-    """The zygote's end: one fork for each line on stdin, its exit status to stdout."""
-    for module in MODULES:
-        importlib.import_module(module)
+def main(log: Path, modules: Sequence[str]) -> None:
+    """The zygote's end: one fork for each line on stdin, its id and exit status to stdout."""
+    points, *_ = [importlib.import_module(module) for module in modules]
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if not child:
-            _live(log, **json.loads(line))
+            _live(log, points.install, **json.loads(line))
+        _say(child)
         _, status = os.waitpid(child, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
-        sys.stdout.flush()
+        _say(os.waitstatus_to_exitcode(status))
 
 
-def _live(log: Path, arguments: list[str], trace: str, last: str | None) -> None:
+def _say(number: int) -> None:
+    sys.stdout.write(f"{number}\n")
+    sys.stdout.flush()
+
+
+def _live(
+    log: Path,
+    install: Callable[[Path, str | None], None],
+    arguments: list[str],
+    trace: str,
+    last: str | None,
+) -> None:
     """A life: never returns."""
     from pubswap_protocol.cli import main as pubswap
-    from support.points import install
 
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
@@ -119,4 +157,4 @@ def _live(log: Path, arguments: list[str], trace: str, last: str | None) -> None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,42 @@
+"""A coordinator that is killed by SIGKILL again and again, while members work."""
+
+import sqlite3
+from pathlib import Path
+
+from chaos.coordinator import SETTINGS, run
+from support.coordinator import begun
+from support.fleet import Fleet, counted_wrong
+from support.lives import Lives
+
+
+def test_a_coordinator_killed_at_any_point_keeps_every_receipt(tmp_path: Path) -> None:
+    """A dozen deaths later, every receipt holds and every adapter is the undisturbed run's."""
+    found = run(12, seed=3, folder=tmp_path)
+    assert found["tried"] >= 12
+    assert found["lost"] == 0, found["broken"]
+    assert found["receipts"] > 12
+    assert found["adapters"] >= 4
+
+
+def test_a_receipt_that_no_longer_holds_is_found(tmp_path: Path) -> None:
+    """An update that vanishes from the database, and a blob from the folder, are both noticed."""
+    with Lives(tmp_path) as lives, lives.server() as server:
+        lives.begin()
+        lives.wait_ready()
+        fleet = Fleet(begun(server, **SETTINGS | {"rounds": 1}))
+        fleet.start()
+        fleet.wait(60)
+        assert not fleet.ledger.broken(fleet.federation)
+        lives.kill()
+        with sqlite3.connect(lives.data_dir / "pubswap.sqlite") as database:
+            database.execute("DELETE FROM updates WHERE member = 'a'")
+            database.execute("DELETE FROM events WHERE kind = 'update'")
+            digest = database.execute("SELECT canonical FROM blobs WHERE member = 'b'").fetchone()
+        database.close()
+        name = digest[0].removeprefix("sha256:")
+        (lives.data_dir / "blobs" / name[:2] / name).unlink()
+        lives.begin()
+        lives.wait_ready()
+        broken = fleet.ledger.broken(fleet.federation)
+        assert sorted(broken) == ["a: update of round 1", "b: blob of round 1"]
+        assert counted_wrong(fleet.federation)
