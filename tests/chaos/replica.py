@@ -26,7 +26,11 @@ def run(count: int, seed: int, folder: Path) -> dict[str, int]:
     """
     draw = random.Random(seed)
     trace = folder / "trace"
-    env = {"PUBSWAP_LEASE_SECONDS": str(LEASE_SECONDS), stalling.TRACE: str(trace)}
+    env = {
+        "PUBSWAP_LEASE_SECONDS": str(LEASE_SECONDS),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        stalling.TRACE: str(trace),
+    }
     program = [sys.executable, "-m", "support.stalling"]
     with postgres() as server:
         url = server.new_database()

@@ -75,7 +75,7 @@ def test_members_may_ask_any_replica(pair: tuple[Server, Server]) -> None:
 def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     pair: tuple[Server, Server],
 ) -> None:
-    """Within a second, and long before either looks by itself."""
+    """Long before either looks by itself, which is after five seconds."""
     here = create(pair[0], clients=1)
     here.operator.move_run(here.run.id, paths.RUN_OPEN)
     here.enroll("a")
@@ -92,7 +92,7 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     begin = time.monotonic()
     here.start()
     waiting.join(10)
-    assert took[0] - begin < 1
+    assert took[0] - begin < 3
 
 
 def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Server]) -> None:
