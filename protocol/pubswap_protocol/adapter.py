@@ -98,15 +98,21 @@ def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
     A is uniform in +-1/sqrt(in), which is PEFT's default (Kaiming, a = sqrt 5), drawn per tensor
     from (seed, name).
     """
-    adapter: Adapter = {}
-    for name, shape in layout.tensors.items():
-        if ".lora_B." in name:
-            adapter[name] = np.zeros(shape, dtype=np.float32)
-        else:
-            bound = 1 / math.sqrt(shape[1])
-            draws = rng_for(seed, "lora_A", name).uniform(-bound, bound, shape)
-            adapter[name] = draws.astype(np.float32)
-    return adapter
+    return {name: _initial_tensor(name, shape, seed) for name, shape in layout.tensors.items()}
+
+
+def initial_file(layout: AdapterLayout, seed: int) -> Iterator[bytes]:
+    """The canonical file of `initial_adapter`, of which one tensor at a time is in memory."""
+    yield layout.header
+    for name in layout.specs:
+        yield _initial_tensor(name, layout.tensors[name], seed).tobytes()
+
+
+def _initial_tensor(name: str, shape: tuple[int, int], seed: int) -> Array:
+    if ".lora_B." in name:
+        return np.zeros(shape, dtype=np.float32)
+    bound = 1 / math.sqrt(shape[1])
+    return rng_for(seed, "lora_A", name).uniform(-bound, bound, shape).astype(np.float32)
 
 
 class AdapterSource(Protocol):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.adapter import initial_file
 from pubswap_protocol.messages import RunState
 from pubswap_server import runs
 from pubswap_server.conductor import Aggregation, made_of
@@ -75,6 +75,4 @@ def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str
     if inputs is not None:
         return made_of(blobs, inputs).adapter
     layout = runs.model_of(run).layout
-    return blobs.write(
-        [encode_adapter(layout, initial_adapter(layout, runs.settings_of(run).seed))]
-    )[0]
+    return blobs.write(initial_file(layout, runs.settings_of(run).seed))[0]

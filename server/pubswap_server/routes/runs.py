@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import AdapterLayout, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import AdapterLayout, initial_file
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import (
@@ -206,8 +206,7 @@ async def open_run(run: str, operator: OperatorDep, services: ServicesDep) -> Ru
     layout, seed = runs.model_of(row).layout, runs.settings_of(row).seed
 
     def make() -> str:
-        data = encode_adapter(layout, initial_adapter(layout, seed))
-        return services.blobs.write([data])[0]
+        return services.blobs.write(initial_file(layout, seed))[0]
 
     initial = await to_thread.run_sync(make)
 

@@ -3,14 +3,20 @@
 import ctypes
 from contextlib import suppress
 
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
 def keep_heap_small() -> None:
     """Let worker threads share one arena: each one's own would keep the bodies it once held.
 
-    Measured on 4 adapters of 140 MB: 100 MB of anonymous memory at the peak instead of 236.
-    Elsewhere than with glibc this does nothing.
+    Large pieces are given back to the system at once: glibc's own threshold grows with what it has
+    seen. Measured on 4 adapters of 140 MB, before the second: 100 MB of anonymous memory at the
+    peak instead of 236. Elsewhere than with glibc this does nothing.
     """
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_ARENA_MAX, 1)
+        library.mallopt(_M_MMAP_THRESHOLD, 1 << 20)
+        library.mallopt(_M_TRIM_THRESHOLD, 1 << 20)

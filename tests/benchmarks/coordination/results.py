@@ -54,7 +54,10 @@ LINES = {
     "server_peak_mb": ("server's anonymous memory at most, MB", "<= 150"),
     "upload_vs_nginx": ("upload: our rate / nginx's", ">= 0.5"),
     "download_vs_nginx": ("download: our rate / nginx's", ">= 0.5"),
-    "aggregate_vs_numpy": ("mean: our rate / numpy's in memory, worst size", ">= 0.6"),
+    "aggregate_vs_numpy": (
+        "mean: our rate / numpy's mean of the arrays in memory, worst size",
+        ">= 0.6",
+    ),
     "slowest_heartbeat_seconds": ("slowest of 16 clients' heartbeats, s", "<= 1"),
     "exchange_seconds": ("exchange of 4 and 64 clients, worse verifier, s", "<= 0.25, <= 2"),
     "long_poll_seconds": ("1,000 long polls: the last is answered, s", "<= 1"),
