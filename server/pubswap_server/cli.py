@@ -145,9 +145,10 @@ def _serve(settings: "ServerSettings") -> None:
     from pubswap_server.settings import operator_token
 
     http_options(settings)  # what is wrong with them is told before anything starts
-    listening = _listen(settings.host, settings.port)
     configure_logs(settings)
+    # Before the port: who finds it open finds the token, too.
     operator_token(settings)
+    listening = _listen(settings.host, settings.port)
     scheme = "https" if settings.tls_cert else "http"
     address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
     typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, Self
 from anyio import to_thread
 
 GATHERED = 512 << 10
-GATHERED_BY_ALL = 16 << 20
+GATHERED_BY_ALL = 8 << 20
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
 _UPLOADS = 4096
 
