@@ -138,7 +138,7 @@ class Arriving:
         self.complete = False
 
     def _begin(self, total: int) -> None:
-        # Numpy asks for huge pages, which halves the cost of touching each page first.
+        # Numpy asks for huge pages, of which far fewer must be touched for the first time.
         self._buffer = np.empty(total, np.uint8).data
         self._hash = hashlib.sha256()
         self._hashed = 0

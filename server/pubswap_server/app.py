@@ -39,53 +39,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        migrate(settings.sqlalchemy_url)
-        storage = make_storage(settings)
-        url, replica = settings.sqlalchemy_url, settings.replica_name
-        wakeups = wakeups_for(url, replica, settings.workers)
-        database = Database(url, wakeups)
-        services = Services(
-            settings=settings,
-            operator_sha256=sha256(operator_token(settings)),
-            database=database,
-            incoming=storage.incoming,
-            blobs=storage.blobs,
-            uploads=storage.uploads,
-            verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
-            metrics=metrics,
-            bells=Bells(),
-            work=Work(),
-            hints=Hints(database),
-            leases=Leases(replica, settings.lease_seconds),
-            limits=RequestLimits(
-                Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
-                Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
-            ),
-            readiness=Readiness(
-                checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
-            ),
-        )
-        database.heard = services.changed
-        if database.shared:
-            process_clock().set(await database.read(database_time))
-        process_clock().not_before(await database.read(events.latest))
-        app.state.services = services
-        tasks = [
-            asyncio.create_task(conduct(services)),
-            asyncio.create_task(keep_house(services)),
-            asyncio.create_task(services.hints.flush_for_ever()),
-            asyncio.create_task(wakeups.listen(services.changed)),
-        ]
-        try:
+        async with _running(settings, metrics) as services:
+            app.state.services = services
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await services.hints.flush()
-            services.verifiers.close()
-            services.database.close()
-            storage.incoming.close()
 
     app = FastAPI(
         title="PubSwap coordinator",
@@ -104,3 +60,58 @@ def create_app(settings: ServerSettings) -> FastAPI:
     )
     app.add_middleware(Observed, metrics=metrics)
     return app
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[Services]:
+    """The parts, opened and at work; closed in the end."""
+    url = settings.sqlalchemy_url
+    migrate(url)
+    wakeups = wakeups_for(url, settings.replica_name, settings.workers)
+    services = _joined(settings, metrics, Database(url, wakeups))
+    database = services.database
+    database.heard = services.changed
+    if database.shared:
+        process_clock().set(await database.read(database_time))
+    process_clock().not_before(await database.read(events.latest))
+    tasks = [
+        asyncio.create_task(conduct(services)),
+        asyncio.create_task(keep_house(services)),
+        asyncio.create_task(services.hints.flush_for_ever()),
+        asyncio.create_task(wakeups.listen(services.changed)),
+    ]
+    try:
+        yield services
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await services.hints.flush()
+        services.verifiers.close()
+        database.close()
+        services.incoming.close()
+
+
+def _joined(settings: ServerSettings, metrics: Metrics, database: Database) -> Services:
+    storage = make_storage(settings)
+    return Services(
+        settings=settings,
+        operator_sha256=sha256(operator_token(settings)),
+        database=database,
+        incoming=storage.incoming,
+        blobs=storage.blobs,
+        uploads=storage.uploads,
+        verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
+        metrics=metrics,
+        bells=Bells(),
+        work=Work(),
+        hints=Hints(database),
+        leases=Leases(settings.replica_name, settings.lease_seconds),
+        limits=RequestLimits(
+            Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
+            Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
+        ),
+        readiness=Readiness(
+            checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
+        ),
+    )

@@ -1,7 +1,5 @@
 """Damaged blobs: what can be sent again is asked for, what follows from others is made again."""
 
-from dataclasses import dataclass, field
-
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -15,45 +13,35 @@ from pubswap_server.storage.store import BlobStore
 from pubswap_server.tables import BlobRow, RoundRow, RunRow, SubmissionRow, UpdateRow
 
 
-@dataclass
-class Loss:
-    """The runs that a damaged blob touches, and the rounds (run, round) whose outcome it was."""
-
-    runs: set[str] = field(default_factory=set)
-    rounds: list[tuple[str, int]] = field(default_factory=list)
-
-
-def withdraw(session: Session, digest: str) -> Loss:
+def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     """Take back every receipt that relied on a blob, so that its sender is asked again.
+
+    Returns the rounds (run, round) whose outcome it was.
 
     An update of the round under way is asked for again from its client, which still has it. An
     exchange goes on without the responses; their sender trains on its own. What a round ended with
     is made again from its updates, see `made_again`.
     """
-    loss = Loss()
-    _withdraw_updates(session, digest, loss)
+    _withdraw_updates(session, digest)
     for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.digest == digest)):
-        loss.runs.add(submission.run_id)
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late = True
     for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
-        loss.runs.add(blob.run_id)
         _note(session, blob.run_id, digest, f"blob of {blob.member}")
         session.delete(blob)
     made = or_(
         RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
     )
+    rounds = []
     for row in session.scalars(select(RoundRow).where(made)):
         _note(session, row.run_id, digest, f"outcome of round {row.round}")
-        loss.rounds.append((row.run_id, row.round))
-        loss.runs.add(row.run_id)
-    return loss
+        rounds.append((row.run_id, row.round))
+    return rounds
 
 
-def _withdraw_updates(session: Session, digest: str, loss: Loss) -> None:
+def _withdraw_updates(session: Session, digest: str) -> None:
     for update in session.scalars(select(UpdateRow).where(UpdateRow.canonical == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
-        loss.runs.add(run.id)
         _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
         if update.round != run.round or run.state in ENDED:
             continue
@@ -69,8 +57,8 @@ def _note(session: Session, run: str, digest: str, what: str) -> None:
 def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
     """Make a round's outcome once more; returns the adapter's digest, which must be the old one.
 
-    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises
-    DamagedBlob if what it is made of is lost too.
+    `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
+    if what it is made of is lost too.
     """
     if inputs is not None:
         return made_of(blobs, inputs).adapter

@@ -62,7 +62,11 @@ class Hints:
         """Write about every second."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            await self.flush()
+            try:
+                await self.flush()
+            except Exception:
+                # What cannot be written this time must not end the writing for good.
+                log.exception("heartbeats were not written")
 
 
 def _write(session: Session, seen: _Seen, sizes: _Sizes) -> None:

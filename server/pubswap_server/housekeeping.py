@@ -8,7 +8,7 @@ import structlog
 from anyio import to_thread
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.errors import DamagedBlob, PubSwapError
 from pubswap_server import healing, sweeping, uploads
 from pubswap_server.conductor import Aggregation, inputs_of
 from pubswap_server.services import Services
@@ -37,13 +37,15 @@ async def keep_house(services: Services) -> None:
 async def heal(services: Services) -> None:
     """Withdraw what relied on blobs that were found damaged."""
     for digest in sorted(services.blobs.take_damaged()):
-        log.error("blob damaged", digest=digest)
+        try:
+            # Another replica may have seen to it, and the blob have been sent again.
+            await to_thread.run_sync(services.blobs.path, digest)
+            continue
+        except DamagedBlob as error:
+            log.error("blob damaged", digest=digest, error=error.detail)
         await to_thread.run_sync(services.blobs.set_aside, digest)
-        loss = await services.database.write(partial(healing.withdraw, digest=digest))
-        for run, round_ in loss.rounds:
+        for run, round_ in await services.database.write(partial(healing.withdraw, digest=digest)):
             await _make_again(services, run, round_)
-        for run in sorted(loss.runs):
-            services.changed(run)
 
 
 async def _make_again(services: Services, run: str, round_: int) -> None:
@@ -58,7 +60,10 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
     except PubSwapError as error:
         log.error("round cannot be made again", run=run, round=round_, error=error.detail)
         return
-    log.info("round made again", run=run, round=round_, adapter=made, same=made == wanted)
+    if made != wanted:
+        log.error("round came out differently", run=run, round=round_, adapter=made, was=wanted)
+        return
+    log.info("round made again", run=run, round=round_, adapter=made)
 
 
 async def sweep(services: Services) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import digest_of, encode_adapter
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
-from pubswap_server.housekeeping import sweep
+from pubswap_server.housekeeping import heal, sweep
 from support.coordinator import Federation, Server, begun, serving, settings_for
 
 
@@ -266,3 +266,20 @@ def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[...
             assert (refused.status_code, code(refused)) == (503, "damaged_blob")
             wait_for(lambda path=path, http=http: http.get(path).status_code == 200)  # type: ignore[misc]
             assert http.get(path).content == right
+
+
+def test_a_blob_that_was_sent_again_meanwhile_is_left_alone(own: Callable[..., Server]) -> None:
+    """Another replica may have seen to the damage before this one comes to it."""
+    fed = begun(own(tick_seconds=60))
+    digest = fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, 1))
+    path = paths.BLOB.format(run=fed.run.id, digest=digest)
+    file = fed.server.data_dir / "blobs" / digest[7:9] / digest[7:]
+    right = file.read_bytes()
+    with fed.server.http(fed.tokens["a"]) as http:
+        file.write_bytes(bytes(len(right)))
+        assert code(http.get(path)) == "damaged_blob"
+        file.write_bytes(right)
+        asyncio.run(heal(fed.server.app.state.services))
+        assert http.get(path).content == right
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert "blob damaged" not in kinds

@@ -1,8 +1,11 @@
 """What spares work while an upload's chunks arrive, and when it must not be relied on."""
 
 import asyncio
+import errno
 import hashlib
 import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +14,6 @@ import pytest
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_server.receiving import asked_bytes
 from pubswap_server.senders import BELIEVED_SECONDS, Sender, Senders
-from pubswap_server.storage.heap import keep_heap_small
 from pubswap_server.storage.writing import GATHERED, RunningDigests, Writer
 from pubswap_server.tables import UploadRow, now
 
@@ -98,7 +100,65 @@ def test_a_chunk_says_which_bytes_it_is() -> None:
         asked_bytes("0-10", 10, 100)
 
 
-def test_the_heap_can_be_kept_small_more_than_once() -> None:
-    """Nothing else may happen, wherever it runs."""
+def test_nothing_is_written_after_bytes_that_were_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for a moment leaves a beginning, never a file with a gap."""
+    real, calls = os.writev, list[int]()
+
+    def full_once(descriptor: int, pieces: list[memoryview]) -> int:
+        calls.append(len(pieces))
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, pieces)
+
+    monkeypatch.setattr(os, "writev", full_once)
+    data = os.urandom(4 * GATHERED)
+
+    async def write() -> None:
+        with (tmp_path / "file").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+            try:
+                for begin in range(0, len(data), GATHERED):
+                    await writer.write(data[begin : begin + GATHERED])
+            finally:
+                await writer.flush()
+
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(write())
+    assert (tmp_path / "file").read_bytes() == data[:GATHERED]
+
+
+HEAPS = """
+import ctypes, sys, threading
+from pubswap_server.storage.heap import keep_heap_small
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+library.fopen.restype = ctypes.c_void_p
+library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+library.fclose.argtypes = [ctypes.c_void_p]
+if sys.argv[1] == "small":
     keep_heap_small()
-    keep_heap_small()
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    for _ in range(200):
+        library.free(library.malloc(50_000))
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+out = library.fopen(sys.argv[2].encode(), b"w")
+library.malloc_info(0, out)
+library.fclose(out)
+"""
+
+
+@pytest.mark.parametrize(("kind", "most"), [("small", 1), ("as it is", 99)])
+def test_threads_share_one_heap_where_it_is_kept_small(
+    tmp_path: Path, kind: str, most: int
+) -> None:
+    """glibc's own account of its arenas; left alone, threads get some of their own."""
+    report = tmp_path / "heaps.xml"
+    subprocess.run([sys.executable, "-c", HEAPS, kind, str(report)], check=True)
+    heaps = report.read_text().count("<heap nr=")
+    assert 1 <= heaps <= most
+    assert kind == "small" or heaps > 1

@@ -93,6 +93,7 @@ class BucketBlobs:
 
     def set_aside(self, digest: str) -> None:
         """See BlobStore."""
+        self._believed.damaged.discard(digest)
         with _reachable(), suppress(FileNotFoundError):
             obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
         (self._cache / hexadecimal(digest)).unlink(missing_ok=True)

@@ -12,8 +12,7 @@ def keep_heap_small() -> None:
     """Let worker threads share one arena: each one's own would keep the bodies it once held.
 
     Large pieces are given back to the system at once: glibc's own threshold grows with what it has
-    seen. Measured on 4 adapters of 140 MB, before the second: 100 MB of anonymous memory at the
-    peak instead of 236. Elsewhere than with glibc this does nothing.
+    seen. Elsewhere than with glibc this does nothing.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)

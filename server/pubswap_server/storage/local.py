@@ -69,6 +69,7 @@ class LocalBlobs:
     def set_aside(self, digest: str) -> None:
         """See BlobStore."""
         path = self._place(digest)
+        self._believed.damaged.discard(digest)
         with suppress(FileNotFoundError):
             path.replace(path.with_name(path.name + _DAMAGED))
 

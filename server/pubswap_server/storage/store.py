@@ -45,7 +45,10 @@ class BlobStore(Protocol):
         """Store parts as one blob, durable on return; returns digest and size."""
 
     def set_aside(self, digest: str) -> None:
-        """Take a damaged blob out of use; it is kept under another name for the operator."""
+        """Take a damaged blob out of use, and off the list of `take_damaged`.
+
+        It is kept under another name for the operator.
+        """
 
     def remove_older(self, digest: str, moment: float) -> None:
         """Remove a blob that was stored before `moment` (seconds since 1970), if it is there."""

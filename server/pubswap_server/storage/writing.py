@@ -74,8 +74,14 @@ class Writer:
 
     async def _written(self) -> None:
         task, self._writing = self._writing, None
-        if task is not None:
+        if task is None:
+            return
+        try:
             await task
+        except BaseException:
+            # What comes after bytes that were not written must not be, or the file had a gap.
+            self._pieces, self._waiting = [], 0
+            raise
 
     def _write_all(self, pieces: list[bytes]) -> None:
         """Write pieces in order; one call of the system may take less than it is given."""
