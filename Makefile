@@ -54,7 +54,7 @@ install: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: .venv/demo.stamp
-	$(INSTALL) -e '.[server,client,dev]'
+	$(INSTALL) -e '.[server,client,research,dev]'
 	touch $@
 
 # A second environment: vLLM and the coordinator want different versions of fastapi. Nothing is

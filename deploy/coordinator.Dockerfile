@@ -10,6 +10,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE /src/
 COPY protocol /src/protocol
 COPY server /src/server
 COPY client /src/client
+COPY simulation /src/simulation
 RUN python3 -m venv /opt/pubswap \
     && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[server]'
 

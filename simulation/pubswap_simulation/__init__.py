@@ -1,0 +1,1 @@
+"""The researcher's side: whole federations on one machine, and what they came to."""

@@ -1,0 +1,79 @@
+"""What a simulated run came to, as it is kept: one `result.json` in the run's own folder.
+
+STORE/runs/KEY/result.json     a complete run; there is none before its end
+STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Evaluation, RunView
+
+RUNS = "runs"
+RESULT = "result.json"
+
+Value = bool | int | float | str
+Members = Literal["federated", "alone", "pooled"]
+
+
+class Result(BaseModel):
+    """One complete run: what it was, and everything that a report draws on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str = Field(description="The recipe's name.")
+    setting: dict[str, Value] = Field(
+        description="The axes of the sweep by dotted key, and what this run has on each; no seed."
+    )
+    seed: int
+    members: Members = Field(
+        default="federated",
+        description="federated: N clients. alone: one client with its own private set. pooled: one "
+        "client with all private sets, the centralised reference.",
+    )
+    client: str | None = Field(default=None, description="Whose private set `alone` trains on.")
+    run: RunView = Field(
+        description="Settings, and of each round evaluation, drift, exchanges and traffic."
+    )
+    rewards: dict[str, list[float]] = Field(
+        description="Mean reward of own responses at each local step of the whole run, by client."
+    )
+    seconds: float = Field(ge=0)
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """Of round 0 (the base model), 1, ..., in their order."""
+        return [summary.evaluation for summary in self.run.rounds if summary.evaluation]
+
+    @property
+    def base(self) -> float:
+        """pass@1 of the base model."""
+        return self.evaluations[0].pass_at_1
+
+    @property
+    def final(self) -> float:
+        """pass@1 of the last round's adapter."""
+        return self.evaluations[-1].pass_at_1
+
+    @property
+    def best(self) -> float:
+        """pass@1 of the best round's adapter; the base model does not count."""
+        return max(evaluation.pass_at_1 for evaluation in self.evaluations[1:])
+
+
+def read_results(store: Path) -> Iterator[Result]:
+    """All complete runs of a store, in the order of their folders' names.
+
+    Raises InvalidSettings for a file that is no result.
+    """
+    for path in sorted((store / RUNS).glob(f"*/{RESULT}")):
+        try:
+            yield Result.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise InvalidSettings(f"{path} is no result: {key}: {first['msg']}") from None
