@@ -1,0 +1,141 @@
+"""Make a split: private sets whose topics differ, a public and a test set, as one folder."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from pubswap_client.data.answers import OwnAnswers
+from pubswap_client.data.drawing import Split, divide, fitted, quotas, take
+from pubswap_client.data.examples import Tally
+from pubswap_client.data.fingerprint import Origin
+from pubswap_client.data.manifest import (
+    MANIFEST,
+    LeftOut,
+    Manifest,
+    SplitFile,
+    check_files,
+    check_same,
+    read_manifest,
+    spec_record,
+)
+from pubswap_client.data.picture import TOPICS, draw_topics
+from pubswap_client.data.progress import bar
+from pubswap_client.data.reading import read_source
+from pubswap_client.data.spec import DataSpec
+from pubswap_client.files import sync_folder, write_whole
+from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.problems import Problem, problem_lines
+from pubswap_protocol.verifiers import VerifierPool
+
+_MOST_WORKERS = 8
+
+
+def prepare(spec: DataSpec, out: Path) -> Path:
+    """Make the folder `out` with the split; does nothing if it holds the same one, intact.
+
+    Raises Conflict if `out` holds anything else, InvalidSettings for sizes or settings that are not
+    possible, InvalidProblems for data that cannot be used, or a split that was changed.
+    """
+    if _is_done(spec, out):
+        return out
+    split, origins, tally = _make(spec)
+    with _whole_folder(out) as making:
+        _write(making, spec, split, origins, tally)
+    # Another process may have been faster, with this split or with another.
+    if not _is_done(spec, out):
+        raise NotSaved(f"{out} could not be made: is its folder writable?")
+    return out
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end: a kill leaves no half of it under that name."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
+    try:
+        yield making
+        making.chmod(0o755)
+        with suppress(OSError):
+            making.rename(out)
+        sync_folder(out.parent)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def _is_done(spec: DataSpec, out: Path) -> bool:
+    """Whether the split is there. Raises Conflict if something else is."""
+    if (out / MANIFEST).exists():
+        manifest = read_manifest(out)
+        check_same(out, manifest, spec)
+        check_files(out, manifest)
+        return True
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise Conflict(
+            f"{out} is there already and holds no split made by `pubswap data prepare`. Give "
+            "another folder, or empty it."
+        )
+    return False
+
+
+def _make(spec: DataSpec) -> tuple[Split, list[Origin], Tally]:
+    tally = Tally()
+    source = read_source(spec, tally)
+    sizes = spec.sizes(sum(stream.usable or 0 for stream in source.streams))
+    total = sizes.total(spec.clients)
+    parts = quotas([stream.share for stream in source.streams], total)
+    # What cannot be enough is refused before the minutes that the verifiers take.
+    most = {
+        stream.name: quota if stream.usable is None else min(quota, stream.usable)
+        for stream, quota in zip(source.streams, parts, strict=True)
+    }
+    fitted(spec, sizes, most)
+    drawn: list[Problem] = []
+    found: Counter[str] = Counter()
+    with VerifierPool(_workers()) as verifiers, bar("checking answers", total) as advance:
+        answers = OwnAnswers(verifiers.score_many, tally)
+        for stream, quota in zip(source.streams, parts, strict=True):
+            for problem in take(stream.problems, quota, answers.accepted):
+                drawn.append(problem)
+                found[stream.name] += 1
+                advance(1)
+        answers.finish()
+    return divide(drawn, spec, fitted(spec, sizes, found)), source.origins, tally
+
+
+def _workers() -> int:
+    return min(os.cpu_count() or 1, _MOST_WORKERS)
+
+
+def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], tally: Tally) -> None:
+    files = {}
+    for name, problems in split.named().items():
+        lines = problem_lines(problems)
+        write_whole(folder / f"{name}.jsonl", lines)
+        topics = Counter(problem.topic for problem in problems)
+        files[f"{name}.jsonl"] = SplitFile(
+            sha256=hashlib.sha256(lines).hexdigest(),
+            problems=len(problems),
+            topics=dict(sorted(topics.items())),
+        )
+    left_out = [
+        LeftOut(reason=reason, rows=skipped.rows, first=skipped.first)
+        for reason, skipped in tally.reasons.items()
+    ]
+    manifest = Manifest(
+        pubswap=version("pubswap"),
+        spec=spec_record(spec),
+        origins=origins,
+        left_out=left_out,
+        files=files,
+    )
+    draw_topics(manifest, folder / TOPICS)
+    write_whole(folder / MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
