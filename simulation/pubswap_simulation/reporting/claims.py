@@ -52,13 +52,13 @@ def findings(section: Section) -> list[Finding]:
 
 
 def _keep_over_fedavg(section: Section, _: int, large: int) -> Iterator[Finding]:
-    claim = "keep is at least FedAvg at the largest τ"
+    claim = "keep is better than FedAvg at the largest τ"
     for keep in _rows(section, "keep"):
         yield _compare(section, claim, FINAL, (keep, large), (FEDAVG, large), 1)
 
 
 def _keep_over_fedprox(section: Section, _: int, large: int) -> Iterator[Finding]:
-    claim = "keep is at least FedProx at the largest τ"
+    claim = "keep is better than FedProx at the largest τ"
     for keep in _rows(section, "keep"):
         yield _compare(section, claim, FINAL, (keep, large), (_FEDPROX, large), 1)
 
@@ -106,7 +106,7 @@ def _fedavg_falls(section: Section, small: int, large: int) -> Iterator[Finding]
 
 
 def _fedprox_no_cure(section: Section, _: int, large: int) -> Iterator[Finding]:
-    claim = "FedProx, with its μ chosen, does not improve on FedAvg at the largest τ"
+    claim = "FedProx, with its μ chosen, is worse than FedAvg at the largest τ"
     yield _compare(section, claim, FINAL, (_FEDPROX, large), (FEDAVG, large), -1)
 
 

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict
 
 from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.messages import Role, RunView, Traffic
-from pubswap_simulation.reporting.methods import BASE
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.results import Result
 
@@ -83,10 +82,10 @@ def sizes(run: RunView) -> Sizes:
 
 
 def costs(section: Section) -> list[Cost]:
-    """Every row's and tau's; rows that others stand for are left out."""
+    """Every federated row's and tau's, of FedProx with the best mu only."""
     found = []
     for method in section.methods:
-        if method == BASE or method.detail:
+        if method.kind != "federated" or method.detail:
             continue
         for tau, cell in sorted(section.cells[method].items()):
             results = [result for of_seed in cell.values() for result in of_seed]

@@ -1,5 +1,6 @@
 """`report.md`: every table with n and interval."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from pubswap_client.operator.tables import size_text
@@ -47,12 +48,15 @@ def markdown(
 
 def estimate_text(value: Estimate | None, share: bool, signed: bool = False) -> str:
     """`47.3 ± 1.2 (5)`, of a share in per cent."""
-    if value is None:
-        return ""
-    mean = number(value.mean, share, signed)
-    if value.half_width is None:
-        return f"{mean} (1)"
-    return f"{mean} ± {number(value.half_width, share)} ({value.n})"
+    return "" if value is None else f"{mean_text(value, share, signed)} ({value.n})"
+
+
+def mean_text(value: Estimate, share: bool, signed: bool = False) -> str:
+    """`47.3 ± 1.2`, or `47.3` of one seed."""
+    half = value.half_width
+    digits = _digits(value.mean if half is None else half, share)
+    mean = number(value.mean, share, digits, signed)
+    return mean if half is None else f"{mean} ± {number(half, share, digits)}"
 
 
 def difference_text(value: Difference | None, share: bool) -> str:
@@ -63,12 +67,16 @@ def difference_text(value: Difference | None, share: bool) -> str:
     return f"{text[:-1]}: {value.above}/{value.equal}/{value.below})"
 
 
-def number(value: float, share: bool, signed: bool = False) -> str:
-    """A share in per cent with one digit, anything else with three that count."""
-    sign = "+" if signed else ""
+def number(value: float, share: bool, digits: int, signed: bool = False) -> str:
+    """With so many digits behind the point; a share in per cent."""
+    return f"{100 * value if share else value:{'+' if signed else ''}.{digits}f}"
+
+
+def _digits(value: float, share: bool) -> int:
+    """One digit for per cent; else as many as show two that count, six at most."""
     if share:
-        return f"{100 * value:{sign}.1f}"
-    return f"{value:{sign}.3g}"
+        return 1
+    return 2 if value == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(value)))))
 
 
 def _section(section: SectionReport, pictures: Sequence[str]) -> list[str]:
@@ -115,7 +123,7 @@ def _claims(section: SectionReport) -> str:
         if seen is None:
             figures = ["0", "", "", ""]
         else:
-            mean = number(seen.mean, finding.share, signed=True)
+            mean = mean_text(seen, finding.share, signed=True).split(" ")[0]
             figures = [str(seen.n), mean, _interval(seen, finding.share)]
             figures.append(f"{seen.above}/{seen.equal}/{seen.below}")
         rows.append([finding.claim, finding.compared, *figures, f"**{finding.verdict}**"])
@@ -126,7 +134,9 @@ def _claims(section: SectionReport) -> str:
 def _interval(value: Estimate, share: bool) -> str:
     if value.low is None or value.high is None:
         return ""
-    return f"{number(value.low, share, True)} to {number(value.high, share, True)}"
+    digits = _digits((value.high - value.low) / 2, share)
+    low, high = (number(end, share, digits, signed=True) for end in (value.low, value.high))
+    return f"{low} to {high}"
 
 
 def _table(
@@ -176,10 +186,14 @@ def _tuned(section: SectionReport) -> str:
 
 def _by_name(rows: ByName) -> str:
     names = sorted({name for row in rows.values() for cell in row.values() for name in cell})
+    several = len({tau for row in rows.values() for tau in row}) > 1
     return _grid(
-        ["", "τ", *names],
+        ["", *names],
         [
-            [label, str(tau), *(estimate_text(cell.get(name), share=True) for name in names)]
+            [
+                f"{label}; τ = {tau}" if several else label,
+                *(estimate_text(cell.get(name), share=True) for name in names),
+            ]
             for label, row in rows.items()
             for tau, cell in row.items()
         ],

@@ -103,15 +103,17 @@ FEDAVG = Method()
 def method_of(result: Result, axes: Iterable[str]) -> Method:
     """The row of a result, where `axes` are all that its recipe varies.
 
-    What cannot matter is left out: `swap.*` without public steps, for one.
+    The run has the last word, so that what cannot matter is left out: `swap.*` without public
+    steps, for one.
     """
     settings = result.run.settings
     pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
+    values = settings.model_dump()
     variant = tuple(
         (axis, value)
         for axis in sorted(axes)
         if is_of_method(axis) and (pubswap or not axis.startswith(("swap.", "grpo.donor_ratio")))
-        if (value := value_on(result, axis)) is not None and value != _default(axis)
+        if (value := _scalar(_looked_up(values, axis))) is not None and value != _default(axis)
     )
     return Method(
         kind=result.members,

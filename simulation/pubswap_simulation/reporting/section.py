@@ -1,6 +1,6 @@
 """The results of one comparison, by row, tau and seed: one recipe, one value on each other axis."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -35,7 +35,10 @@ class Section:
     @property
     def title(self) -> str:
         """The recipe and what it was varied in."""
-        told = [f"{axis} = {value}" for axis, value in self.problem if value is not None]
+        told = [
+            f"{axis} as in the recipe" if value is None else f"{axis} = {value}"
+            for axis, value in self.problem
+        ]
         return ", ".join([self.recipe, *told])
 
     @property
@@ -145,19 +148,20 @@ def _ordered(problem: Problem) -> list[tuple[str, float, str]]:
 
 def _section(recipe: str, problem: Problem, results: list[Result], axes: set[str]) -> Section:
     found: dict[Method, dict[int, dict[int, tuple[Result, ...]]]] = {}
-    notes = []
+    left_out: Counter[tuple[Method, int]] = Counter()
     for result in results:
         method, tau = method_of(result, axes), result.run.settings.local_steps
         cell = found.setdefault(method, {}).setdefault(tau, {})
         if result.seed in cell:
-            notes.append(
-                f"{method.label}, τ = {tau}, seed {result.seed}: there is more than one result of "
-                "it; the first counts."
-            )
+            left_out[method, tau] += 1
         else:
             cell[result.seed] = (result,)
     cells: Cells = {method: dict(row) for method, row in found.items()}
-    notes += _incomplete(cells)
+    notes = _incomplete(cells) + [
+        f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, which "
+        "differ in nothing that matters here"
+        for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
+    ]
     cells |= _alone(cells) | _tuned(cells) | _base(cells)
     return Section(recipe, problem, cells, tuple(notes))
 
@@ -165,12 +169,14 @@ def _section(recipe: str, problem: Problem, results: list[Result], axes: set[str
 def _incomplete(cells: Cells) -> list[str]:
     """Which settings have fewer seeds than others."""
     wanted = {seed for row in cells.values() for cell in row.values() for seed in cell}
+    taus = sorted({tau for row in cells.values() for tau in row})
     return [
         f"{method.label}, τ = {tau}: {len(cell)} of {len(wanted)} seeds; missing "
         + ", ".join(str(seed) for seed in sorted(wanted - cell.keys()))
         for method in sorted(cells, key=lambda method: method.order)
-        for tau, cell in sorted(cells[method].items())
-        if cell.keys() != wanted
+        for tau in taus
+        if (cell := cells[method].get(tau, {})).keys() != wanted
+        and (cell or (method.kind == "federated" and tau >= (method.period or 1)))
     ]
 
 

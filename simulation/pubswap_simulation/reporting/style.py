@@ -42,19 +42,19 @@ class Look:
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
 
-_KEEP = (Look(BLUE, "o"), Look(SKY, "s"), Look(GREEN, "D"), Look(BLACK, "X"))
+_KEEP = (Look(BLUE, "o"), Look(SKY, "D"), Look(GREEN, "v"), Look(BLACK, "X"))
 _RANDOM = (Look(PURPLE, "^"), Look(PURPLE, "v", "--"), Look(PURPLE, "<", ":"), Look(PURPLE, ">"))
 _VARIANTS = (
     Look(GREEN, "D"),
     Look(PURPLE, "^"),
     Look(ORANGE, "v"),
-    Look(SKY, "s"),
+    Look(SKY, "h"),
     Look(BLACK, "X"),
     Look(GREY, "P"),
     Look(GREEN, "d", "--"),
     Look(PURPLE, "<", "--"),
     Look(ORANGE, ">", "--"),
-    Look(SKY, "h", "--"),
+    Look(SKY, "p", "--"),
 )
 
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from pubswap_simulation.reporting.markdown import difference_text, estimate_text
+from pubswap_simulation.reporting.markdown import difference_text, estimate_text, mean_text
 from pubswap_simulation.reporting.report import Report, SectionReport
 
 _STYLES = {"holds": "green", "does not": "red", "undecided": "yellow", "not run": "dim"}
@@ -28,7 +28,7 @@ def _final(section: SectionReport) -> Table:
         cells = []
         for tau in section.steps:
             difference = differences.get(label, {}).get(tau)
-            told = f"\n{difference_text(difference, share=True)}" if difference else ""
+            told = f"\n{mean_text(difference, True, signed=True)}" if difference else ""
             cells.append(estimate_text(row.get(tau), share=True) + told)
         table.add_row(label, *cells)
     return table
@@ -36,10 +36,12 @@ def _final(section: SectionReport) -> Table:
 
 def _claims(section: SectionReport) -> Table:
     table = Table("claim", "compared", "difference (n: +/=/-)", "verdict")
+    told = ""
     for finding in section.claims:
         style = _STYLES[finding.verdict]
+        claim, told = "" if finding.claim == told else finding.claim, finding.claim
         table.add_row(
-            finding.claim,
+            claim,
             finding.compared,
             difference_text(finding.difference, finding.share),
             f"[{style}]{finding.verdict}[/]",
