@@ -1,9 +1,10 @@
 """The pictures of one comparison: curves, final pass@1 by tau, drift, alpha, rewards, topics."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pubswap_simulation.reporting import metrics
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SMOOTHING = 12  # a line with a point at every step is smoothed over this part of them
-_TRUSTED = 3  # intervals of fewer seeds are cut off rather than shrink everything else
+_TRUSTED = 3  # intervals of fewer seeds would hide everything else; the tables have them
 
 Looks = Mapping[Method, Look]
 
@@ -112,9 +113,8 @@ def _panels(
         for place, (method, line) in enumerate(lines.items()):
             shift = place - (len(lines) - 1) / 2
             _line(axes, line, look[method], kind, shift)
-        total = max(line.steps[-1] for line in lines.values())
         axes.set(title=f"τ = {tau}", xlabel="GRPO steps of each client")
-        axes.set_xlim(-0.04 * total, 1.04 * total)
+        _span(axes, lines.values())
     _limit(grid[0][0], [line for lines in curves.values() for line in lines.values()], kind.scale)
     longest = max(len(line.steps) for lines in curves.values() for line in lines.values())
     smooth = kind.smooth and longest >= 1.5 * _SMOOTHING
@@ -137,13 +137,23 @@ def _line(axes: "Axes", line: Curve, how: Look, kind: _Kind, shift: float) -> No
         [kind.scale * value for value in values] for values in (line.means, line.lows, line.highs)
     )
     if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
-        place = line.steps[0] * (1 + 0.015 * shift)
+        place = line.steps[0] * (1 + 0.05 * shift)
         around = [[means[0] - lows[0]], [highs[0] - means[0]]]
         axes.errorbar([place], means, yerr=around, capsize=2, elinewidth=1, **how.line)
         return
     axes.plot(line.steps, means, **(how.line | ({"marker": ""} if kind.smooth else {})))
-    if line.n > 1:
+    if line.n >= _TRUSTED:
         axes.fill_between(line.steps, lows, highs, color=how.color, alpha=0.12, linewidth=0)
+
+
+def _span(axes: "Axes", lines: Iterable[Curve]) -> None:
+    """The whole run, or the one round's end if there is no more."""
+    steps = sorted({step for line in lines for step in line.steps})
+    total = steps[-1]
+    axes.set_xlim(-0.04 * total, 1.04 * total)
+    if len(steps) == 1:
+        axes.set_xlim(0.5 * total, 1.5 * total)
+        axes.set_xticks(steps)
 
 
 def _limit(axes: "Axes", lines: Sequence[Curve], scale: float) -> None:
@@ -184,26 +194,18 @@ def _by_tau(section: Section, look: Looks) -> "Figure":
             elinewidth=1,
             **(how.line | {"linewidth": 0.8}),
         )
-    base = _as_curve(_points(section, BASE, taus))
-    levels = [100 * mean for mean in base.means]
-    axes.hlines(
-        levels,
-        [-0.45 + x for x in range(len(taus))],
-        [0.45 + x for x in range(len(taus))],
-        color=BLACK,
-        linestyle=":",
-        linewidth=1,
-    )
-    _limit(axes, [*shown, base], 100)
+    _limit(axes, shown, 100)
     axes.set(xlabel="local steps a round, τ", ylabel="final pass@1 (%)")
     axes.set_xticks(range(len(taus)), [str(tau) for tau in taus])
     axes.set_xlim(-0.5, len(taus) - 0.5)
     axes.grid(axis="x", visible=False)
-    _legend(figure, section, [("base model", _BASE), *(look_of(m, look) for m in look)])
+    base = fmean(point.mean for point in _points(section, BASE, taus).values())
+    rows = [look_of(method, look) for method in look]
+    _legend(figure, section, [*rows, (f"base model: {100 * base:.1f}", _UNSEEN)])
     return figure
 
 
-_BASE = Look(BLACK, "", ":")
+_UNSEEN = Look(BLACK, "", "")
 
 
 def _points(section: Section, method: Method, taus: Sequence[int]) -> dict[int, Estimate]:
