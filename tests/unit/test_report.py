@@ -9,11 +9,12 @@ from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.commands import slug, write
 from pubswap_simulation.reporting.curves import Curve, curve
 from pubswap_simulation.reporting.estimates import Estimate, paired
-from pubswap_simulation.reporting.markdown import difference_text, estimate_text, markdown
+from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
 from pubswap_simulation.reporting.paper import FIGURES, figures
 from pubswap_simulation.reporting.report import Report, SectionReport, read_sections, report
 from pubswap_simulation.reporting.section import sections
+from pubswap_simulation.reporting.text import difference_text, estimate_text
 from pubswap_simulation.results import Result
 from support.results import ADAPTER_BYTES, made_result, study, write_store
 
@@ -125,6 +126,25 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
     assert low["FedAvg, server_optimizer = momentum"][12].mean == 0.8
 
 
+def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
+    """FedAvg with a server optimizer with FedAvg, a donor ratio with keep; seed by seed."""
+    momentum = FEDAVG | {"aggregation.server_optimizer": "momentum"}
+    decoupled = KEEP | {"grpo.donor_ratio": "decoupled"}
+    finals = [(FEDAVG, 0.5, 0.6), (momentum, 0.6, 0.9), (KEEP, 0.7, 0.8), (decoupled, 0.6, 0.6)]
+    section = only(
+        [
+            made_result([0.4, values[seed]], 4, seed, setting=setting)
+            for setting, *values in finals
+            for seed in (0, 1)
+        ]
+    )
+    rows = section.beyond[0].rows
+    assert {label: round(row[4].mean, 9) for label, row in rows.items()} == {
+        "FedAvg, server_optimizer = momentum": 0.2,
+        "PubSwap-keep, period 2, donor_ratio = decoupled": -0.15,
+    }
+
+
 def test_settings_with_fewer_seeds_are_named() -> None:
     """Also those with none; a period longer than tau cannot be run and is not asked for."""
     results = [
@@ -195,7 +215,10 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
 
 def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> None:
     """Every section with its tables; what is read back is what was written."""
-    found = read_sections(write_store(tmp_path / "store", study(seeds=range(3), alphas=(0.1, 0.3))))
+    other = made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
+    found = read_sections(
+        write_store(tmp_path / "store", [*study(seeds=range(2), alphas=(0.1,)), other])
+    )
     data = report(found)
     write(found, data, tmp_path / "out", paper=True)
     assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == data

@@ -8,7 +8,7 @@ tables.py       rows x tau of a metric, and its differences to FedAvg
 costs.py        bytes beside full fine-tuning, and seconds
 claims.py       which of the paper's claims hold
 report.py       all of it as data: report.json
-markdown.py     report.md;  terminal.py  what is printed
+markdown.py     report.md; terminal.py: what is printed
 style.py, plots.py   the PNGs
 paper.py        the paper's own figures
 """

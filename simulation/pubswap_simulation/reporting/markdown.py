@@ -1,14 +1,20 @@
 """`report.md`: every table with n and interval."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pubswap_client.operator.tables import size_text
 from pubswap_simulation.reporting.costs import Cost
-from pubswap_simulation.reporting.estimates import Difference, Estimate
 from pubswap_simulation.reporting.paper import Rows
+from pubswap_simulation.reporting.plots import Picture
 from pubswap_simulation.reporting.report import ByName, Report, SectionReport
 from pubswap_simulation.reporting.tables import Differences, Table
+from pubswap_simulation.reporting.text import (
+    cell_text,
+    estimate_text,
+    grid,
+    interval_text,
+    mean_text,
+)
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
@@ -23,6 +29,9 @@ _DRIFT = """\
 L2 distances between the clients' LoRA factors at the rounds' ends. A round of small τ is short:
 compare rows, not columns."""
 
+_BEYOND = """\
+Each row less the same method with the paper's own setting, at the same τ and seeds."""
+
 _BYTES = """\
 Of one client in one round, up and down, beside full fine-tuning in float32. Of the layers that are
 adapted alone, full fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends
@@ -35,9 +44,9 @@ points, those of drift in its own unit."""
 
 
 def markdown(
-    report: Report, pictures: Mapping[str, Sequence[str]], paper: Mapping[str, Rows]
+    report: Report, pictures: Mapping[str, Sequence[Picture]], paper: Mapping[str, Rows]
 ) -> str:
-    """The whole report; `pictures` are file names by section's title, `paper` rows by recipe."""
+    """The whole report; `pictures` are by section's title, `paper` rows by recipe."""
     parts = ["# Results", _INTRODUCTION]
     for section in report.sections:
         parts += _section(section, pictures.get(section.title, ()))
@@ -46,62 +55,33 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def estimate_text(value: Estimate | None, share: bool, signed: bool = False) -> str:
-    """`47.3 ± 1.2 (5)`, of a share in per cent."""
-    return "" if value is None else f"{mean_text(value, share, signed)} ({value.n})"
-
-
-def mean_text(value: Estimate, share: bool, signed: bool = False) -> str:
-    """`47.3 ± 1.2`, or `47.3` of one seed."""
-    half = value.half_width
-    digits = _digits(value.mean if half is None else half, share)
-    mean = number(value.mean, share, digits, signed)
-    return mean if half is None else f"{mean} ± {number(half, share, digits)}"
-
-
-def difference_text(value: Difference | None, share: bool) -> str:
-    """`+1.2 ± 0.8 (5: 4/0/1)`."""
-    if value is None:
-        return ""
-    text = estimate_text(value, share, signed=True)
-    return f"{text[:-1]}: {value.above}/{value.equal}/{value.below})"
-
-
-def number(value: float, share: bool, digits: int, signed: bool = False) -> str:
-    """With so many digits behind the point; a share in per cent."""
-    return f"{100 * value if share else value:{'+' if signed else ''}.{digits}f}"
-
-
-def _digits(value: float, share: bool) -> int:
-    """One digit for per cent; else as many as show two that count, six at most."""
-    if share:
-        return 1
-    return 2 if value == 0 else min(6, max(0, 1 - math.floor(math.log10(abs(value)))))
-
-
-def _section(section: SectionReport, pictures: Sequence[str]) -> list[str]:
+def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
+    tables = {table.measure: place for place, table in enumerate(section.tables)}
     parts = [f"## {section.title}", _facts(section)]
     if section.claims:
         parts += ["### What holds of the paper's claims", _CLAIMS, _claims(section)]
-    final, best, *rest = range(len(section.tables))
-    for place in (final, best):
-        parts += _table(section, section.tables[place], section.differences[place])
-        if place == final and section.tuned_mu:
-            parts.append(_tuned(section))
-    parts += [f"![{name}]({name})" for name in pictures]
-    drift = [place for place in rest if not section.tables[place].share]
+    parts += _table(section, tables["final"])
+    if section.tuned_mu:
+        parts.append(_tuned(section))
+    parts += _shown(pictures, "final")
+    parts += _table(section, tables["best"])
+    parts += _shown(pictures, "curves") + _beyond(section)
+    drift = [tables[key] for key in ("drift_pairwise", "drift_from_mean", "drift_at_end")]
     if any(section.tables[place].rows for place in drift):
         parts += ["### Drift", _DRIFT]
-    for place in drift:
-        parts += _table(section, section.tables[place], section.differences[place], level=4)
-    for place in rest:
-        if section.tables[place].share:
-            parts += _table(section, section.tables[place], None)
+        parts += [part for place in drift for part in _table(section, place, level=4)]
+    parts += _shown(pictures, "drift")
+    parts += _table(section, tables["replaced"], compared=False)
     if section.replaced_by_client:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
-    if any(topics for row in section.by_topic.values() for topics in row.values()):
-        parts += _topics(section)
+    parts += _shown(pictures, "replaced") + _topics(section) + _shown(pictures, "topics")
+    rewards = _shown(pictures, "rewards")
+    parts += ["### Rewards in training", *rewards] if rewards else []
     return [*parts, *_costs(section), *_notes(section)]
+
+
+def _shown(pictures: Sequence[Picture], kind: str) -> list[str]:
+    return [f"![{one.caption}]({one.name})" for one in pictures if one.kind == kind]
 
 
 def _facts(section: SectionReport) -> str:
@@ -124,56 +104,41 @@ def _claims(section: SectionReport) -> str:
             figures = ["0", "", "", ""]
         else:
             mean = mean_text(seen, finding.share, signed=True).split(" ")[0]
-            figures = [str(seen.n), mean, _interval(seen, finding.share)]
+            figures = [str(seen.n), mean, interval_text(seen, finding.share)]
             figures.append(f"{seen.above}/{seen.equal}/{seen.below}")
         rows.append([finding.claim, finding.compared, *figures, f"**{finding.verdict}**"])
     heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
-    return _grid(heads, rows, left=2)
+    return grid(heads, rows, left=2)
 
 
-def _interval(value: Estimate, share: bool) -> str:
-    if value.low is None or value.high is None:
-        return ""
-    digits = _digits((value.high - value.low) / 2, share)
-    low, high = (number(end, share, digits, signed=True) for end in (value.low, value.high))
-    return f"{low} to {high}"
-
-
-def _table(
-    section: SectionReport, table: Table, differences: Differences | None, level: int = 3
-) -> list[str]:
+def _table(section: SectionReport, place: int, level: int = 3, compared: bool = True) -> list[str]:
+    table, differences = section.tables[place], section.differences[place]
     if not table.rows:
         return []
-    heads = ["", *(f"τ = {tau}" for tau in section.steps)]
-    marks = "#" * level
     unit = " (%)" if table.share else ""
-    parts = [f"{marks} {table.title}{unit}", _by_tau(heads, section, table.rows, table.share)]
-    if differences and differences.rows:
-        heads = ["less FedAvg, by seed", *heads[1:]]
-        parts.append(_by_tau(heads, section, differences.rows, table.share))
+    parts = [f"{'#' * level} {table.title}{unit}", _by_tau("", section, table)]
+    if compared and differences.rows:
+        parts.append(_by_tau("less FedAvg, by seed", section, differences))
     return parts
 
 
-def _by_tau(
-    heads: list[str],
-    section: SectionReport,
-    rows: Mapping[str, Mapping[int, Estimate]],
-    share: bool,
-) -> str:
-    return _grid(
-        heads,
-        [
-            [label, *(cell_text(row.get(tau), share) for tau in section.steps)]
-            for label, row in rows.items()
-        ],
-    )
+def _beyond(section: SectionReport) -> list[str]:
+    """What goes beyond the paper, less the same method without it."""
+    tables = [table for table in section.beyond if table.rows]
+    if not tables:
+        return []
+    parts = ["### Beyond the paper", _BEYOND]
+    for table in tables:
+        parts += [f"#### {table.title}", _by_tau("less without it, by seed", section, table)]
+    return parts
 
 
-def cell_text(value: Estimate | None, share: bool) -> str:
-    """What stands in a table: a difference with its signs, a mean without."""
-    if isinstance(value, Difference):
-        return difference_text(value, share)
-    return estimate_text(value, share)
+def _by_tau(corner: str, section: SectionReport, table: Table | Differences) -> str:
+    rows = [
+        [label, *(cell_text(row.get(tau), table.share) for tau in section.steps)]
+        for label, row in table.rows.items()
+    ]
+    return grid([corner, *(f"τ = {tau}" for tau in section.steps)], rows)
 
 
 def _tuned(section: SectionReport) -> str:
@@ -187,7 +152,7 @@ def _tuned(section: SectionReport) -> str:
 def _by_name(rows: ByName) -> str:
     names = sorted({name for row in rows.values() for cell in row.values() for name in cell})
     several = len({tau for row in rows.values() for tau in row}) > 1
-    return _grid(
+    return grid(
         ["", *names],
         [
             [
@@ -202,6 +167,8 @@ def _by_name(rows: ByName) -> str:
 
 def _topics(section: SectionReport) -> list[str]:
     """At the largest tau only; the others are in report.json."""
+    if not any(topics for row in section.by_topic.values() for topics in row.values()):
+        return []
     largest = max(section.steps)
     rows = {
         label: {largest: row[largest]} for label, row in section.by_topic.items() if largest in row
@@ -218,7 +185,7 @@ def _costs(section: SectionReport) -> list[str]:
     )
     heads = ["", "τ", "rounds", "adapter up", "adapter down", "responses up", "responses down"]
     heads += ["full fine-tuning", "times fewer", "seconds a run"]
-    return ["### Bytes and seconds", said, _grid(heads, [_cost(cost) for cost in section.costs])]
+    return ["### Bytes and seconds", said, grid(heads, [_cost(cost) for cost in section.costs])]
 
 
 def _cost(cost: Cost) -> list[str]:
@@ -250,13 +217,5 @@ def _paper(paper: Mapping[str, Rows]) -> list[str]:
         taus = sorted({tau for row in rows.values() for tau in row})
         heads = ["", *(f"τ = {tau}" for tau in taus)]
         cells = [[label, *(f"{row[tau]:.1f}" for tau in taus)] for label, row in rows.items()]
-        parts += [f"### {recipe}", _grid(heads, cells)]
+        parts += [f"### {recipe}", grid(heads, cells)]
     return parts
-
-
-def _grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    rule = ["---" if place < left else "---:" for place in range(len(heads))]
-    return "\n".join([line(heads), line(rule), *(line(row) for row in rows)])

@@ -10,11 +10,12 @@ from pubswap_simulation.reporting import metrics
 from pubswap_simulation.reporting.claims import Finding, findings
 from pubswap_simulation.reporting.costs import Bytes, Cost, Sizes, costs, sizes, traffic
 from pubswap_simulation.reporting.estimates import Estimate
-from pubswap_simulation.reporting.metrics import MEASURES
+from pubswap_simulation.reporting.metrics import BEST, FINAL, MEASURES, PAIRWISE
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.reporting.tables import (
     Differences,
     Table,
+    beyond,
     differences,
     mean_by_name,
     table,
@@ -62,6 +63,7 @@ class SectionReport(_Data):
     steps: dict[int, list[int]]
     tables: list[Table]
     differences: list[Differences]
+    beyond: list[Differences]
     tuned_mu: dict[str, dict[int, float]]
     replaced_by_client: ByName
     by_topic: ByName
@@ -110,6 +112,7 @@ def _section(section: Section) -> SectionReport:
         steps={tau: _steps(results, tau) for tau in section.taus},
         tables=[table(section, measure) for measure in MEASURES],
         differences=[differences(section, measure) for measure in MEASURES],
+        beyond=[beyond(section, measure) for measure in (FINAL, BEST, PAIRWISE)],
         tuned_mu=_tuned(section),
         replaced_by_client=mean_by_name(section, metrics.replaced_by_client),
         by_topic=topics(section),

@@ -1,6 +1,7 @@
 """Rows by tau: what a measure comes to, and how it differs from FedAvg seed by seed."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,7 +27,7 @@ class Table(_Table):
 
 
 class Differences(_Table):
-    """Differences to FedAvg at the same tau, paired by seed."""
+    """Differences to another row at the same tau, paired by seed."""
 
     rows: dict[str, dict[int, Difference]]
 
@@ -45,12 +46,26 @@ def table(section: Section, measure: Measure) -> Table:
 
 def differences(section: Section, measure: Measure) -> Differences:
     """Each row less FedAvg, at the same tau and over the seeds that both have."""
+    return _less(section, measure, lambda method: None if method == FEDAVG else FEDAVG)
+
+
+def beyond(section: Section, measure: Measure) -> Differences:
+    """What goes beyond the paper less the same method without it, by seed."""
+    return _less(
+        section, measure, lambda method: None if method.plain else replace(method, variant=())
+    )
+
+
+def _less(
+    section: Section, measure: Measure, other: Callable[[Method], Method | None]
+) -> Differences:
     rows: dict[str, dict[int, Difference]] = {}
     for method in section.methods:
-        if method == FEDAVG:
+        against = other(method)
+        if against is None:
             continue
         for tau in section.taus:
-            theirs = section.values(FEDAVG, tau, measure.of)
+            theirs = section.values(against, tau, measure.of)
             found = paired(_values(section, method, tau, measure), theirs)
             if found:
                 rows.setdefault(method.label, {})[tau] = found
