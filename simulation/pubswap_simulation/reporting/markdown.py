@@ -33,9 +33,10 @@ _BEYOND = """\
 Each row less the same method with the paper's own setting, at the same τ and seeds."""
 
 _BYTES = """\
-Of one client in one round, up and down, beside full fine-tuning in float32. Of the layers that are
-adapted alone, full fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends
-2·Σr(m+d) = {lora}, {ratio:.1f} times fewer."""
+Of one client in one round, up and down, beside full fine-tuning in float32; what a client gets at
+the end of the run is shared out over its rounds. Of the layers that are adapted alone, full
+fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends 2·Σr(m+d) = {lora}, {ratio:.1f}
+times fewer."""
 
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
@@ -91,8 +92,9 @@ def _facts(section: SectionReport) -> str:
     )
     seeds = ", ".join(str(seed) for seed in section.seeds)
     return (
-        f"Model {section.model}, {section.clients} clients, {section.test_problems} test problems, "
-        f"{len(section.runs)} runs, seeds {seeds}. GRPO steps in all at {steps}."
+        f"Model {section.model} of {section.sizes.model:,} parameters, {section.clients} clients, "
+        f"{section.test_problems} test problems. Runs: {len(section.runs)}. Seeds: {seeds}. "
+        f"GRPO steps of each client in all: {steps}."
     )
 
 

@@ -1,11 +1,12 @@
 """A whole store as data, which is `report.json`; Markdown and pictures are made of it."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from pydantic import BaseModel, ConfigDict
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting import metrics
 from pubswap_simulation.reporting.claims import Finding, findings
 from pubswap_simulation.reporting.costs import Bytes, Cost, Sizes, costs, sizes, traffic
@@ -105,7 +106,7 @@ def _section(section: Section) -> SectionReport:
         title=section.title,
         recipe=section.recipe,
         problem=dict(section.problem),
-        model=largest.model.source,
+        model=_name(largest.model),
         clients=largest.settings.clients,
         test_problems=results[0].evaluations[-1].problems,
         seeds=sorted({result.seed for result in results}),
@@ -122,6 +123,12 @@ def _section(section: Section) -> SectionReport:
         notes=list(section.notes),
         runs=[_run(method.label, result) for method, result in section.runs],
     )
+
+
+def _name(model: ModelCard) -> str:
+    """A hub id, or a folder's last part: where it lies on this machine is nobody's business."""
+    source = PurePath(model.source)
+    return source.name if source.is_absolute() else model.source
 
 
 def _steps(results: Iterable[Result], tau: int) -> list[int]:

@@ -21,7 +21,7 @@ def estimate_text(value: Estimate | None, share: bool, signed: bool = False) -> 
 def mean_text(value: Estimate, share: bool, signed: bool = False) -> str:
     """`47.3 ± 1.2`, or `47.3` of one seed."""
     half = value.half_width
-    digits = _digits(value.mean if half is None else half, share)
+    digits = _digits(value.mean / 10 if half is None else half, share)
     mean = number(value.mean, share, digits, signed)
     return mean if half is None else f"{mean} ± {number(half, share, digits)}"
 
