@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
 
-from mpmath import mp
+from mpmath import mp  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict
 
 LEVEL = 0.95
