@@ -2,6 +2,9 @@
 
 import typer
 
+from pubswap_simulation.reporting.commands import report
+
 
 def register(app: typer.Typer) -> None:
     """Add `simulate` and `report`."""
+    app.command("report")(report)
