@@ -2,13 +2,12 @@
 
 A file for P prompts with K own responses each, and C candidates in all, holds
 
-    prompts            int32   (P,)    positions in the public set
-    lengths            int32   (P, K)  tokens of the receiver's own responses
-    places             uint8   (P, K)  1 where a candidate is to take an own response's place
-    candidates         int32   (P,)    how many candidates there are, no fewer than places
-    candidate_lengths  int32   (C,)    tokens of each candidate, prompt after prompt
-    tokens             int32   (S,)    the own responses one after another, then the candidates
-    logprobs           float32 (S,)    of each token under the policy that sampled it
+    prompts     int32   (P,)       positions in the public set
+    places      uint8   (P, K)     1 where a candidate is to take an own response's place
+    candidates  int32   (P,)       how many candidates there are, no fewer than places
+    lengths     int32   (P K + C,) tokens of the own responses, and then of the candidates
+    tokens      int32   (S,)       of all of them, one after another
+    logprobs    float32 (S,)       of each token under the policy that sampled it
 
 Nothing in the file names a donor, and the candidates stand in the order in which they were drawn.
 """
@@ -31,10 +30,9 @@ from pubswap_protocol.responses import (
 
 _DTYPES = {
     "prompts": "I32",
-    "lengths": "I32",
     "places": "U8",
     "candidates": "I32",
-    "candidate_lengths": "I32",
+    "lengths": "I32",
     "tokens": "I32",
     "logprobs": "F32",
 }
@@ -58,23 +56,19 @@ class Offer:
 
 def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
     """The file for `offers` (P,), which are for `prompts` (P,) in order."""
-    own = [response for offer in offers for response in offer.own]
-    candidates = [response for offer in offers for response in offer.candidates]
-    shape = (len(offers), len(offers[0].own))
-    places = np.zeros(shape, dtype=np.uint8)
+    flat = [response for offer in offers for response in offer.own]
+    flat += [response for offer in offers for response in offer.candidates]
+    places = np.zeros((len(offers), len(offers[0].own)), dtype=np.uint8)
     for row, offer in zip(places, offers, strict=True):
         row[list(offer.places)] = 1
     data: bytes = save(
         {
             "prompts": np.asarray(prompts, dtype=np.int32),
-            "lengths": _lengths(own).reshape(shape),
             "places": places,
             "candidates": np.array([len(offer.candidates) for offer in offers], dtype=np.int32),
-            "candidate_lengths": _lengths(candidates),
-            "tokens": np.concatenate([r.tokens for r in (*own, *candidates)]).astype(np.int32),
-            "logprobs": np.concatenate([r.logprobs for r in (*own, *candidates)]).astype(
-                np.float32
-            ),
+            "lengths": np.array([len(response.tokens) for response in flat], dtype=np.int32),
+            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
+            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
         }
     )
     return data
@@ -90,20 +84,19 @@ def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]
     check_prompts(arrays["prompts"], rules)
     count, size = len(rules.prompts), rules.responses_per_prompt
     lengths, places, candidates = arrays["lengths"], arrays["places"], arrays["candidates"]
-    if lengths.shape != (count, size) or places.shape != (count, size):
-        raise InvalidResponses(f"lengths and places must have the shape {(count, size)}.")
+    if places.shape != (count, size):
+        raise InvalidResponses(f"places must have the shape {(count, size)}.")
     if candidates.shape != (count,) or candidates.min() < 0:
         raise InvalidResponses(f"candidates must be {count} numbers from 0 on.")
-    total = int(candidates.sum(dtype=np.int64))
-    if arrays["candidate_lengths"].shape != (total,):
-        raise InvalidResponses(f"candidate_lengths must have the shape ({total},).")
+    total = count * size + int(candidates.sum(dtype=np.int64))
+    if lengths.shape != (total,):
+        raise InvalidResponses(f"lengths must have the shape ({total},).")
     filled = (places != 0).sum(axis=1)
     if (filled > size // 2).any() or (filled > candidates).any():
         raise InvalidResponses(
             "An offer fills at most half a group, and has a candidate for each place."
         )
-    together = np.concatenate([lengths.flatten(), arrays["candidate_lengths"]])
-    flat = iter(split(together, arrays["tokens"], arrays["logprobs"], rules))
+    flat = iter(split(lengths, arrays["tokens"], arrays["logprobs"], rules))
     own = [[next(flat) for _ in range(size)] for _ in range(count)]
     return [
         Offer(
@@ -113,7 +106,3 @@ def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]
         )
         for group, row, offered in zip(own, places, candidates.tolist(), strict=True)
     ]
-
-
-def _lengths(responses: Sequence[Response]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array([len(response.tokens) for response in responses], dtype=np.int32)

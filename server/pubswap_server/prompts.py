@@ -52,10 +52,10 @@ def informative_batch(
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
     while (wanted := settings.grpo.prompts_per_step - len(batch)) > 0:
-        fresh = np.flatnonzero(uses == uses.min())
+        left = np.setdiff1d(np.arange(size), batch)
+        fresh = left[uses[left] == uses[left].min()]
         chances = worth[fresh] / worth[fresh].sum()
         drawn = rng.choice(fresh, size=min(wanted, len(fresh)), replace=False, p=chances)
-        uses[drawn] += 1
         batch += drawn.tolist()
     return batch
 
