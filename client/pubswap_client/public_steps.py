@@ -11,9 +11,10 @@ from dataclasses import replace
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
 from pubswap_client.reporting import Reporter
+from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.errors import IdempotencyMismatch, InvalidSettings, RoundClosed
 from pubswap_protocol.messages import Digest, ReceiptStatus, RunView, SwapPrompts
 from pubswap_protocol.offers import decode_offers
 from pubswap_protocol.problems import Problem
@@ -24,6 +25,7 @@ from pubswap_protocol.responses import (
     encode_responses,
 )
 from pubswap_protocol.schedule import public_step, staleness
+from pubswap_protocol.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +149,16 @@ class PublicSteps:
             responses_per_prompt=grpo.responses_per_prompt,
             max_response_tokens=grpo.max_response_tokens,
             vocabulary=self._run.model.vocabulary,
+        )
+
+
+def check_choosing(run: RunSettings, client: ClientSettings) -> None:
+    """Raises InvalidSettings where a client cannot choose donors as the run asks it to."""
+    if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
+        raise InvalidSettings(
+            "The run has swap.donors = 'likely', for which this client's policy scores responses "
+            "outside of an update, and a sharded one cannot. Use shard = false, or a run with "
+            "swap.donors = 'uniform'."
         )
 
 

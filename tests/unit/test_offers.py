@@ -142,3 +142,26 @@ def test_candidates_are_drawn_uniformly_and_short_enough() -> None:
     expected = 2000 * 4 / 6
     assert len(counts) == 6
     assert all(abs(count - expected) < 5 * expected**0.5 for count in counts.values())
+
+
+def test_no_damage_to_a_file_gets_past_the_rules() -> None:
+    """With bytes flipped anywhere it is refused, or what comes out obeys the rules."""
+    data, rng = encode_offers(RULES.prompts, OFFERS), np.random.default_rng(4)
+    refused = 0
+    for _ in range(2000):
+        damaged = bytearray(data)
+        for place in rng.integers(0, len(data), int(rng.integers(1, 4))):
+            damaged[place] ^= 1 << int(rng.integers(8))
+        try:
+            offers = decode_offers(bytes(damaged), RULES)
+        except InvalidResponses:
+            refused += 1
+            continue
+        for offer in offers:
+            assert len(offer.own) == 4
+            assert len(offer.places) <= min(2, len(offer.candidates))
+            for one in (*offer.own, *offer.candidates):
+                assert 1 <= len(one.tokens) == len(one.logprobs) <= 4
+                assert 0 <= one.tokens.min() <= one.tokens.max() < 50
+                assert np.isfinite(one.logprobs).all()
+    assert 1000 < refused < 2000
