@@ -62,7 +62,7 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
 def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
     """Prompts 0 to 2 are sometimes right, the other nine never: later rounds ask the former.
 
-    One prompt in three is informative; of the last rounds' draws, well over half.
+    They are a quarter of the set, and more than two fifths of the later draws.
     """
     rounds = 12
     fed = begun(server, rounds=rounds, local_steps=2, swap={**INFORMATIVE, "period": 1})
