@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.models import model_folder
-from pubswap_client.operator.runfile import ModelSource, Prepared
+from pubswap_client.operator.runfile import Prepared
+from pubswap_client.recipes.sources import ModelSource
 from pubswap_client.settings import first_error
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, SetKind
@@ -45,7 +46,7 @@ class Job(BaseModel):
     @property
     def folder(self) -> Path:
         """The base model's folder."""
-        return model_folder(self.model.source, self.model.revision)
+        return model_folder(self.model.place, self.model.revision)
 
     @property
     def title(self) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
-
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.settings import AggregationSettings, RunSettings
 from pubswap_simulation.job import Job, patient
@@ -28,21 +27,20 @@ class Planner:
         self._source = source
         self._store = store
         self._given = given
+        self._splits: dict[str, Path] = {}
 
     def one(self, seed: int | None) -> list[Job]:
         """The recipe as it is; with `alone` given, one for each client."""
         return list(self._jobs({}, seed))
 
-    def sweep(
-        self, seeds: Sequence[int], vary: Sequence[Mapping[str, tuple[Value, ...]]]
-    ) -> list[Job]:
-        """All settings and seeds: the recipe's own, unless others are given.
+    def sweep(self, seeds: Sequence[int], vary: Mapping[str, tuple[Value, ...]]) -> list[Job]:
+        """All settings and seeds: the recipe's own, unless other seeds are given.
 
-        What is varied is the product of the axes in `vary` for each setting of the recipe. Seeds
-        are outermost, so that a sweep that is cut short has compared what it has.
+        Each of the recipe's settings is taken with each of the axes' values in `vary`. Seeds are
+        outermost, so that a sweep that is cut short has compared what it has.
         """
         own = load_recipe(self._source, _without_members(self._given)).sweep
-        more = list(Sweep(grid=tuple(dict(axes) for axes in vary)).settings())
+        more = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
         settings = [setting | varied for setting in own.settings() for varied in more]
         jobs: dict[str, Job] = {}
         for seed in seeds or own.seeds:
@@ -96,7 +94,9 @@ class Planner:
         if spec is None:
             return None
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
-        return prepare(spec, self._store / DATA / digest)
+        if digest not in self._splits:
+            self._splits[digest] = prepare(spec, self._store / DATA / digest)
+        return self._splits[digest]
 
 
 def _by_itself(

@@ -63,7 +63,7 @@ def _run_one(order: Order, console: Console) -> int:
 
 def _places(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each process: its GPU is the only one that it sees."""
-    places = []
+    places: list[dict[str, str]] = []
     for number in range(count):
         if not devices:
             places.append({})
