@@ -45,8 +45,10 @@ class Planner:
         own = load_recipe(self._source, _without_members(self._given)).sweep
         more = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
         settings = [setting | varied for setting in own.settings() for varied in more]
+        # A recipe that names no seeds for its sweep has one of its own.
+        its_own = own.seeds if "seeds" in own.model_fields_set else (None,)
         jobs: dict[str, Job] = {}
-        for seed in seeds or own.seeds:
+        for seed in seeds or its_own:
             for setting in settings:
                 jobs |= {job.key(): job for job in self._jobs(setting, seed)}
         return list(jobs.values())

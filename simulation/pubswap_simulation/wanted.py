@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job
 from pubswap_simulation.order import Order
@@ -39,6 +40,8 @@ def wanted_orders(wanted: Wanted) -> list[Order]:
     else:
         seeds = parse_seeds(wanted.seeds) or (() if wanted.seed is None else (wanted.seed,))
         jobs = planner.sweep(seeds, parse_axes(wanted.vary))
+    options = {key: value for key, value in wanted.options.items() if value is not None}
+    load_settings(wanted.config, **options)  # refused now rather than by each run
     common = _common(jobs)
     return [
         Order(
@@ -46,7 +49,7 @@ def wanted_orders(wanted: Wanted) -> list[Order]:
             title=job.title(without=common),
             folder=(wanted.store / RUNS / job.key()).resolve(),
             config=wanted.config,
-            options={key: value for key, value in wanted.options.items() if value is not None},
+            options=options,
             keep_work=wanted.keep_work,
             keep_adapters=wanted.keep_adapters,
         )

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,12 +115,13 @@ def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: 
     ("given", "said"),
     [
         ({"clients": 4}, "data.private"),
+        ({"data.private": []}, "a simulation needs one for each"),
         ({"swap.perod": 2}, "swap.period"),
         ({"members": "everyone"}, "members"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_the_key(
-    tmp_path: Path, recipe: Path, given: dict[str, int | str], said: str
+    tmp_path: Path, recipe: Path, given: dict[str, Any], said: str
 ) -> None:
     """Before anything is run."""
     with pytest.raises(InvalidSettings, match=said):
