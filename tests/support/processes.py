@@ -159,7 +159,8 @@ def federated_adapter(
 ) -> tuple[RunView, bytes]:
     """Run a federation whose clients start in this order, with `more` options.
 
-    Returns the run and its adapter.
+    The first by name trains on `sums(3, 10)`, the next on `sums(4, 10)`. Returns the run and its
+    adapter.
     """
     folder.mkdir()
     with Processes(folder / "logs") as processes:
@@ -168,7 +169,8 @@ def federated_adapter(
             run = create_run(coordinator, overrides)
             states = {name: enroll(coordinator, run, name) for name in order}
             for name, state in states.items():
-                start_client(coordinator, state, seed=3 if name == "alpha" else 4, more=more)
+                seed = 3 + sorted(order).index(name)
+                start_client(coordinator, state, seed=seed, more=more)
             start(coordinator, run)
             view = wait_finished(coordinator, run)
             return view, coordinator.api.global_adapter(run.id, "final")

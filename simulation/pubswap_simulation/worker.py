@@ -1,0 +1,67 @@
+"""A process of a sweep that carries out one order after another.
+
+Orders come on stdin and reports go to stdout, as lines of JSON. Whatever else is printed, by the
+process's death too, goes to the log of the run that is under way.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from pydantic import BaseModel, ConfigDict
+
+from pubswap_client.followers import die_with_the_leader
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.verifiers import VerifierPool
+from pubswap_simulation.logs import log_to_stderr, open_log
+from pubswap_simulation.order import Order
+
+
+class Report(BaseModel):
+    """How far the job is; the last one says that it is done, or why it has failed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: int = 0
+    score: float | None = None
+    done: bool = False
+    failed: str | None = None
+
+
+def main() -> None:
+    """Do what is ordered until there are no more orders; one that fails is the last."""
+    die_with_the_leader()
+    # A descriptor that no child inherits: the parent must see it closed when this process ends.
+    reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+
+    def tell(report: Report) -> None:
+        reports.write(report.model_dump_json() + "\n")
+
+    log_to_stderr()
+    with ExitStack() as stack:
+        verifiers: VerifierPool | None = None  # one for all orders, whose settings are the same
+        for line in sys.stdin:
+            order = Order.model_validate_json(line)
+            with open_log(order.folder) as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            verifiers = verifiers or stack.enter_context(order.verifiers())
+            last = _carried_out(order, verifiers, tell)
+            tell(last)
+            if last.failed is not None:
+                return
+
+
+def _carried_out(order: Order, verifiers: VerifierPool, tell: Callable[[Report], None]) -> Report:
+    try:
+        order.carry_out(lambda steps, score: tell(Report(steps=steps, score=score)), verifiers)
+    except Exception as error:
+        traceback.print_exc()
+        return Report(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
+    return Report(done=True)
+
+
+if __name__ == "__main__":
+    main()
