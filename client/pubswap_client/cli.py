@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.operator.commands import invite, run_commands
 from pubswap_client.operator.member_commands import member_commands
@@ -22,8 +23,9 @@ client_commands = typer.Typer(help="Take part in a run as an organisation.", no_
 
 
 def register(app: typer.Typer) -> None:
-    """Add `client`, `run`, `member`, `invite`, `evaluate` and `demo`."""
+    """Add `client`, `data`, `run`, `member`, `invite`, `evaluate` and `demo`."""
     app.add_typer(client_commands, name="client")
+    app.add_typer(data_commands, name="data")
     app.add_typer(run_commands, name="run")
     app.add_typer(member_commands, name="member")
     app.command("invite")(invite)

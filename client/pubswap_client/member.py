@@ -34,7 +34,7 @@ from pubswap_protocol.adapter import Adapter, AdapterFile
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunView, SetKind
-from pubswap_protocol.model import model_card
+from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, parse_problems, read_problems
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
@@ -62,26 +62,38 @@ def run_client(settings: ClientSettings) -> None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
     with crew_of(settings) as crew, _member(settings, Role.CLIENT, crew) as member:
-        if len(problems) < member.run.settings.grpo.prompts_per_step:
-            raise InvalidProblems(
-                f"{settings.data} holds {len(problems)} problems; a step takes "
-                f"{member.run.settings.grpo.prompts_per_step} different ones."
-            )
         check_packed_path(member.policy)
-        trainer = make_trainer(
-            settings, member.policy, member.engine, member.name, problems, member.score, crew
-        )
-        progress = ProgressStore(settings.state / "progress", Owner.of(member.run, member.name))
         with _reporter(settings, member.run) as reporter:
-            Daemon(
-                member.api,
-                member.run,
-                trainer,
-                progress,
-                reporter,
-                examples=len(problems),
-                residuals=_residuals(settings, member),
-            ).work()
+            make_daemon(settings, member, problems, reporter, crew).work()
+
+
+def make_daemon(
+    settings: ClientSettings,
+    member: Member,
+    problems: Sequence[Problem],
+    reporter: Reporter,
+    crew: Crew | None = None,
+) -> Daemon:
+    """A client's daemon, with its progress in the state folder.
+
+    Raises InvalidProblems if there are too few private problems, or one is too long.
+    """
+    taken = member.run.settings.grpo.prompts_per_step
+    if len(problems) < taken:
+        raise InvalidProblems(
+            f"{settings.data} holds {len(problems)} problems; a step takes {taken} different ones."
+        )
+    return Daemon(
+        member.api,
+        member.run,
+        make_trainer(
+            settings, member.policy, member.engine, member.name, problems, member.score, crew
+        ),
+        ProgressStore(settings.state / "progress", Owner.of(member.run, member.name)),
+        reporter,
+        examples=len(problems),
+        residuals=_residuals(settings, member),
+    )
 
 
 @contextmanager
@@ -104,25 +116,40 @@ def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
 def run_evaluator(settings: ClientSettings) -> None:
     """Evaluate every round's adapter until the run ends."""
     with _member(settings, Role.EVALUATOR) as member:
-        text = member.api.problem_set(member.run.id, SetKind.TEST)
-        problems = list(parse_problems(text.splitlines(), "the test set"))
+        make_evaluator(settings, member).work()
 
-        def evaluate(
-            adapter: Adapter, residuals: Sequence[AdapterFile]
-        ) -> tuple[float, dict[str, float]]:
-            member.policy.rebase(residuals)
-            member.policy.load_adapter(adapter)
-            return pass_at_1(
-                policy=member.policy,
-                engine=member.engine,
-                problems=problems,
-                scorer=member.score,
-                settings=member.run.settings,
-                seed=seed_for(member.run.settings.seed, "evaluation"),
-            )
 
-        residuals = _residuals(settings, member)
-        Evaluator(member.api, member.run, len(problems), evaluate, residuals).work()
+def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
+    """An evaluator on the coordinator's test set."""
+    text = member.api.problem_set(member.run.id, SetKind.TEST)
+    problems = list(parse_problems(text.splitlines(), "the test set"))
+
+    def evaluate(
+        adapter: Adapter, residuals: Sequence[AdapterFile]
+    ) -> tuple[float, dict[str, float]]:
+        member.policy.rebase(residuals)
+        member.policy.load_adapter(adapter)
+        return pass_at_1(
+            policy=member.policy,
+            engine=member.engine,
+            problems=problems,
+            scorer=member.score,
+            settings=member.run.settings,
+            seed=seed_for(member.run.settings.seed, "evaluation"),
+        )
+
+    residuals = _residuals(settings, member)
+    return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
+
+
+def hello_of(card: ModelCard, verifier: str) -> Hello:
+    """What a member says it has: this base model, and its version of the run's verifier."""
+    return Hello(
+        config_digest=card.config_digest,
+        tokenizer_digest=card.tokenizer_digest,
+        weights_digest=card.weights_digest,
+        verifier_version=verifier_version(verifier),
+    )
 
 
 def _residuals(settings: ClientSettings, member: Member) -> Residuals:
@@ -152,15 +179,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
         )
         card = model_card(folder, run.settings.lora, str(folder), settings.revision)
         run.model.check_same(card)
-        api.hello(
-            run.id,
-            Hello(
-                config_digest=card.config_digest,
-                tokenizer_digest=card.tokenizer_digest,
-                weights_digest=card.weights_digest,
-                verifier_version=verifier_version(run.settings.verifier),
-            ),
-        )
+        api.hello(run.id, hello_of(card, run.settings.verifier))
         charter = Charter(folder, run.model, run.settings)
         if crew is not None:
             crew.tell(charter)

@@ -7,7 +7,11 @@ import typer
 
 from pubswap_protocol.errors import PubSwapError
 
-_EXTRAS = {"server": "pubswap[server]", "client": "pubswap[client]"}
+_EXTRAS = {
+    "server": "pubswap[server]",
+    "client": "pubswap[client]",
+    "research": "pubswap[research]",
+}
 
 
 def build_app() -> typer.Typer:

@@ -2,6 +2,9 @@
 
 import typer
 
+from pubswap_simulation.commands import simulate
+
 
 def register(app: typer.Typer) -> None:
     """Add `simulate` and `report`."""
+    app.command("simulate")(simulate)

@@ -16,7 +16,6 @@ from pubswap_protocol.messages import Role
 from pubswap_protocol.problems import write_problems
 from support.processes import (
     ONE_THREAD,
-    RUN_FILE,
     Coordinator,
     create_run,
     enroll,
@@ -26,6 +25,21 @@ from support.processes import (
     sums,
     wait_finished,
 )
+
+RUN_FILE = """
+name = "typed"
+rounds = 2
+local_steps = 4
+clients = 1
+chat_template = "none"
+[model]
+source = "{model}"
+[data]
+public = "public.jsonl"
+test = "test.jsonl"
+[grpo]
+prompts_per_step = 4
+"""
 
 
 def pubswap(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,8 +89,7 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     """create, invite, enroll, start, list, show, pause, resume, export and cancel all work."""
     write_problems(tmp_path / "public.jsonl", sums(1, 12))
     write_problems(tmp_path / "test.jsonl", sums(2, 12))
-    text = RUN_FILE.format(model=MODEL).replace('"acceptance"', '"typed"')
-    (tmp_path / "run.toml").write_text(text.replace("clients = 2", "clients = 1"))
+    (tmp_path / "run.toml").write_text(RUN_FILE.format(model=MODEL))
     options = operator(coordinator)
     created = pubswap("run", "create", str(tmp_path / "run.toml"), *options)
     assert created.returncode == 0, created.stderr

@@ -13,37 +13,40 @@ from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.membership import StoredMembership, save_membership
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
+from pubswap_client.operator.runfile import Prepared, create_and_open
+from pubswap_client.recipes.layers import given, merge
 from pubswap_client.retry import Backoff
 from pubswap_protocol import paths
-from pubswap_protocol.messages import CreateInvite, Role, RunState, RunView
+from pubswap_protocol.messages import (
+    CreateInvite,
+    CreateRun,
+    Role,
+    RunState,
+    RunView,
+    SetKind,
+)
+from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.settings import RunSettings
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
-RUN_FILE = """
-name = "acceptance"
-seed = 7
-rounds = 2
-local_steps = 2
-clients = 2
-verifier = "math"
-chat_template = "none"
-[model]
-source = "{model}"
-[data]
-public = "public.jsonl"
-test = "test.jsonl"
-[grpo]
-prompts_per_step = 4
-responses_per_prompt = 4
-learning_rate = 1e-3
-max_prompt_tokens = 64
-max_response_tokens = 32
-[lora]
-rank = 8
-alpha = 16
-"""
+# A round of one period, which is short; run files want a longer one, the coordinator does not.
+SETTINGS = {
+    "seed": 7,
+    "rounds": 2,
+    "local_steps": 2,
+    "clients": 2,
+    "verifier": "math",
+    "chat_template": "none",
+    "grpo.prompts_per_step": 4,
+    "grpo.responses_per_prompt": 4,
+    "grpo.learning_rate": 1e-3,
+    "grpo.max_prompt_tokens": 64,
+    "grpo.max_response_tokens": 32,
+    "lora.rank": 8,
+    "lora.alpha": 16,
+}
 
 
 @dataclass
@@ -85,12 +88,18 @@ def create_run(
     coordinator: Coordinator, overrides: Mapping[str, Any], verifier: str | None = None
 ) -> RunView:
     """Create and open a run on the small model with sums as problems."""
-    folder = coordinator.folder
-    write_problems(folder / "public.jsonl", sums(1, 12, verifier))
-    write_problems(folder / "test.jsonl", sums(2, 12, verifier))
-    path = folder / "run.toml"
-    path.write_text(RUN_FILE.format(model=MODEL))
-    return create_and_open(coordinator.api, prepare(load_run_file(path, overrides), folder))
+    sets = {}
+    for seed, kind in enumerate(SetKind, start=1):
+        path = coordinator.folder / f"{kind}.jsonl"
+        write_problems(path, sums(seed, 12, verifier))
+        sets[kind] = path.read_bytes()
+    values = merge([given(SETTINGS), given(overrides)]).nested()
+    name = values.pop("name", "acceptance")
+    settings = RunSettings(**values)
+    card = model_card(MODEL, settings.lora, str(MODEL), None)
+    wanted = CreateRun(name=name, settings=settings, model=card)
+    prepared = Prepared(wanted, (MODEL / "tokenizer.json").read_bytes(), sets)
+    return create_and_open(coordinator.api, prepared)
 
 
 def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.CLIENT) -> Path:
@@ -150,7 +159,8 @@ def federated_adapter(
 ) -> tuple[RunView, bytes]:
     """Run a federation whose clients start in this order, with `more` options.
 
-    Returns the run and its adapter.
+    The first by name trains on `sums(3, 10)`, the next on `sums(4, 10)`. Returns the run and its
+    adapter.
     """
     folder.mkdir()
     with Processes(folder / "logs") as processes:
@@ -159,7 +169,8 @@ def federated_adapter(
             run = create_run(coordinator, overrides)
             states = {name: enroll(coordinator, run, name) for name in order}
             for name, state in states.items():
-                start_client(coordinator, state, seed=3 if name == "alpha" else 4, more=more)
+                seed = 3 + sorted(order).index(name)
+                start_client(coordinator, state, seed=seed, more=more)
             start(coordinator, run)
             view = wait_finished(coordinator, run)
             return view, coordinator.api.global_adapter(run.id, "final")

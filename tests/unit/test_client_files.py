@@ -11,9 +11,10 @@ from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.membership import StoredMembership, load_membership, save_membership
 from pubswap_client.models import model_folder
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.operator.runfile import load_run_file, prepare
+from pubswap_client.operator.runfile import prepare
 from pubswap_client.operator.tables import size_text
 from pubswap_client.peft_folder import write_peft_folder
+from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.settings import load_settings
 from pubswap_protocol.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -98,7 +99,7 @@ def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
 
 def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
     """Dotted keys override the demo's file, and the rest stays."""
-    run = load_run_file(RUN_FILE, {"swap.strategy": "random", "rounds": 3})
+    run = load_recipe(RUN_FILE, {"swap.strategy": "random", "rounds": 3})
     assert (run.swap.strategy, run.rounds, run.method) == ("random", 3, "pubswap")
 
 
@@ -116,7 +117,7 @@ def test_a_wrong_run_file_is_refused_with_its_key(
 ) -> None:
     """Nothing is sent before the file is right."""
     with pytest.raises(InvalidSettings, match=message):
-        load_run_file(RUN_FILE, overrides)
+        load_recipe(RUN_FILE, overrides)
 
 
 def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
@@ -124,7 +125,8 @@ def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "public.jsonl").write_text('{"id": "1", "prompt": "1 + 1 ="}\n')
     overrides = {"model.source": str(MODEL), "data.public": str(tmp_path / "public.jsonl")}
     with pytest.raises(InvalidProblems, match=r"line 1: answer"):
-        prepare(load_run_file(RUN_FILE, overrides), tmp_path)
+        recipe = load_recipe(RUN_FILE, overrides)
+        prepare(recipe, recipe.data.files(recipe.clients))
 
 
 def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_client.data.answers import responses_for
 from pubswap_client.doctor.answers import (
     SAMPLE,
     check_answers,
     check_verifiers,
     chunks,
-    responses_for,
     sample,
 )
 from pubswap_client.doctor.finding import Finding, Status

@@ -7,7 +7,8 @@ from itertools import islice
 import pytest
 from reasoning_gym import get_score_answer_fn
 
-from pubswap_client.demo.tasks import TOPICS, demo_problems, half_of, problems, unique_problems
+from pubswap_client.data.tasks import half_of
+from pubswap_client.demo.tasks import TOPICS, demo_problems, problems, unique_problems
 
 TOPIC_NAMES = sorted(TOPICS)
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_client.demo.tasks import Record, demo_problems
+from pubswap_client.data.tasks import Record
+from pubswap_client.demo.tasks import demo_problems
 from pubswap_protocol.problems import Problem, write_problems
 
 PRIVATE_SIZE = 400

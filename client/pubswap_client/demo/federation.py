@@ -10,7 +10,9 @@ from typing import Any
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.demo.data import write_data
 from pubswap_client.membership import StoredMembership, save_membership
-from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
+from pubswap_client.operator.runfile import create_and_open, prepare
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.recipes.sources import DataFiles
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, Role
 
@@ -35,13 +37,11 @@ def federate(api: CoordinatorClient, out: Path, overrides: Mapping[str, Any]) ->
     A client's folder `out/members/NAME` holds its token and its private problems, and is all
     that its daemon needs beside the base model.
     """
-    wanted = load_run_file(RUN_FILE, overrides)
+    recipe = load_recipe(RUN_FILE, overrides)
     members = out / "members"
-    names = [f"client-{number}" for number in range(1, wanted.clients + 1)]
-    data = write_data(out / "data", names, wanted.seed)
-    sets = {"data.public": str(data.public), "data.test": str(data.test)}
-    run_file = load_run_file(RUN_FILE, {**overrides, **sets})
-    run = create_and_open(api, prepare(run_file, RUN_FILE.parent))
+    names = [f"client-{number}" for number in range(1, recipe.clients + 1)]
+    data = write_data(out / "data", names, recipe.seed)
+    run = create_and_open(api, prepare(recipe, DataFiles(data.public, data.test)))
     for name in names:
         _enroll(api, run.id, name, Role.CLIENT, members / name)
         shutil.move(data.private[name], members / name / PRIVATE_FILE)

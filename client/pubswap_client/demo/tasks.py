@@ -5,17 +5,13 @@ The base model is pretrained on prompts of one half of a fixed two-way division 
 private, public or test problem was ever shown to the base model with an answer.
 """
 
-import hashlib
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pubswap_client.data.partition import dirichlet_split
-
-Record = dict[str, Any]
-Half = Literal["pretraining", "demo"]
+from pubswap_client.data.tasks import SEED_STRIDE, Half, Record, Task
 
 TOPICS: dict[str, dict[str, Any]] = {
     "chain_sum": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
@@ -41,10 +37,6 @@ TOPICS: dict[str, dict[str, Any]] = {
 }
 """The topics, which are reasoning-gym task names, with the configuration of their generators."""
 
-# reasoning-gym gives item i of seed s the generator Random(s + i): nearby seeds share items.
-_SEED_STRIDE = 1_000_000
-_MAX_MISSES = 500
-
 MAX_PROMPT_CHARACTERS = 200
 """Longer prompts (rare, long words) are skipped, so that every prompt is cheap."""
 
@@ -69,37 +61,17 @@ def problems(topic: str, size: int, seed: int) -> list[Record]:
     """
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}; there are {', '.join(TOPICS)}")
-    if not 0 < size <= _SEED_STRIDE:
-        raise ValueError(f"size must be between 1 and {_SEED_STRIDE}, not {size}")
+    if not 0 < size <= SEED_STRIDE:
+        raise ValueError(f"size must be between 1 and {SEED_STRIDE}, not {size}")
     if seed < 0:
         raise ValueError(f"seed must not be negative, not {seed}")
-    dataset = _dataset(topic, seed)
-    return [_record(dataset, topic, seed, index) for index in range(size)]
-
-
-def half_of(prompt: str) -> Half:
-    """Tell which half of all prompts this one belongs to, by the parity of its SHA-256."""
-    odd = hashlib.sha256(prompt.encode()).digest()[-1] % 2
-    return "demo" if odd else "pretraining"
+    task = Task(topic, TOPICS[topic], seed)
+    return [task.record(index) for index in range(size)]
 
 
 def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
     """Yield this topic's problems of one half without repeating a prompt, until none is found."""
-    dataset = _dataset(topic, seed)
-    seen: set[str] = set()
-    misses = 0
-    for index in range(_SEED_STRIDE):
-        record = _record(dataset, topic, seed, index)
-        prompt = record["prompt"]
-        if len(prompt) <= MAX_PROMPT_CHARACTERS and prompt not in seen and half_of(prompt) == half:
-            seen.add(prompt)
-            misses = 0
-            yield record
-            continue
-        misses += 1
-        # So long without news means that the generator's space of prompts is used up.
-        if misses == _MAX_MISSES:
-            return
+    return Task(topic, TOPICS[topic], seed).unique(half, MAX_PROMPT_CHARACTERS)
 
 
 def demo_problems(
@@ -137,23 +109,3 @@ def demo_problems(
     rng.shuffle(test)
     rng.shuffle(public)
     return DemoProblems([[pool[i] for i in part] for part in parts], public, test)
-
-
-def _dataset(topic: str, seed: int) -> Any:
-    import reasoning_gym  # imports every one of its generators, which takes seconds
-
-    return reasoning_gym.create_dataset(
-        topic, size=_SEED_STRIDE, seed=seed * _SEED_STRIDE, **TOPICS[topic]
-    )
-
-
-def _record(dataset: Any, topic: str, seed: int, index: int) -> Record:
-    entry = dataset[index]
-    return {
-        "id": f"{topic}-{seed}-{index}",
-        "prompt": entry["question"].strip(),
-        "answer": str(entry["answer"]),
-        "topic": topic,
-        "verifier": f"reasoning_gym:{topic}",
-        "metadata": json.loads(json.dumps(entry["metadata"])),
-    }

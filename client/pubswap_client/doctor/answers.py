@@ -1,11 +1,8 @@
-r"""Does each problem's verifier take the problem's own answer? If not, no response can be right.
+"""Does each problem's verifier take the problem's own answer?"""
 
-An answer such as "B. Paris" for `choice`, or a reasoning-gym problem without its metadata, is read
-without a complaint and costs its share of every step's rollout for nothing.
-"""
+from collections.abc import Iterable, Sequence
 
-from collections.abc import Callable, Iterable, Sequence
-
+from pubswap_client.data.answers import Score, refused
 from pubswap_client.doctor.finding import Finding, failure, named, ok, skipped, warning
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidSettings
@@ -16,16 +13,6 @@ VERIFIERS, ANSWERS = "verifiers", "answers"
 SAMPLE = 1000
 SERIOUS_SHARE = 0.05
 _CHUNK = 32
-
-Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
-
-
-def responses_for(verifier: str, answer: str) -> tuple[str, str]:
-    r"""Two responses that a verifier takes for an answer, if it can be taken at all."""
-    tagged, stated = f"<answer>{answer}</answer>", f"Answer: {answer}"
-    if verifier == "math":
-        return (answer if "\\boxed" in answer else f"\\boxed{{{answer.strip('$ ')}}}"), stated
-    return (stated, tagged) if verifier in ("exact", "choice") else (tagged, stated)
 
 
 def sample(problems: Sequence[Problem]) -> list[Problem]:
@@ -68,39 +55,23 @@ def check_answers(
     chunked: Iterable[Sequence[Problem]], total: int, default: str | None, score: Score
 ) -> Finding:
     """The answers of these chunks of a set of `total` problems are accepted for themselves."""
-    refused, count = [], 0
+    bad, count = [], 0
     for chunk in chunked:
         count += len(chunk)
-        refused += [problem.id for problem in _refused(chunk, default, score)]
+        bad += [problem.id for problem in refused(chunk, default, score)]
     if not count:
         return skipped(ANSWERS, "a problem with a verifier that is known")
     part = f"{count} of {total}" if count < total else f"all {total}"
-    if not refused:
+    if not bad:
         return ok(ANSWERS, f"accepted by their verifiers (checked {part})")
-    serious = len(refused) > SERIOUS_SHARE * count
+    serious = len(bad) > SERIOUS_SHARE * count
     return (failure if serious else warning)(
         ANSWERS,
-        f"{len(refused)} are not accepted by their own verifier: {named(refused)} (checked {part})",
+        f"{len(bad)} are not accepted by their own verifier: {named(bad)} (checked {part})",
         "No response to them can be rewarded. Write the answer as the verifier reads it (math: an "
         'expression; choice: one letter; exact: the text after "Answer:"; reasoning_gym: with the '
         "task's metadata), or remove them.",
     )
-
-
-def _refused(problems: Sequence[Problem], default: str | None, score: Score) -> list[Problem]:
-    left = list(problems)
-    for form in (0, 1):
-        cases = [
-            (responses_for(_verifier(problem, default), problem.answer)[form], problem)
-            for problem in left
-        ]
-        rewards = score(default or "exact", cases)
-        left = [problem for problem, reward in zip(left, rewards, strict=True) if reward < 1]
-    return left
-
-
-def _verifier(problem: Problem, default: str | None) -> str:
-    return problem.verifier or default or "exact"
 
 
 def _fault(name: str) -> str | None:

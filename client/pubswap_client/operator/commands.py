@@ -60,14 +60,20 @@ def connect(url: str, token_file: Path) -> CoordinatorClient:
 
 @run_commands.command("create")
 def create(
-    file: Annotated[Path, typer.Argument(help="The run's TOML file.")],
+    recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
+    changes: Annotated[
+        list[str], typer.Option("--set", help="KEY=VALUE instead of the file's; may be repeated.")
+    ] = [],  # noqa: B006 - typer reads it
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Create a run from its file and open it for members."""
-    from pubswap_client.operator.runfile import create_and_open, load_run_file, prepare
+    from pubswap_client.operator.runfile import create_and_open, prepare
+    from pubswap_client.recipes.options import parse_set
+    from pubswap_client.recipes.recipe import load_recipe
 
-    prepared = prepare(load_run_file(file), file.parent)
+    loaded = load_recipe(recipe, parse_set(changes))
+    prepared = prepare(loaded, loaded.data.files(loaded.clients))
     with connect(url, token_file) as api:
         run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")

@@ -1,0 +1,137 @@
+"""`pubswap data ...`: divide a data set between clients, and look at a division."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pubswap_client.data.manifest import Manifest
+
+data_commands = typer.Typer(
+    help="Divide a data set into private, public and test sets.", no_args_is_help=True
+)
+
+
+@data_commands.command("prepare")
+def prepare_command(
+    source: Annotated[str, typer.Argument(help="math, deepmath, medical, jsonl or reasoning-gym.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="Local files in the hub's format; jsonl: the file."),
+    ] = None,
+    clients: Annotated[int, typer.Option(help="How many private sets.")] = 4,
+    alpha: Annotated[
+        float, typer.Option(help="The smaller, the fewer topics has each client.")
+    ] = 0.3,
+    seed: Annotated[int, typer.Option(help="The same seed, the same files.")] = 0,
+    private_size: Annotated[
+        int | None, typer.Option(help="Problems of each client; by default the paper's.")
+    ] = None,
+    public_size: Annotated[int | None, typer.Option(help="Public problems.")] = None,
+    test_size: Annotated[int | None, typer.Option(help="Test problems.")] = None,
+    topic_column: Annotated[
+        str | None, typer.Option(help="The column with the topic; jsonl: 'topic'.")
+    ] = None,
+    prompt_column: Annotated[str | None, typer.Option(help="jsonl: by default 'prompt'.")] = None,
+    answer_column: Annotated[str | None, typer.Option(help="jsonl: by default 'answer'.")] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="jsonl: math, choice, exact; by default the run's.")
+    ] = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="What each prompt ends with, instead of the set's own.")
+    ] = None,
+    max_prompt_characters: Annotated[
+        int | None, typer.Option(help="Leave out longer prompts.")
+    ] = None,
+    topic_depth: Annotated[
+        int | None, typer.Option(help="deepmath: how many levels of its topics count.")
+    ] = None,
+    medqa_share: Annotated[
+        float | None, typer.Option(help="medical: the share of MedQA, by default a half.")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="reasoning-gym: chain_sum,gcd or a TOML or JSON file of tables."),
+    ] = None,
+) -> None:
+    """Make private, public and test sets with a manifest and a picture of who holds which topics.
+
+    math, deepmath and medical come from the Hugging Face hub, or with --from from files that were
+    downloaded before, and have the paper's sizes unless others are given. jsonl takes any file
+    with a prompt, an answer and a topic in each line. reasoning-gym needs no download.
+
+    Clients get equal numbers of problems, and topics by Dirichlet(alpha). No prompt is in two
+    sets. The same command again changes nothing.
+    """
+    from pubswap_client.data.prepare import prepare
+    from pubswap_client.data.spec import load_spec
+
+    given: dict[str, Any] = {
+        "from": from_,
+        "private_size": private_size,
+        "public_size": public_size,
+        "test_size": test_size,
+        "topic_column": topic_column,
+        "prompt_column": prompt_column,
+        "answer_column": answer_column,
+        "verifier": verifier,
+        "instruction": instruction,
+        "max_prompt_characters": max_prompt_characters,
+        "topic_depth": topic_depth,
+        "medqa_share": medqa_share,
+        "tasks": _tasks(tasks) if tasks is not None else None,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    spec = load_spec({"source": source, "clients": clients, "alpha": alpha, "seed": seed, **given})
+    show(prepare(spec, out))
+
+
+@data_commands.command("show")
+def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data prepare`.")]) -> None:
+    """Show who holds which topics, and check that no file was changed."""
+    from rich.console import Console
+
+    from pubswap_client.data.manifest import check_files, read_manifest
+
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    console = Console()
+    console.print(_topics_table(manifest))
+    for left in manifest.left_out:
+        console.print(f"left out: {left.rows} rows, {left.reason} ({', '.join(left.first)}, …)")
+    console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
+
+
+def _topics_table(manifest: "Manifest") -> Any:
+    from rich.table import Table
+
+    table = Table("", title="Problems by topic")
+    table.add_column("topic", overflow="fold")
+    for name in manifest.files:
+        table.add_column(name.removesuffix(".jsonl"), justify="right")
+    for number, topic in enumerate(manifest.topics()):
+        counts = (str(file.topics.get(topic, "")) for file in manifest.files.values())
+        table.add_row(str(number), topic, *counts)
+    table.add_section()
+    table.add_row("", "all", *(str(file.problems) for file in manifest.files.values()))
+    return table
+
+
+def _tasks(text: str) -> Any:
+    """Task names with commas between them, or a file with a table for each."""
+    import json
+
+    from pubswap_client.settings import read_toml
+    from pubswap_protocol.errors import InvalidSettings
+
+    path = Path(text)
+    if path.suffix == ".toml":
+        return read_toml(path)
+    if path.suffix == ".json":
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InvalidSettings(f"tasks: {path} cannot be read: {error}") from None
+    return [name.strip() for name in text.split(",") if name.strip()]

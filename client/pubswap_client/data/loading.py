@@ -1,0 +1,192 @@
+"""Rows of a hub data set, from the hub or from local files in its format, through `datasets`."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pubswap_client.data.fingerprint import Origin, data_files, file_origins, is_saved
+from pubswap_client.data.sources import HubSet, Row
+from pubswap_client.data.spec import DataSpec
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
+_REVISION = re.compile(r"@([0-9a-f]{40})/")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one file or split of a data set. `where` names them in messages."""
+
+    hub_set: HubSet
+    where: str
+    rows: Dataset
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[str, Row]]:
+        for number, row in enumerate(self.rows.select_columns(list(self.columns))):
+            yield f"{self.where}, row {number}", row
+
+
+@contextmanager
+def tables(spec: DataSpec, sets: Sequence[HubSet]) -> Iterator[tuple[list[Table], list[Origin]]]:
+    """All rows of these sets, and where they are from; local files are read in the context.
+
+    Raises InvalidSettings if the hub cannot be reached or there is no such path, InvalidProblems
+    for a file in another format or without a column that is needed.
+    """
+    if spec.from_ is None:
+        found = [table for hub_set in sets for table in _from_hub(hub_set, spec)]
+        yield found, [_hub_origin(hub_set, found) for hub_set in sets]
+        return
+    # `datasets` keeps a copy of what it reads in a cache; one of the user's files is enough.
+    with tempfile.TemporaryDirectory(prefix="pubswap-data-") as cache:
+        found = list(_local(spec.from_, sets, spec, cache))
+        for hub_set in sets:
+            if not any(table.hub_set is hub_set for table in found):
+                raise InvalidProblems(
+                    f"{spec.from_} holds no file in the format of {hub_set.hub}, "
+                    f"with the columns {_listed(hub_set.needed(spec))}."
+                )
+        yield found, file_origins(spec.from_)
+
+
+def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
+    import datasets
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for config in hub_set.configs:
+        where = "/".join(name for name in (hub_set.hub, config) if name)
+        try:
+            splits = datasets.load_dataset(hub_set.hub, config)
+        except (OSError, HfHubHTTPError, datasets.exceptions.DatasetsError, ValueError) as error:
+            raise InvalidSettings(
+                f"from: the hub did not give {where} ({_reason(error)}). Check the connection "
+                "and HF_HUB_OFFLINE, or download it elsewhere and give its folder with --from."
+            ) from None
+        for split in sorted(splits):
+            yield _table(hub_set, f"{where} {split}", splits[split], spec)
+
+
+def _hub_origin(hub_set: HubSet, found: Iterable[Table]) -> Origin:
+    """The commit is in the addresses of the downloaded files, as far as `datasets` kept them."""
+    addresses = " ".join(
+        address
+        for table in found
+        if table.hub_set is hub_set
+        for address in (table.rows.info.download_checksums or {})
+    )
+    commit = _REVISION.search(addresses)
+    return Origin(name=hub_set.hub, revision=commit.group(1) if commit else None)
+
+
+def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Iterator[Table]:
+    if is_saved(path):
+        for name, rows in _saved(path):
+            yield _recognised(f"{path} {name}".strip(), rows, sets, spec)
+        return
+    for file in data_files(path):
+        columns = _parquet_columns(file) if file.suffix == ".parquet" else None
+        hub_set = _which(columns, sets) if columns is not None else None
+        if columns is not None and hub_set is not None:
+            _check_columns(str(file), columns, hub_set, spec)
+        # Of parquet only the columns needed are read: DeepMath's solutions are 5 GB.
+        narrow = {"columns": list(hub_set.needed(spec))} if hub_set is not None else {}
+        rows = _load(file, cache, narrow)
+        yield _recognised(str(file), rows, sets, spec)
+
+
+def _load(file: Path, cache: str, options: dict[str, Any]) -> Dataset:
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(
+            _BUILDERS[file.suffix],
+            data_files=[str(file)],
+            split="train",
+            cache_dir=cache,
+            **options,
+        )
+    except (datasets.exceptions.DatasetsError, ValueError, OSError, TypeError) as error:
+        raise _unreadable(file, error) from None
+    finally:
+        datasets.enable_progress_bars()
+
+
+def _saved(path: Path) -> Iterator[tuple[str, Dataset]]:
+    import datasets
+
+    try:
+        saved = datasets.load_from_disk(str(path))
+    except (ValueError, OSError, KeyError) as error:
+        raise _unreadable(path, error) from None
+    if isinstance(saved, datasets.DatasetDict):
+        yield from sorted(saved.items())
+    else:
+        yield "", saved
+
+
+def _parquet_columns(file: Path) -> list[str]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        return list(parquet.read_schema(file).names)
+    except (ArrowException, OSError) as error:
+        raise _unreadable(file, error) from None
+
+
+def _recognised(where: str, rows: Dataset, sets: Sequence[HubSet], spec: DataSpec) -> Table:
+    return _table(_which(rows.column_names, sets), where, rows, spec)
+
+
+def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:
+    marked = [hub_set for hub_set in sets if hub_set.marks and set(hub_set.marks) <= set(columns)]
+    return marked[0] if marked else sets[0]
+
+
+def _table(hub_set: HubSet, where: str, rows: Dataset, spec: DataSpec) -> Table:
+    _check_columns(where, rows.column_names, hub_set, spec)
+    return Table(hub_set, where, rows, hub_set.needed(spec))
+
+
+def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet, spec: DataSpec) -> None:
+    missing = [column for column in hub_set.needed(spec) if column not in columns]
+    if missing == [hub_set.topic_column(spec)]:
+        raise InvalidProblems(
+            f"topic_column: {where} has no column {missing[0]!r} with the topic. "
+            f"It has {_listed(columns)}; name one with --topic-column."
+        )
+    if missing:
+        raise InvalidProblems(
+            f"{where} is not in the format of {hub_set.hub}: it has no column {missing[0]!r}, "
+            f"but {_listed(columns)}."
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidProblems:
+    return InvalidProblems(
+        f"from: {path} cannot be read as {path.suffix.lstrip('.') or 'a saved data set'}: "
+        f"{_reason(error)}."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what went wrong; `datasets` keeps the cause behind its own error."""
+    cause = error.__cause__ or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(columns) or "none"

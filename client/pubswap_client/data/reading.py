@@ -1,0 +1,133 @@
+"""The streams that a split's problems are taken from, in their random order."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from pubswap_client.data.examples import Tally, Unusable, unique
+from pubswap_client.data.fingerprint import Origin, file_origins
+from pubswap_client.data.jsonl import jsonl_problems
+from pubswap_client.data.loading import Table, tables
+from pubswap_client.data.progress import bar
+from pubswap_client.data.sources import HUB_SETS, HubSet
+from pubswap_client.data.spec import DataSpec
+from pubswap_client.data.tasks import Task
+from pubswap_client.data.templates import ask
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem
+
+_STEP = 256
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Different problems in a random order, and their share of the split."""
+
+    name: str
+    share: float
+    problems: Iterator[Problem]
+
+
+@dataclass(frozen=True)
+class Source:
+    """All streams of a split; `usable` is how many problems they hold, None if without end."""
+
+    streams: list[Stream]
+    origins: list[Origin]
+    usable: int | None = None
+
+
+def read_source(spec: DataSpec, tally: Tally) -> Source:
+    """Read what the spec names; rows that are left out are counted in `tally`.
+
+    Raises InvalidSettings or InvalidProblems, naming the key or column.
+    """
+    if spec.source == "reasoning-gym":
+        return _tasks(spec)
+    if spec.source == "jsonl":
+        return _jsonl(spec, tally)
+    return _hub_sets(spec, HUB_SETS[spec.source], tally)
+
+
+def _tasks(spec: DataSpec) -> Source:
+    streams = []
+    seen: set[str] = set()
+    for name, settings in spec.tasks.items():
+        task = Task(name, settings, spec.seed)
+        streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, seen)))
+    library = Origin(name="reasoning-gym", revision=version("reasoning-gym"))
+    return Source(streams, [library])
+
+
+def _task_problems(task: Task, spec: DataSpec, seen: set[str]) -> Iterator[Problem]:
+    for record in task.unique(spec.half, spec.max_prompt_characters):
+        prompt = ask(record["prompt"], spec)
+        # Two tasks can ask the same.
+        if prompt not in seen:
+            seen.add(prompt)
+            yield Problem(**{**record, "prompt": prompt})
+
+
+def _jsonl(spec: DataSpec, tally: Tally) -> Source:
+    assert spec.from_ is not None  # the spec's own rule
+    read = list(_short(jsonl_problems(spec.from_, spec), spec, tally))
+    ids = Counter(problem.id for problem in read)
+    if ids and (most := ids.most_common(1)[0])[1] > 1:
+        raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
+    found = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
+    if not found:
+        raise InvalidProblems(f"from: {spec.from_} holds no problem that can be used.")
+    stream = Stream("jsonl", 1.0, _shuffled(found, spec.seed, "jsonl"))
+    return Source([stream], file_origins(spec.from_), len(found))
+
+
+def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
+    with tables(spec, sets) as (found, origins):
+        rows = sum(len(table) for table in found)
+        with bar("reading rows", rows) as advance:
+            read = [
+                problem
+                for table in found
+                for problem in _short(_problems(table, spec, tally, advance), spec, tally)
+            ]
+    tally.check(rows)
+    # In an order of their own: the split is the same however the rows are spread over files.
+    read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
+    problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
+    # There are one or two sets; the second has what the first leaves.
+    shares = (1.0,) if len(sets) == 1 else (spec.medqa_share, 1 - spec.medqa_share)
+    streams = []
+    for hub_set, share in zip(sets, shares, strict=True):
+        own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
+        streams.append(Stream(hub_set.name, share, _shuffled(own, spec.seed, hub_set.name)))
+    return Source(streams, origins, len(problems))
+
+
+def _problems(
+    table: Table, spec: DataSpec, tally: Tally, advance: Callable[[int], None]
+) -> Iterator[Problem]:
+    hub_set, topic = table.hub_set, table.hub_set.topic_column(spec)
+    for number, (where, row) in enumerate(table, start=1):
+        try:
+            yield hub_set.read(row, topic, spec).problem(hub_set.name, hub_set.verifier)
+        except Unusable as error:
+            tally.add(error.reason, where, error.fault)
+        if number % _STEP == 0:
+            advance(_STEP)
+
+
+def _short(problems: Iterable[Problem], spec: DataSpec, tally: Tally) -> Iterator[Problem]:
+    """Those whose prompts are not longer than the spec allows."""
+    most = spec.max_prompt_characters
+    for problem in problems:
+        if most is None or len(problem.prompt) <= most:
+            yield problem
+        else:
+            tally.add(f"a prompt of more than {most} characters", problem.id, fault=False)
+
+
+def _shuffled(problems: Sequence[Problem], seed: int, name: str) -> Iterator[Problem]:
+    order = rng_for("data", seed, "order", name).permutation(len(problems))
+    return (problems[index] for index in order.tolist())

@@ -1,0 +1,167 @@
+"""The data sets of the paper as the hub has them: where they are, and what a row means."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pubswap_client.data.examples import Example, Unusable
+from pubswap_client.data.spec import DataSpec, SourceName
+from pubswap_client.data.templates import ask, with_options
+from pubswap_protocol.verifiers.extract import last_boxed
+
+Row = Mapping[str, Any]
+MATH_SUBJECTS = (
+    "algebra",
+    "counting_and_probability",
+    "geometry",
+    "intermediate_algebra",
+    "number_theory",
+    "prealgebra",
+    "precalculus",
+)
+_LETTERS = "ABCD"
+_BRACED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+_UNBRACED = re.compile(r"\\(?:boxed|fbox)\s*([^\s{$][^$\n]*?)\s*\$")
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """One data set of the hub.
+
+    `topic` is the column with the topic; `marks` are columns that only this set of its source has,
+    by which local files are told apart.
+    """
+
+    name: str
+    hub: str
+    configs: tuple[str | None, ...]
+    columns: tuple[str, ...]
+    topic: str
+    verifier: str
+    read: Callable[[Row, str, DataSpec], Example]
+    marks: tuple[str, ...] = ()
+
+    def needed(self, spec: DataSpec) -> tuple[str, ...]:
+        """The columns that are read."""
+        return (*self.columns, self.topic_column(spec))
+
+    def topic_column(self, spec: DataSpec) -> str:
+        """The user's, or the set's own."""
+        return spec.topic_column or self.topic
+
+
+def _math(row: Row, topic: str, spec: DataSpec) -> Example:
+    question = text_of(row, "problem")
+    answer = boxed_answer(text_of(row, "solution"))
+    if not answer:
+        raise Unusable("solution: no \\boxed{...} with an answer")
+    return Example(question, ask(question, spec), answer, text_of(row, topic))
+
+
+def _deepmath(row: Row, topic: str, spec: DataSpec) -> Example:
+    question = text_of(row, "question")
+    levels = [level.strip() for level in text_of(row, topic).split("->")]
+    # Every topic is below "Mathematics", which tells nothing.
+    levels = levels[1:] if levels[0] == "Mathematics" and len(levels) > 1 else levels
+    name = " > ".join(levels[: spec.topic_depth])
+    return Example(question, ask(question, spec), text_of(row, "final_answer"), name)
+
+
+def _medqa(row: Row, topic: str, spec: DataSpec) -> Example:
+    question, options = text_of(row, "question"), row["options"]
+    if not isinstance(options, Mapping):
+        raise Unusable('options: not a table such as {"A": ..., "B": ...}')
+    texts = {letter: text_of(options, letter) for letter in options if options[letter] is not None}
+    letter = text_of(row, "answer_idx")
+    if letter not in texts:
+        raise Unusable("answer_idx: none of the options")
+    # MedQA names no subjects; which examination a question is for is all that it tells.
+    return _choice(question, texts, letter, f"USMLE {text_of(row, topic)}", spec)
+
+
+def _medmcqa(row: Row, topic: str, spec: DataSpec) -> Example:
+    question = text_of(row, "question")
+    if row["cop"] == -1:
+        raise Unusable("cop: no answer is given (the hub's test set)", fault=False)
+    if row["choice_type"] == "multi":
+        raise Unusable("choice_type: more than one option may be right", fault=False)
+    if row["cop"] not in range(len(_LETTERS)):
+        raise Unusable("cop: not 0 to 3, as the hub counts (the authors' own files count from 1)")
+    texts = {letter: text_of(row, f"op{letter.lower()}") for letter in _LETTERS}
+    return _choice(question, texts, _LETTERS[row["cop"]], text_of(row, topic), spec)
+
+
+def _choice(
+    question: str, options: Mapping[str, str], letter: str, topic: str, spec: DataSpec
+) -> Example:
+    # The same question with its options in another order is the same question.
+    identity = "\n".join([question, *sorted(options.values())]).casefold()
+    return Example(identity, ask(with_options(question, options), spec), letter, topic)
+
+
+def text_of(row: Row, column: str) -> str:
+    """A row's text; raises Unusable if there is none."""
+    value = row[column]
+    if not isinstance(value, str):
+        raise Unusable(f"{column}: {'empty' if value is None else 'not a text'}")
+    if not value.strip():
+        raise Unusable(f"{column}: empty")
+    return value.strip()
+
+
+def boxed_answer(solution: str) -> str | None:
+    r"""What a MATH solution has in its last box, which is \boxed{x}, \fbox{x} or \boxed x."""
+    braced = last_boxed(_BRACED.sub(r"\\boxed{", solution))
+    if braced is not None:
+        return braced.strip()
+    unbraced = _UNBRACED.findall(solution)
+    return str(unbraced[-1]) if unbraced else None
+
+
+HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
+    "math": (
+        HubSet(
+            name="math",
+            hub="EleutherAI/hendrycks_math",
+            configs=MATH_SUBJECTS,
+            columns=("problem", "solution"),
+            topic="type",
+            verifier="math",
+            read=_math,
+        ),
+    ),
+    "deepmath": (
+        HubSet(
+            name="deepmath",
+            hub="zwhe99/DeepMath-103K",
+            configs=(None,),
+            columns=("question", "final_answer"),
+            topic="topic",
+            verifier="math",
+            read=_deepmath,
+        ),
+    ),
+    "medical": (
+        HubSet(
+            name="medqa",
+            hub="GBaker/MedQA-USMLE-4-options",
+            configs=(None,),
+            columns=("question", "options", "answer_idx"),
+            topic="meta_info",
+            verifier="choice",
+            read=_medqa,
+            marks=("options",),
+        ),
+        HubSet(
+            name="medmcqa",
+            hub="openlifescienceai/medmcqa",
+            configs=(None,),
+            columns=("question", "opa", "opb", "opc", "opd", "cop", "choice_type"),
+            topic="subject_name",
+            verifier="choice",
+            read=_medmcqa,
+            marks=("opa",),
+        ),
+    ),
+}

@@ -1,0 +1,155 @@
+"""What decides a split: which data, in which sizes, divided how. The same spec, the same files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.verifiers import check_verifier
+
+SourceName = Literal["math", "deepmath", "medical", "jsonl", "reasoning-gym"]
+Size = Annotated[int, Field(gt=0)]
+
+
+class Sizes(NamedTuple):
+    """How many problems: private ones for each client, public ones, test ones."""
+
+    private: int
+    public: int
+    test: int
+
+    def total(self, clients: int) -> int:
+        """Of all sets together."""
+        return clients * self.private + self.public + self.test
+
+
+_DEFAULTS: Mapping[SourceName, Sizes] = {
+    "math": Sizes(4 * 2500, 1250, 1250),
+    "deepmath": Sizes(4 * 4000, 3000, 1000),
+    "medical": Sizes(4 * 3956, 1977, 1977),
+    "reasoning-gym": Sizes(4 * 400, 240, 640),
+}
+"""The paper's sizes, and the demo's for reasoning-gym; `private` is that of all clients."""
+
+# A user's own file is divided as the paper divides MATH.
+_JSONL_SHARES = (0.8, 0.1, 0.1)
+
+_ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
+    "from_": ("math", "deepmath", "medical", "jsonl"),
+    "topic_column": ("math", "deepmath", "jsonl"),
+    "prompt_column": ("jsonl",),
+    "answer_column": ("jsonl",),
+    "verifier": ("jsonl",),
+    "tasks": ("reasoning-gym",),
+    "half": ("reasoning-gym",),
+    "topic_depth": ("deepmath",),
+    "medqa_share": ("medical",),
+}
+
+
+class DataSpec(BaseModel):
+    """Everything that decides a split; `[data.prepare]` of a recipe is one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    source: SourceName
+    from_: Path | None = Field(
+        default=None,
+        alias="from",
+        description="Local files in the hub's own format instead of the hub; jsonl: the file.",
+    )
+    clients: Size = 4
+    alpha: float = Field(
+        default=0.3,
+        gt=0,
+        allow_inf_nan=False,
+        description="Of the Dirichlet priors over topics: the smaller, the fewer a client has.",
+    )
+    seed: int = Field(default=0, ge=0)
+    private_size: Size | None = Field(
+        default=None, description="Problems of each client; by default the paper's."
+    )
+    public_size: Size | None = None
+    test_size: Size | None = None
+    topic_column: str | None = Field(
+        default=None, description="By default the data set's own, in JSONL 'topic'."
+    )
+    prompt_column: str = "prompt"
+    answer_column: str = "answer"
+    verifier: str | None = Field(
+        default=None, description="jsonl: for the lines that name none; by default the run's."
+    )
+    instruction: str | None = Field(
+        default=None,
+        description="What each prompt ends with, how to answer; by default the data set's own.",
+    )
+    max_prompt_characters: Size | None = Field(
+        default=None, description="Longer prompts are left out."
+    )
+    topic_depth: Size | None = Field(
+        default=None, description="deepmath: how many levels of its topics count; by default all."
+    )
+    medqa_share: float = Field(
+        default=0.5, gt=0, lt=1, description="medical: how much of the mixture is MedQA."
+    )
+    tasks: dict[str, dict[str, Any]] = Field(
+        default={}, description="reasoning-gym: the tasks, each with its generator's settings."
+    )
+    half: Literal["pretraining", "demo"] | None = Field(
+        default=None,
+        description="reasoning-gym: only prompts of one half; base models made here were "
+        "pretrained on the half 'pretraining'.",
+    )
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        return {name: {} for name in value} if isinstance(value, list | tuple) else value
+
+    @field_validator("verifier")
+    @classmethod
+    def _verifier_exists(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                check_verifier(value)
+            except InvalidSettings as error:
+                raise ValueError(error.detail) from None
+        return value
+
+    @model_validator(mode="after")
+    def _fits_the_source(self) -> Self:
+        for key, sources in _ONLY_FOR.items():
+            if key in self.model_fields_set and self.source not in sources:
+                name = key.rstrip("_")
+                raise ValueError(f"{name} is not for {self.source}, but for {', '.join(sources)}")
+        if self.source == "jsonl" and self.from_ is None:
+            raise ValueError("from is needed: the JSONL file to divide")
+        if self.source == "reasoning-gym" and not self.tasks:
+            raise ValueError("tasks is needed: names of reasoning-gym tasks, such as chain_sum")
+        return self
+
+    def sizes(self, usable: int | None = None) -> Sizes:
+        """The sizes asked for; `usable` is how many problems of a JSONL file there are.
+
+        What is not given is the paper's; of a JSONL file it is 80, 10 and 10 per cent.
+        """
+        default = _DEFAULTS.get(self.source)
+        if default is None:
+            default = Sizes(*(int((usable or 0) * share) for share in _JSONL_SHARES))
+        return Sizes(
+            self.private_size or default.private // self.clients,
+            self.public_size or default.public,
+            self.test_size or default.test,
+        )
+
+
+def load_spec(values: Mapping[str, Any]) -> DataSpec:
+    """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
+    try:
+        return DataSpec(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InvalidSettings(f"{key}: {first['msg']}" if key else str(first["msg"])) from None

@@ -1,0 +1,74 @@
+"""reasoning-gym's generators as streams of problems that are functions of a seed."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pubswap_protocol.errors import InvalidSettings
+
+Record = dict[str, Any]
+Half = Literal["pretraining", "demo"]
+
+# reasoning-gym gives item i of seed s the generator Random(s + i): nearby seeds share items.
+SEED_STRIDE = 1_000_000
+_MAX_MISSES = 500
+
+
+def half_of(prompt: str) -> Half:
+    """Tell which half of all prompts this one belongs to, by the parity of its SHA-256.
+
+    A base model that is pretrained on one half was never shown a problem of the other.
+    """
+    odd = hashlib.sha256(prompt.encode()).digest()[-1] % 2
+    return "demo" if odd else "pretraining"
+
+
+class Task:
+    """One reasoning-gym task with its generator's settings, at one seed."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], seed: int) -> None:
+        """Raises InvalidSettings for a task, or a setting of it, that does not exist."""
+        import reasoning_gym  # imports every one of its generators, which takes seconds
+
+        self.name = name
+        self._seed = seed
+        try:
+            self._dataset = reasoning_gym.create_dataset(
+                name, size=SEED_STRIDE, seed=seed * SEED_STRIDE, **settings
+            )
+        except (ValueError, TypeError, AssertionError) as error:
+            raise InvalidSettings(f"tasks.{name}: {str(error) or 'not possible'}.") from None
+
+    def record(self, index: int) -> Record:
+        """Problem `index` of all, as plain JSON with the keys of a problem file."""
+        entry = self._dataset[index]
+        return {
+            "id": f"{self.name}-{self._seed}-{index}",
+            "prompt": entry["question"].strip(),
+            "answer": str(entry["answer"]),
+            "topic": self.name,
+            "verifier": f"reasoning_gym:{self.name}",
+            "metadata": json.loads(json.dumps(entry["metadata"])),
+        }
+
+    def unique(self, half: Half | None, max_characters: int | None) -> Iterator[Record]:
+        """Yield problems of one half, or of both, without repeating a prompt, until none is found.
+
+        Longer prompts than `max_characters` are skipped.
+        """
+        seen: set[str] = set()
+        misses = 0
+        for index in range(SEED_STRIDE):
+            record = self.record(index)
+            prompt = record["prompt"]
+            short = max_characters is None or len(prompt) <= max_characters
+            if short and prompt not in seen and half in (None, half_of(prompt)):
+                seen.add(prompt)
+                misses = 0
+                yield record
+                continue
+            misses += 1
+            # So long without news means that the generator's space of prompts is used up.
+            if misses == _MAX_MISSES:
+                return

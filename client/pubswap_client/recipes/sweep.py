@@ -1,0 +1,75 @@
+"""A recipe's sweep: which settings are run, each with every seed."""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from pubswap_client.recipes.layers import flat
+
+Value = bool | int | float | str
+Seed = Annotated[int, Field(ge=0)]
+
+MEMBERS = "members"
+WHO = ("federated", "alone", "pooled")
+
+
+class Sweep(BaseModel):
+    """`[sweep]`: seeds, and tables of axes; each table is the product of its axes.
+
+    An axis is a setting by its dotted key, or `members`: federated, each client alone, or one
+    client with all private sets pooled.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
+    grid: tuple[dict[str, tuple[Value, ...]], ...] = ()
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed occurs twice")
+        return seeds
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _by_dotted_key(cls, tables: Any) -> Any:
+        """`swap.period = [2, 4]` is a table in TOML, and one value is an axis of one."""
+        if not isinstance(tables, list | tuple):
+            return tables
+        return [_axes(table) if isinstance(table, Mapping) else table for table in tables]
+
+    @field_validator("grid")
+    @classmethod
+    def _filled(
+        cls, tables: tuple[dict[str, tuple[Value, ...]], ...]
+    ) -> tuple[dict[str, tuple[Value, ...]], ...]:
+        for table in tables:
+            if not table:
+                raise ValueError("a table has no axis; give it one, or remove it")
+            for axis, values in table.items():
+                if not values:
+                    raise ValueError(f"the axis {axis} has no value")
+                if axis == MEMBERS and (unknown := [v for v in values if v not in WHO]):
+                    raise ValueError(f"members is one of {', '.join(WHO)}, not {unknown[0]!r}")
+        return tables
+
+    def settings(self) -> Iterator[dict[str, Value]]:
+        """Each setting once, by dotted key, in the order of the tables and of their values."""
+        seen: list[dict[str, Value]] = []
+        for table in self.grid or ({},):
+            for values in product(*table.values()):
+                setting = dict(zip(table, values, strict=True))
+                if setting not in seen:
+                    seen.append(setting)
+                    yield setting
+
+
+def _axes(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value if isinstance(value, list | tuple) else [value]
+        for key, value in flat(table).items()
+    }

@@ -1,0 +1,127 @@
+"""A job: one run to simulate, with everything that decides what comes out of it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pubswap_client.models import model_folder
+from pubswap_client.operator.runfile import Prepared
+from pubswap_client.recipes.sources import ModelSource
+from pubswap_client.settings import first_error
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import CreateRun, SetKind
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.problems import Problem, read_problems
+from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_simulation.results import Members, Value
+
+_SLUG = 120  # characters of a key before its digest; file systems take 255
+
+
+class Job(BaseModel):
+    """One run: its settings, its model, its sets, and by client the private files it trains on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+    setting: dict[str, Value] = {}
+    settings: RunSettings
+    model: ModelSource
+    public: Path
+    test: Path
+    private: dict[str, tuple[Path, ...]]
+    members: Members = "federated"
+    client: str | None = None
+
+    @property
+    def steps(self) -> int:
+        """Local steps of all clients and rounds."""
+        return self.settings.rounds * self.settings.local_steps * len(self.private)
+
+    @property
+    def folder(self) -> Path:
+        """The base model's folder."""
+        return model_folder(self.model.place, self.model.revision)
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        who = [] if self.members == "federated" else [self.client or self.members]
+        setting = [f"{key}={value}" for key, value in self.setting.items() if key != "members"]
+        return " ".join([*who, *setting, f"seed={self.settings.seed}"])
+
+    def card(self) -> ModelCard:
+        """The base model's card."""
+        return _card(self.folder, self.settings.lora, self.model.source, self.model.revision)
+
+    def key(self) -> str:
+        """The name of the run's folder: readable, and another one for anything that differs."""
+        card = self.card()
+        facts = {
+            "settings": self.settings.model_dump(mode="json"),
+            "setting": self.setting,
+            "members": [self.members, self.client],
+            "model": [card.config_digest, card.tokenizer_digest, card.weights_digest],
+            "sets": [_digest(path) for path in (self.public, self.test)],
+            "private": {name: [_digest(p) for p in paths] for name, paths in self.private.items()},
+        }
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        words = re.sub(r"[^a-z0-9.]+", "-", f"{self.recipe} {self.title}".lower()).strip("-")
+        return f"{words[:_SLUG]}-{digest[:10]}"
+
+    def prepared(self) -> Prepared:
+        """What the operator sends. Raises InvalidSettings or InvalidProblems."""
+        sets = {SetKind.PUBLIC: self.public, SetKind.TEST: self.test}
+        for path in sets.values():
+            read_problems(path)
+        try:
+            create = CreateRun(name=self.recipe, settings=self.settings, model=self.card())
+        except ValidationError as error:
+            raise InvalidSettings(f"{self.recipe}: {first_error(error)}") from None
+        tokenizer = (self.folder / "tokenizer.json").read_bytes()
+        return Prepared(create, tokenizer, {kind: path.read_bytes() for kind, path in sets.items()})
+
+    def problems(self, client: str) -> list[Problem]:
+        """A client's private problems. Raises InvalidProblems if an id occurs in two files."""
+        found = list(self._problems(client))
+        seen: set[str] = set()
+        for problem in found:
+            if problem.id in seen:
+                raise InvalidProblems(
+                    f"{client}: id {problem.id!r} occurs in two private files that are pooled; "
+                    "give each problem an id of its own."
+                )
+            seen.add(problem.id)
+        return found
+
+    def _problems(self, client: str) -> Iterator[Problem]:
+        for path in self.private[client]:
+            yield from read_problems(path)
+
+
+def patient(settings: RunSettings) -> RunSettings:
+    """The settings for members that take turns: nobody is ever late, so everybody is waited for."""
+    return settings.model_copy(
+        update={
+            "swap": settings.swap.model_copy(update={"quorum": settings.clients}),
+            "aggregation": settings.aggregation.model_copy(update={"quorum": settings.clients}),
+        }
+    )
+
+
+@cache
+def _card(folder: Path, lora: LoraSettings, source: str, revision: str | None) -> ModelCard:
+    return model_card(folder, lora, source, revision)
+
+
+@cache
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InvalidProblems(f"{path} cannot be read: {error.strerror}") from None

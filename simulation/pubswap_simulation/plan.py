@@ -1,0 +1,119 @@
+"""From a recipe to jobs: one for each setting and seed; of `alone`, one for each client."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.data.prepare import prepare
+from pubswap_client.recipes.recipe import Recipe, load_recipe
+from pubswap_client.recipes.sweep import MEMBERS, Sweep
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.settings import AggregationSettings, RunSettings
+from pubswap_simulation.job import Job, patient
+from pubswap_simulation.results import Members, Value
+
+DATA = "data"
+POOLED = "pooled"
+
+Setting = dict[str, Value]
+
+
+class Planner:
+    """Makes the jobs of one recipe, and the splits that they need."""
+
+    def __init__(self, source: Path | str, store: Path, given: Setting) -> None:
+        """A recipe with values `given` beside it, by dotted key, for a results store."""
+        self._source = source
+        self._store = store
+        self._given = given
+        self._splits: dict[str, Path] = {}
+
+    def one(self, seed: int | None) -> list[Job]:
+        """The recipe as it is; with `alone` given, one for each client."""
+        return list(self._jobs({}, seed))
+
+    def sweep(self, seeds: Sequence[int], vary: Mapping[str, tuple[Value, ...]]) -> list[Job]:
+        """All settings and seeds: the recipe's own, unless other seeds are given.
+
+        Each of the recipe's settings is taken with each of the axes' values in `vary`. Seeds are
+        outermost, so that a sweep that is cut short has compared what it has.
+        """
+        own = load_recipe(self._source, _without_members(self._given)).sweep
+        more = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
+        settings = [setting | varied for setting in own.settings() for varied in more]
+        jobs: dict[str, Job] = {}
+        for seed in seeds or own.seeds:
+            for setting in settings:
+                jobs |= {job.key(): job for job in self._jobs(setting, seed)}
+        return list(jobs.values())
+
+    def _jobs(self, setting: Setting, seed: int | None) -> Iterator[Job]:
+        setting = self._given | setting
+        values: dict[str, Any] = _without_members(setting)
+        if seed is not None:
+            values["seed"] = seed
+        recipe = load_recipe(self._source, values)
+        job = self._federated(recipe, {k: v for k, v in setting.items() if k != "seed"})
+        members = setting.get(MEMBERS, "federated")
+        if members == "federated":
+            yield job
+        elif members == "pooled":
+            everything = tuple(path for paths in job.private.values() for path in paths)
+            yield _by_itself(job, "pooled", None, {POOLED: everything})
+        elif members == "alone":
+            for name, paths in job.private.items():
+                yield _by_itself(job, "alone", name, {name: paths})
+        else:
+            raise InvalidSettings(f"members: federated, alone or pooled, not {members!r}.")
+
+    def _federated(self, recipe: Recipe, setting: Setting) -> Job:
+        settings = recipe.run_settings
+        files = recipe.data.files(settings.clients, self._prepared(recipe))
+        if len(files.private) != settings.clients:
+            raise InvalidSettings(
+                f"data.private: {len(files.private)} files for {settings.clients} clients; a "
+                "simulation needs one for each."
+            )
+        return Job(
+            recipe=recipe.name,
+            setting=setting,
+            settings=patient(settings),
+            model=recipe.model,
+            public=files.public.resolve(),
+            test=files.test.resolve(),
+            private={
+                f"client-{number}": (path.resolve(),)
+                for number, path in enumerate(files.private, start=1)
+            },
+        )
+
+    def _prepared(self, recipe: Recipe) -> Path | None:
+        """The split that the recipe describes, in the store; made when it is first needed."""
+        spec = recipe.data.prepare
+        if spec is None:
+            return None
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        if digest not in self._splits:
+            self._splits[digest] = prepare(spec, self._store / DATA / digest)
+        return self._splits[digest]
+
+
+def _by_itself(
+    job: Job, members: Members, client: str | None, private: dict[str, tuple[Path, ...]]
+) -> Job:
+    """A baseline with the same total steps: one client, and nobody to exchange with."""
+    settings = job.settings.model_dump() | {"clients": 1, "method": "fedavg"}
+    settings["aggregation"] = AggregationSettings().model_dump()
+    settings["swap"]["quorum"] = 1
+    update = {
+        "settings": RunSettings.model_validate(settings),
+        "private": private,
+        "members": members,
+        "client": client,
+    }
+    return job.model_copy(update=update)
+
+
+def _without_members(setting: Setting) -> Setting:
+    return {key: value for key, value in setting.items() if key != MEMBERS}

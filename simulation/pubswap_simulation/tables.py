@@ -1,0 +1,51 @@
+"""What the terminal shows when runs are done."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from pubswap_simulation.job import Job
+from pubswap_simulation.results import RESULT, Result
+
+
+def run_table(result: Result) -> Table:
+    """A run, round by round."""
+    table = Table("round", "pass@1", "reward", "drift", "replaced", title=f"{result.recipe}")
+    settings = result.run.settings
+    for summary in result.run.rounds:
+        first = (summary.round - 1) * settings.local_steps
+        rewards = [
+            reward
+            for steps in result.rewards.values()
+            for reward in steps[first : first + settings.local_steps]
+        ]
+        began = summary.round > 0
+        table.add_row(
+            str(summary.round) if began else "base",
+            f"{summary.evaluation.pass_at_1:.3f}" if summary.evaluation else "",
+            f"{_mean(rewards):.3f}" if began else "",
+            f"{summary.drift.from_mean:.3g}" if summary.drift else "",
+            str(sum(swap.replaced for swap in summary.swaps)) if summary.swaps else "",
+        )
+    return table
+
+
+def sweep_table(jobs: Sequence[Job], folders: Sequence[Path], failed: Iterable[str]) -> Table:
+    """Each run of a sweep: its pass@1, or that there is none."""
+    table = Table("run", "base", "final", "best", "seconds")
+    broken = set(failed)
+    for job, folder in zip(jobs, folders, strict=True):
+        path = folder / RESULT
+        if path.exists():
+            result = Result.model_validate_json(path.read_bytes())
+            scores = (result.base, result.final, result.best)
+            table.add_row(job.title, *(f"{s:.3f}" for s in scores), f"{result.seconds:.0f}")
+        else:
+            state = "[red]failed" if folder.name in broken else "[dim]to do"
+            table.add_row(job.title, state, "", "", "")
+    return table
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

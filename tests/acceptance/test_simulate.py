@@ -1,0 +1,114 @@
+"""`pubswap simulate` against a federation of real processes, and against SIGKILL."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.adapter import digest_of
+from pubswap_simulation.results import Result
+from support.processes import federated_adapter
+from support.simulations import CLIENTS, command, simulated, write_recipe
+
+OVERRIDES = {"local_steps": 4}
+
+
+def adapter_of(store: Path) -> bytes:
+    """The final adapter of a store's only run."""
+    [path] = store.glob("runs/*/adapter-final/adapter_model.safetensors")
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("recipe"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> tuple[Result, bytes]:
+    """A simulated run under keep, and its adapter."""
+    store = tmp_path_factory.mktemp("undisturbed")
+    [result], _ = simulated(recipe, store, "--keep-adapters")
+    return result, adapter_of(store)
+
+
+def test_a_simulation_ends_with_the_bits_of_separate_daemons(
+    tmp_path: Path, undisturbed: tuple[Result, bytes]
+) -> None:
+    """Two rounds of keep, in one process and in three: the same adapter, exchanges and bytes."""
+    result, simulated_adapter = undisturbed
+    view, adapter = federated_adapter(tmp_path / "daemons", OVERRIDES, order=CLIENTS)
+    assert simulated_adapter == adapter
+    assert result.run.rounds[-1].adapter == digest_of(adapter)
+    for ours, theirs in zip(result.run.rounds, view.rounds, strict=True):
+        assert (ours.adapter, ours.drift, ours.swaps) == (
+            theirs.adapter,
+            theirs.drift,
+            theirs.swaps,
+        )
+    assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
+    assert [summary.traffic.up for summary in result.run.rounds] == [
+        summary.traffic.up for summary in view.rounds
+    ]
+
+
+def test_fedavg_too_ends_with_the_bits_of_separate_daemons(tmp_path: Path, recipe: Path) -> None:
+    """Without an exchange, clients never wait for one another within a round: the same bits."""
+    overrides = {**OVERRIDES, "method": "fedavg"}
+    _, adapter = federated_adapter(tmp_path / "daemons", overrides, order=CLIENTS)
+    store = tmp_path / "store"
+    simulated(recipe, store, "--set", "method=fedavg", "--keep-adapters")
+    assert adapter_of(store) == adapter
+
+
+def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, bytes]) -> None:
+    """Evaluations of all rounds and the base, rewards of all steps; the work folder is gone."""
+    result, _ = undisturbed
+    assert [evaluation.problems for evaluation in result.evaluations] == [12, 12, 12]
+    assert {name: len(rewards) for name, rewards in result.rewards.items()} == {
+        "client-1": 8,
+        "client-2": 8,
+    }
+    assert 0 < result.best <= 1
+    assert result.seconds > 0
+    assert (result.recipe, result.seed, result.members) == ("acceptance", 7, "federated")
+    assert result.setting == {}
+
+
+def test_a_killed_simulation_goes_on_with_the_same_bits(
+    tmp_path: Path, recipe: Path, undisturbed: tuple[Result, bytes]
+) -> None:
+    """SIGKILL in both rounds loses at most a step, and changes neither adapter nor figures."""
+    wanted, adapter = undisturbed
+    store = tmp_path / "store"
+    options = ("--keep-adapters",)
+    for steps in (3, 12):
+        kill_after(steps, command(recipe, store, *options), store)
+        assert steps_in(store) < 16
+    [result], _ = simulated(recipe, store, *options)
+    assert adapter_of(store) == adapter
+    assert result.rewards == wanted.rewards
+    assert [e.pass_at_1 for e in result.evaluations] == [e.pass_at_1 for e in wanted.evaluations]
+    assert not list(store.glob("runs/*/work"))
+    [path] = store.glob("runs/*/result.json")
+    before = path.stat().st_mtime_ns
+    simulated(recipe, store, *options)
+    assert path.stat().st_mtime_ns == before
+
+
+def kill_after(steps: int, line: list[str], store: Path) -> None:
+    """Start a command, and kill it once both clients together have made so many steps."""
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 200
+        while steps_in(store) < steps:
+            assert process.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+
+
+def steps_in(store: Path) -> int:
+    logs = store.glob("runs/*/work/members/*/rewards")
+    return sum(len(log.read_text().splitlines()) for log in logs)
