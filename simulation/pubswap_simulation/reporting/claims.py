@@ -1,0 +1,207 @@
+"""What holds of the paper's claims, from differences that are paired by seed: pure functions.
+
+A claim holds when the whole 95 % interval is on its side of zero, does not when it is on the
+other, and is undecided when the interval covers zero or there is one seed only.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from pubswap_simulation.reporting.estimates import Difference, paired
+from pubswap_simulation.reporting.methods import FEDAVG, Method
+from pubswap_simulation.reporting.metrics import FINAL, PAIRWISE, Measure, replaced_change
+from pubswap_simulation.reporting.section import Section
+
+Verdict = Literal["holds", "does not", "undecided", "not run"]
+Values = Mapping[int, float]
+
+
+class Finding(BaseModel):
+    """A claim, what was compared for it, and what came of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    claim: str
+    compared: str
+    share: bool
+    difference: Difference | None
+    verdict: Verdict
+
+
+def verdict(difference: Difference | None, sign: int) -> Verdict:
+    """Whether a difference is what a claim says: above zero for sign = 1, below for -1."""
+    if difference is None:
+        return "not run"
+    seen = difference.scaled(sign)
+    if seen.low is None or seen.high is None or seen.low <= 0 <= seen.high:
+        return "undecided"
+    return "holds" if seen.low > 0 else "does not"
+
+
+def findings(section: Section) -> list[Finding]:
+    """Every claim at this section's tau; the largest and the smallest are those FedAvg has."""
+    taus = sorted(section.cells.get(FEDAVG, {}))
+    if not taus:
+        return []
+    found: list[Finding] = []
+    for rule in _RULES:
+        found += rule(section, taus[0], taus[-1])
+    return found
+
+
+def _keep_over_fedavg(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "keep is better than FedAvg at the largest τ"
+    for keep in _rows(section, "keep"):
+        yield _compare(section, claim, FINAL, (keep, large), (FEDAVG, large), 1)
+
+
+def _keep_over_fedprox(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "keep is better than FedProx at the largest τ"
+    for keep in _rows(section, "keep"):
+        yield _compare(section, claim, FINAL, (keep, large), (_FEDPROX, large), 1)
+
+
+def _gain_grows(section: Section, small: int, large: int) -> Iterator[Finding]:
+    claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
+    if small == large:
+        return
+    for keep in _rows(section, "keep"):
+        gains = [
+            _minus(_values(section, FINAL, keep, tau), _values(section, FINAL, FEDAVG, tau))
+            for tau in (large, small)
+        ]
+        compared = f"{keep.label}, minus FedAvg; at τ = {large} minus at τ = {small}"
+        yield _finding(claim, compared, FINAL.share, paired(gains[0], gains[1]), 1)
+
+
+def _random_when_small(section: Section, small: int, large: int) -> Iterator[Finding]:
+    if small == large:
+        return
+    for random in _rows(section, "random"):
+        claim = "random is better than FedAvg at the smallest τ"
+        yield _compare(section, claim, FINAL, (random, small), (FEDAVG, small), 1)
+        keep = _like(random)
+        claim = "random is better than keep at the smallest τ"
+        yield _compare(section, claim, FINAL, (random, small), (keep, small), 1)
+
+
+def _random_when_large(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "random is worse than keep at the largest τ"
+    for random in _rows(section, "random"):
+        yield _compare(section, claim, FINAL, (random, large), (_like(random), large), -1)
+
+
+def _less_drift(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "clients drift less with public steps"
+    for method in [*_rows(section, "random"), *_rows(section, "keep")]:
+        yield _compare(section, claim, PAIRWISE, (method, large), (FEDAVG, large), -1)
+
+
+def _fedavg_falls(section: Section, small: int, large: int) -> Iterator[Finding]:
+    claim = "FedAvg falls from the smallest τ to the largest"
+    if small != large:
+        yield _compare(section, claim, FINAL, (FEDAVG, large), (FEDAVG, small), -1)
+
+
+def _fedprox_no_cure(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "FedProx, with its μ chosen, is worse than FedAvg at the largest τ"
+    yield _compare(section, claim, FINAL, (_FEDPROX, large), (FEDAVG, large), -1)
+
+
+def _fewer_replaced_later(section: Section, _: int, large: int) -> Iterator[Finding]:
+    claim = "fewer responses are replaced later in training"
+    for keep in _rows(section, "keep"):
+        change = section.values(keep, large, replaced_change)
+        compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"
+        yield _finding(claim, compared, True, paired(change, dict.fromkeys(change, 0.0)), -1)
+
+
+def _server_optimizer(section: Section, small: int, _: int) -> Iterator[Finding]:
+    claim = "a server optimizer helps at the smallest τ"
+    for method in section.methods:
+        optimizer = dict(method.variant).get("aggregation.server_optimizer")
+        if optimizer and method.kind == "federated" and not method.detail:
+            rest = tuple(
+                (axis, value)
+                for axis, value in method.variant
+                if not axis.startswith("aggregation.server_")
+            )
+            plain = _replaced_variant(method, rest)
+            yield _compare(section, claim, FINAL, (method, small), (plain, small), 1)
+
+
+_Rule = Callable[[Section, int, int], Iterator[Finding]]
+_RULES: tuple[_Rule, ...] = (
+    _keep_over_fedavg,
+    _keep_over_fedprox,
+    _gain_grows,
+    _random_when_small,
+    _random_when_large,
+    _less_drift,
+    _fedavg_falls,
+    _fedprox_no_cure,
+    _fewer_replaced_later,
+    _server_optimizer,
+)
+_FEDPROX = Method(name="fedprox")
+_At = tuple[Method, int]
+
+
+def _rows(section: Section, strategy: str) -> list[Method]:
+    """The paper's rows of a strategy, one for each period; period 2 if there is none."""
+    found = [m for m in section.methods if m.strategy == strategy and m.plain]
+    return found or [Method(name="pubswap", strategy=strategy, period=2)]
+
+
+def _like(random: Method) -> Method:
+    return Method(name="pubswap", strategy="keep", period=random.period)
+
+
+def _replaced_variant(
+    method: Method, variant: tuple[tuple[str, bool | int | float | str], ...]
+) -> Method:
+    return Method(
+        kind=method.kind,
+        name=method.name,
+        strategy=method.strategy,
+        period=method.period,
+        mu=method.mu,
+        variant=variant,
+    )
+
+
+def _compare(
+    section: Section, claim: str, measure: Measure, ours: _At, theirs: _At, sign: int
+) -> Finding:
+    (left, tau), (right, other) = ours, theirs
+    compared = (
+        f"{left.label}, minus {right.label}; τ = {tau}"
+        if tau == other
+        else f"{left.label}; τ = {tau} minus τ = {other}"
+    )
+    difference = paired(
+        _values(section, measure, left, tau), _values(section, measure, right, other)
+    )
+    return _finding(claim, compared, measure.share, difference, sign)
+
+
+def _finding(
+    claim: str, compared: str, share: bool, difference: Difference | None, sign: int
+) -> Finding:
+    return Finding(
+        claim=claim,
+        compared=compared,
+        share=share,
+        difference=difference,
+        verdict=verdict(difference, sign),
+    )
+
+
+def _values(section: Section, measure: Measure, method: Method, tau: int) -> Values:
+    return section.values(method, tau, measure.of)
+
+
+def _minus(ours: Values, theirs: Values) -> Values:
+    return {seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()}

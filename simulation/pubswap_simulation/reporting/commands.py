@@ -1,0 +1,71 @@
+"""`pubswap report`: what a store of results comes to."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from pubswap_simulation.reporting.report import Report
+    from pubswap_simulation.reporting.section import Section
+
+MARKDOWN = "report.md"
+DATA = "report.json"
+
+
+def report(
+    store: Annotated[Path, typer.Argument(help="The --out of `pubswap simulate`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where report.md, report.json and PNGs go: STORE/report.")
+    ] = None,
+    paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
+    format: Annotated[
+        Literal["table", "md", "json"], typer.Option(help="What is printed here.")
+    ] = "table",
+) -> None:
+    """Tables, paired differences, curves and what holds of the paper's claims, from results.
+
+    May be run while a sweep is under way: it says which settings have fewer seeds than others.
+    """
+    from pubswap_simulation.reporting.report import read_sections
+    from pubswap_simulation.reporting.report import report as made
+
+    sections = read_sections(store)
+    data = made(sections)
+    folder = out or store / "report"
+    write(sections, data, folder, paper)
+    if format == "table":
+        from rich.console import Console
+
+        from pubswap_simulation.reporting.terminal import print_report
+
+        console = Console()
+        print_report(data, console)
+        console.print(f"written: {folder / MARKDOWN}", markup=False, soft_wrap=True)
+    else:
+        name = MARKDOWN if format == "md" else DATA
+        typer.echo((folder / name).read_text(encoding="utf-8"), nl=False)
+
+
+def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
+    """Write report.md, report.json and the PNGs, in the place of an earlier report's."""
+    from pubswap_simulation.reporting.markdown import markdown
+    from pubswap_simulation.reporting.paper import figures
+    from pubswap_simulation.reporting.plots import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = {
+        section.title: draw(
+            section, folder, "" if len(sections) == 1 else f"{slug(section.title)}-"
+        )
+        for section in sections
+    }
+    beside = figures({section.recipe for section in sections}) if paper else {}
+    (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
+    (folder / DATA).write_text(data.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def slug(title: str) -> str:
+    """A title as a part of a file's name."""
+    return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")

@@ -1,0 +1,223 @@
+"""`report.md`: every table with n and interval."""
+
+from collections.abc import Mapping, Sequence
+
+from pubswap_client.operator.tables import size_text
+from pubswap_simulation.reporting.costs import Cost
+from pubswap_simulation.reporting.paper import Rows
+from pubswap_simulation.reporting.plots import Picture
+from pubswap_simulation.reporting.report import ByName, Report, SectionReport
+from pubswap_simulation.reporting.tables import Differences, Table
+from pubswap_simulation.reporting.text import (
+    cell_text,
+    estimate_text,
+    grid,
+    interval_text,
+    mean_text,
+)
+
+_INTRODUCTION = """\
+Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
+per cent. Differences are paired by seed (paired t); behind each, how many seeds are above, equal
+and below. No interval is corrected for the number of comparisons."""
+
+_BEST_MU = """\
+The best μ is the one with the highest mean final pass@1 at that τ, chosen on the test set as in
+the paper, which favours FedProx. Chosen:"""
+
+_DRIFT = """\
+L2 distances between the clients' LoRA factors at the rounds' ends. A round of small τ is short:
+compare rows, not columns."""
+
+_BEYOND = """\
+Each row less the same method with the paper's own setting, at the same τ and seeds."""
+
+_BYTES = """\
+Of one client in one round, up and down, beside full fine-tuning in float32; what a client gets at
+the end of the run is shared out over its rounds. Of the layers that are adapted alone, full
+fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends 2·Σr(m+d) = {lora}, {ratio:.1f}
+times fewer."""
+
+_CLAIMS = """\
+A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
+is on the other side, and is undecided if the interval covers zero. Differences are in percentage
+points, those of drift in its own unit."""
+
+
+def markdown(
+    report: Report, pictures: Mapping[str, Sequence[Picture]], paper: Mapping[str, Rows]
+) -> str:
+    """The whole report; `pictures` are by section's title, `paper` rows by recipe."""
+    parts = ["# Results", _INTRODUCTION]
+    for section in report.sections:
+        parts += _section(section, pictures.get(section.title, ()))
+    if paper:
+        parts += _paper(paper)
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
+    tables = {table.measure: place for place, table in enumerate(section.tables)}
+    parts = [f"## {section.title}", _facts(section)]
+    if section.claims:
+        parts += ["### What holds of the paper's claims", _CLAIMS, _claims(section)]
+    parts += _table(section, tables["final"])
+    if section.tuned_mu:
+        parts.append(_tuned(section))
+    parts += _shown(pictures, "final")
+    parts += _table(section, tables["best"])
+    parts += _shown(pictures, "curves") + _beyond(section)
+    drift = [tables[key] for key in ("drift_pairwise", "drift_from_mean", "drift_at_end")]
+    if any(section.tables[place].rows for place in drift):
+        parts += ["### Drift", _DRIFT]
+        parts += [part for place in drift for part in _table(section, place, level=4)]
+    parts += _shown(pictures, "drift")
+    parts += _table(section, tables["replaced"], compared=False)
+    if section.replaced_by_client:
+        parts += ["#### By client", _by_name(section.replaced_by_client)]
+    parts += _shown(pictures, "replaced") + _topics(section) + _shown(pictures, "topics")
+    rewards = _shown(pictures, "rewards")
+    parts += ["### Rewards in training", *rewards] if rewards else []
+    return [*parts, *_costs(section), *_notes(section)]
+
+
+def _shown(pictures: Sequence[Picture], kind: str) -> list[str]:
+    return [f"![{one.caption}]({one.name})" for one in pictures if one.kind == kind]
+
+
+def _facts(section: SectionReport) -> str:
+    steps = "; ".join(
+        f"τ = {tau}: " + " or ".join(str(count) for count in counts)
+        for tau, counts in section.steps.items()
+    )
+    seeds = ", ".join(str(seed) for seed in section.seeds)
+    return (
+        f"Model {section.model} of {section.sizes.model:,} parameters, {section.clients} clients, "
+        f"{section.test_problems} test problems. Runs: {len(section.runs)}. Seeds: {seeds}. "
+        f"GRPO steps of each client in all: {steps}."
+    )
+
+
+def _claims(section: SectionReport) -> str:
+    rows = []
+    for finding in section.claims:
+        seen = finding.difference
+        if seen is None:
+            figures = ["0", "", "", ""]
+        else:
+            mean = mean_text(seen, finding.share, signed=True).split(" ")[0]
+            figures = [str(seen.n), mean, interval_text(seen, finding.share)]
+            figures.append(f"{seen.above}/{seen.equal}/{seen.below}")
+        rows.append([finding.claim, finding.compared, *figures, f"**{finding.verdict}**"])
+    heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
+    return grid(heads, rows, left=2)
+
+
+def _table(section: SectionReport, place: int, level: int = 3, compared: bool = True) -> list[str]:
+    table, differences = section.tables[place], section.differences[place]
+    if not table.rows:
+        return []
+    unit = " (%)" if table.share else ""
+    parts = [f"{'#' * level} {table.title}{unit}", _by_tau("", section, table)]
+    if compared and differences.rows:
+        parts.append(_by_tau("less FedAvg, by seed", section, differences))
+    return parts
+
+
+def _beyond(section: SectionReport) -> list[str]:
+    """What goes beyond the paper, less the same method without it."""
+    tables = [table for table in section.beyond if table.rows]
+    if not tables:
+        return []
+    parts = ["### Beyond the paper", _BEYOND]
+    for table in tables:
+        parts += [f"#### {table.title}", _by_tau("less without it, by seed", section, table)]
+    return parts
+
+
+def _by_tau(corner: str, section: SectionReport, table: Table | Differences) -> str:
+    rows = [
+        [label, *(cell_text(row.get(tau), table.share) for tau in section.steps)]
+        for label, row in table.rows.items()
+    ]
+    return grid([corner, *(f"τ = {tau}" for tau in section.steps)], rows)
+
+
+def _tuned(section: SectionReport) -> str:
+    chosen = [
+        f"{label}: " + ", ".join(f"μ = {mu:g} at τ = {tau}" for tau, mu in row.items())
+        for label, row in section.tuned_mu.items()
+    ]
+    return _BEST_MU + " " + "; ".join(chosen) + "."
+
+
+def _by_name(rows: ByName) -> str:
+    names = sorted({name for row in rows.values() for cell in row.values() for name in cell})
+    several = len({tau for row in rows.values() for tau in row}) > 1
+    return grid(
+        ["", *names],
+        [
+            [
+                f"{label}; τ = {tau}" if several else label,
+                *(estimate_text(cell.get(name), share=True) for name in names),
+            ]
+            for label, row in rows.items()
+            for tau, cell in row.items()
+        ],
+    )
+
+
+def _topics(section: SectionReport) -> list[str]:
+    """At the largest tau only; the others are in report.json."""
+    if not any(topics for row in section.by_topic.values() for topics in row.values()):
+        return []
+    largest = max(section.steps)
+    rows = {
+        label: {largest: row[largest]} for label, row in section.by_topic.items() if largest in row
+    }
+    return [f"### Final pass@1 by topic, τ = {largest} (%)", _by_name(rows)]
+
+
+def _costs(section: SectionReport) -> list[str]:
+    sizes = section.sizes
+    said = _BYTES.format(
+        full=f"{2 * sizes.adapted_layers:,}",
+        lora=f"{2 * sizes.adapter:,}",
+        ratio=sizes.adapted_layers / sizes.adapter,
+    )
+    heads = ["", "τ", "rounds", "adapter up", "adapter down", "responses up", "responses down"]
+    heads += ["full fine-tuning", "times fewer", "seconds a run"]
+    return ["### Bytes and seconds", said, grid(heads, [_cost(cost) for cost in section.costs])]
+
+
+def _cost(cost: Cost) -> list[str]:
+    sent = cost.by_client_and_round
+    parts = (sent.adapters_up, sent.adapters_down, sent.responses_up, sent.responses_down)
+    return [
+        cost.row,
+        str(cost.tau),
+        str(cost.rounds),
+        *(size_text(part) for part in parts),
+        size_text(cost.full_fine_tuning),
+        f"{cost.full_fine_tuning / sent.all:.1f}" if sent.all else "",
+        f"{cost.seconds:.0f}",
+    ]
+
+
+def _notes(section: SectionReport) -> list[str]:
+    if not section.notes:
+        return []
+    return ["### What is missing", "\n".join(f"- {note}" for note in section.notes)]
+
+
+def _paper(paper: Mapping[str, Rows]) -> list[str]:
+    parts = [
+        "## The paper's own figures",
+        "pass@1 of the final checkpoint in per cent, with no interval.",
+    ]
+    for recipe, rows in paper.items():
+        taus = sorted({tau for row in rows.values() for tau in row})
+        heads = ["", *(f"τ = {tau}" for tau in taus)]
+        cells = [[label, *(f"{row[tau]:.1f}" for tau in taus)] for label, row in rows.items()]
+        parts += [f"### {recipe}", grid(heads, cells)]
+    return parts

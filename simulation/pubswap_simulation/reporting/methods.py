@@ -1,0 +1,159 @@
+"""Which row of a table a result belongs to: a method with everything that is varied of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pubswap_protocol.settings import RunSettings
+from pubswap_simulation.results import Result, Value
+
+Kind = Literal["base", "alone", "pooled", "federated"]
+Variant = tuple[tuple[str, Value], ...]
+
+KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
+NAMES = ("fedavg", "fedprox", "pubswap")
+STRATEGIES = (None, "random", "keep")
+
+# What these axes say is in the row's name or the table's column; `rounds` follows from the steps.
+NAMED = {
+    "members",
+    "method",
+    "local_steps",
+    "swap.strategy",
+    "swap.period",
+    "fedprox.mu",
+    "rounds",
+    "total_steps",
+}
+# These change the method. Any other axis changes the problem, so that it gets a section.
+_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.donor_ratio")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row. `mu` None with fedprox means the best at each tau; `client` None with alone, all."""
+
+    kind: Kind = "federated"
+    client: str | None = None
+    name: str = "fedavg"
+    strategy: str | None = None
+    period: int | None = None
+    mu: float | None = None
+    variant: Variant = ()
+
+    @property
+    def label(self) -> str:
+        """The row's name for people."""
+        return ", ".join([self._plain_label, *(_said(key, value) for key, value in self.variant)])
+
+    @property
+    def _plain_label(self) -> str:
+        if self.kind == "base":
+            return "base model"
+        if self.kind == "alone":
+            return f"{self.client} alone" if self.client else "alone, mean of clients"
+        if self.kind == "pooled":
+            return "pooled (centralised)"
+        if self.name == "fedprox":
+            return "FedProx, best μ" if self.mu is None else f"FedProx, μ = {self.mu:g}"
+        if self.name == "pubswap":
+            return f"PubSwap-{self.strategy}, period {self.period}"
+        return "FedAvg"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is as in the paper."""
+        return not self.variant
+
+    @property
+    def summary(self) -> bool:
+        """Whether it stands for several rows that are also listed one by one."""
+        return (self.kind == "alone" and self.client is None) or (
+            self.name == "fedprox" and self.mu is None
+        )
+
+    @property
+    def detail(self) -> bool:
+        """Whether a row that stands for several includes it."""
+        return self.client is not None or self.mu is not None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Where the row stands: references first, then as in the paper's tables."""
+        return (
+            KINDS.index(self.kind),
+            NAMES.index(self.name),
+            STRATEGIES.index(self.strategy),
+            self.period or 0,
+            [(key, str(value)) for key, value in self.variant],
+            not self.summary,
+            self.mu or 0.0,
+            self.client or "",
+        )
+
+    def summarised(self) -> "Method":
+        """The row that includes this one: of all mu, or of all clients."""
+        return replace(self, mu=None, client=None)
+
+
+BASE = Method(kind="base")
+FEDAVG = Method()
+
+
+def method_of(result: Result, axes: Iterable[str]) -> Method:
+    """The row of a result, where `axes` are all that its recipe varies.
+
+    The run has the last word, so that what cannot matter is left out: `swap.*` without public
+    steps, for one.
+    """
+    settings = result.run.settings
+    pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
+    values = settings.model_dump()
+    variant = tuple(
+        (axis, value)
+        for axis in sorted(axes)
+        if is_of_method(axis) and (pubswap or not axis.startswith(("swap.", "grpo.donor_ratio")))
+        if (value := _scalar(_looked_up(values, axis))) is not None and value != _default(axis)
+    )
+    return Method(
+        kind=result.members,
+        client=result.client,
+        name=settings.method,
+        strategy=settings.swap.strategy if pubswap else None,
+        period=settings.swap.period if pubswap else None,
+        mu=settings.fedprox.mu if fedprox else None,
+        variant=variant,
+    )
+
+
+def is_of_method(axis: str) -> bool:
+    """Whether an axis makes another row, and not another section."""
+    return axis not in NAMED and axis.startswith(_OF_METHOD)
+
+
+def value_on(result: Result, axis: str) -> Value | None:
+    """What a result has on an axis, also where its part of the grid does not name it.
+
+    None if only the recipe knows, as with `data.*`.
+    """
+    if axis in result.setting:
+        return result.setting[axis]
+    return _scalar(_looked_up(result.run.settings.model_dump(), axis))
+
+
+def _default(axis: str) -> Value | None:
+    return _scalar(_looked_up(RunSettings().model_dump(), axis))
+
+
+def _looked_up(table: object, axis: str) -> object:
+    for part in axis.split("."):
+        table = table.get(part) if isinstance(table, Mapping) else None
+    return table
+
+
+def _scalar(value: object) -> Value | None:
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _said(axis: str, value: Value) -> str:
+    return f"{axis.removeprefix('aggregation.').removeprefix('grpo.')} = {value}"

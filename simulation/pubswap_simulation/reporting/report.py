@@ -1,0 +1,168 @@
+"""A whole store as data, which is `report.json`; Markdown and pictures are made of it."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+
+from pydantic import BaseModel, ConfigDict
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_simulation.reporting import metrics
+from pubswap_simulation.reporting.claims import Finding, findings
+from pubswap_simulation.reporting.costs import Bytes, Cost, Sizes, costs, sizes, traffic
+from pubswap_simulation.reporting.estimates import Estimate
+from pubswap_simulation.reporting.metrics import BEST, FINAL, MEASURES, PAIRWISE
+from pubswap_simulation.reporting.section import Section, sections
+from pubswap_simulation.reporting.tables import (
+    Differences,
+    Table,
+    beyond,
+    differences,
+    mean_by_name,
+    table,
+    topics,
+)
+from pubswap_simulation.results import Result, Value, read_results
+
+ByName = dict[str, dict[int, dict[str, Estimate]]]
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Run(_Data):
+    """One setting and seed."""
+
+    row: str
+    setting: dict[str, Value]
+    tau: int
+    seed: int
+    rounds: int
+    base: float
+    final: float
+    best: float
+    pass_at_1: list[float]
+    drift_pairwise: float | None
+    drift_from_mean: float | None
+    drift_at_end: float | None
+    replaced: float | None
+    by_client_and_round: Bytes
+    seconds: float
+
+
+class SectionReport(_Data):
+    """All tables of one comparison. Rows go by their labels, columns by tau."""
+
+    title: str
+    recipe: str
+    problem: dict[str, Value | None]
+    model: str
+    clients: int
+    test_problems: int
+    seeds: list[int]
+    steps: dict[int, list[int]]
+    tables: list[Table]
+    differences: list[Differences]
+    beyond: list[Differences]
+    tuned_mu: dict[str, dict[int, float]]
+    replaced_by_client: ByName
+    by_topic: ByName
+    sizes: Sizes
+    costs: list[Cost]
+    claims: list[Finding]
+    notes: list[str]
+    runs: list[Run]
+
+
+class Report(_Data):
+    """A store's sections."""
+
+    sections: list[SectionReport]
+
+
+def read_sections(store: Path) -> list[Section]:
+    """A store's comparisons; raises InvalidSettings if it holds no result."""
+    if not store.is_dir():
+        raise InvalidSettings(f"{store} is no folder; name the --out of `pubswap simulate`.")
+    found = sections(read_results(store))
+    if not found:
+        raise InvalidSettings(
+            f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
+            "and goes on with those that were interrupted."
+        )
+    return found
+
+
+def report(found: Iterable[Section]) -> Report:
+    """All tables of all comparisons."""
+    return Report(sections=[_section(section) for section in found])
+
+
+def _section(section: Section) -> SectionReport:
+    results = section.results
+    largest = max(results, key=lambda result: result.run.settings.clients).run
+    return SectionReport(
+        title=section.title,
+        recipe=section.recipe,
+        problem=dict(section.problem),
+        model=_name(largest.model),
+        clients=largest.settings.clients,
+        test_problems=results[0].evaluations[-1].problems,
+        seeds=sorted({result.seed for result in results}),
+        steps={tau: _steps(results, tau) for tau in section.taus},
+        tables=[table(section, measure) for measure in MEASURES],
+        differences=[differences(section, measure) for measure in MEASURES],
+        beyond=[beyond(section, measure) for measure in (FINAL, BEST, PAIRWISE)],
+        tuned_mu=_tuned(section),
+        replaced_by_client=mean_by_name(section, metrics.replaced_by_client),
+        by_topic=topics(section),
+        sizes=sizes(largest),
+        costs=costs(section),
+        claims=findings(section),
+        notes=list(section.notes),
+        runs=[_run(method.label, result) for method, result in section.runs],
+    )
+
+
+def _name(model: ModelCard) -> str:
+    """A hub id, or a folder's last part: where it lies on this machine is nobody's business."""
+    source = PurePath(model.source)
+    return source.name if source.is_absolute() else model.source
+
+
+def _steps(results: Iterable[Result], tau: int) -> list[int]:
+    """How many GRPO steps the runs at a tau have in all: one number unless they differ."""
+    found = (result.run.settings for result in results)
+    return sorted({one.rounds * tau for one in found if one.local_steps == tau})
+
+
+def _tuned(section: Section) -> dict[str, dict[int, float]]:
+    return {
+        method.label: {
+            tau: mu for tau in section.taus if (mu := section.tuned_mu(method, tau)) is not None
+        }
+        for method in section.methods
+        if method.name == "fedprox" and method.summary
+    }
+
+
+def _run(row: str, result: Result) -> Run:
+    settings = result.run.settings
+    return Run(
+        row=row,
+        setting=result.setting,
+        tau=settings.local_steps,
+        seed=result.seed,
+        rounds=settings.rounds,
+        base=result.base,
+        final=result.final,
+        best=result.best,
+        pass_at_1=[evaluation.pass_at_1 for evaluation in result.evaluations],
+        drift_pairwise=metrics.drift_pairwise(result),
+        drift_from_mean=metrics.drift_from_mean(result),
+        drift_at_end=metrics.drift_at_end(result),
+        replaced=metrics.replaced(result),
+        by_client_and_round=traffic(result.run),
+        seconds=result.seconds,
+    )

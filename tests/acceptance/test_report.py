@@ -1,0 +1,44 @@
+"""`pubswap report` as a researcher runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from support.results import study, write_store
+
+
+def report(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pubswap_protocol", "report", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> None:
+    """The table and the claims on the terminal; the rest in the store's folder."""
+    store = write_store(tmp_path / "store", study(seeds=range(2)))
+    done = report(str(store))
+    assert done.returncode == 0, done.stderr
+    assert "final pass@1" in done.stdout
+    assert "PubSwap-keep" in done.stdout
+    assert "undecided" in done.stdout
+    names = {path.name for path in (store / "report").iterdir()}
+    assert {"report.md", "report.json", "final.png", "curves.png", "topics.png"} <= names
+
+
+def test_report_prints_markdown_or_json_for_pipes(tmp_path: Path) -> None:
+    """What is printed is what is written."""
+    store, out = write_store(tmp_path / "store", study(seeds=range(2))[:8]), tmp_path / "out"
+    done = report(str(store), "--out", str(out), "--format", "json", "--paper")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((out / "report.json").read_text())
+    done = report(str(store), "--out", str(out), "--format", "md")
+    assert done.stdout == (out / "report.md").read_text()
+
+
+def test_an_empty_store_is_refused_in_one_line(tmp_path: Path) -> None:
+    """With what to do next, and no traceback."""
+    done = report(str(tmp_path))
+    assert done.returncode == 1
+    assert "pubswap simulate RECIPE" in done.stderr
+    assert "[invalid_settings]" in done.stderr
+    assert "Traceback" not in done.stderr
