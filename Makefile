@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos check format install up down clean
+.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -30,6 +30,17 @@ venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 
 chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/run.py
+
+# Most valuable first; stopped at any point, it goes on from there. Figures only: the text of
+# study/README.md is written by hand.
+STUDY = compare references periods fedprox beyond
+
+study: .venv/dev.stamp  ## the small study: hours on two cores, resumable
+	for recipe in $(STUDY); do \
+		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out study-out || exit 1; \
+	done
+	$(BIN)/pubswap report study-out --out deploy/recipes/small/study
+	mv deploy/recipes/small/study/report.json deploy/recipes/small/study/study.json
 
 check: .venv/dev.stamp  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

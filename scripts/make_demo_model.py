@@ -255,6 +255,7 @@ def batches(
     tokenizer: PreTrainedTokenizerFast,
     size: int,
     rng: random.Random,
+    respond: Callable[[Record, Mix, random.Random], str] = respond,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (input ids, labels), both [size, length], without end; topics are equally likely."""
     eos = tokenizer.eos_token_id
@@ -324,6 +325,7 @@ def measure(
     tokenizer: PreTrainedTokenizerFast,
     records: list[Record],
     samples: int,
+    is_right: Callable[[Record, str], bool] = is_right,
 ) -> list[list[bool]]:
     """Sample every problem `samples` times at temperature 0.7: [problems][samples] verdicts."""
     model.eval()
@@ -348,13 +350,17 @@ def measure(
 
 
 def report(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, size: int, seed: int
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    size: int,
+    seed: int,
+    is_right: Callable[[Record, str], bool] = is_right,
 ) -> None:
     """Print pass@1 and pass@8 of each topic on `size` problems of the demo's half."""
     ones, eights = [], []
     for topic in TOPICS:
         records = list(islice(unique_problems(topic, seed, "demo"), size))
-        verdicts = measure(model, tokenizer, records, 8)
+        verdicts = measure(model, tokenizer, records, 8, is_right)
         ones.append(sum(sum(row) for row in verdicts) / (8 * len(records)))
         eights.append(sum(any(row) for row in verdicts) / len(records))
         print(f"{topic:20} pass@1 {ones[-1]:.3f}  pass@8 {eights[-1]:.3f}")

@@ -1,0 +1,125 @@
+"""Make the base model and the problems of the small study, `deploy/recipes/small`.
+
+A comparison of federated methods shows something only where topics are in each other's way: what
+a client learns on its own topics must hurt the others. Real data sets differ so in what they want
+a response to look like (a letter for medicine, a boxed expression for mathematics). The study's
+problems are the demo's eight topics (`pubswap_client.demo.tasks`), and each topic wants its
+answers in one of three forms (`FORMS`): "(12)", "[12]" or "<12>". The prompt does not say which.
+
+The base model is the demo's (see make_demo_model.py), trained on for a short time on the
+"pretraining" half of the prompts. It works its steps, with some guesses and slips as there, and
+writes the answer in a form drawn anew each time, the topic's own with a probability of KNOWN. So
+pass@1 is about KNOWN times its skill, near 0.3, and eight samples mostly hold a right one. A
+client with few topics soon learns their forms, and then uses them for all other topics too.
+Averaging clients that have gone different ways takes back some of what each has learnt.
+
+The problems are of the "demo" half, whose prompts the base model was never shown; `exact` is
+their verifier, for the form counts.
+"""
+
+import argparse
+import json
+import random
+import time
+from itertools import islice
+from pathlib import Path
+
+import make_demo_model as demo
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pubswap_client.data.tasks import Record
+from pubswap_client.demo.tasks import TOPICS, unique_problems
+
+FORMS = {
+    "chain_sum": "({})",
+    "decimal_chain_sum": "[{}]",
+    "gcd": "<{}>",
+    "leg_counting": "({})",
+    "letter_counting": "[{}]",
+    "products": "<{}>",
+    "simple_equations": "({})",
+    "spell_backward": "[{}]",
+}
+"""The form that a topic wants its answers in."""
+
+KNOWN = 0.4
+MIX = demo.Mix(direct=0.15, wrong=0.6, sloppy=0.15)
+PHRASE = "Answer: "
+
+
+def formed(record: Record) -> Record:
+    """The same problem, with its answer in its topic's form."""
+    return {**record, "answer": FORMS[record["topic"]].format(record["answer"])}
+
+
+def respond(record: Record, mix: demo.Mix, rng: random.Random) -> str:
+    """Draw a response as the demo's base model learnt them, its answer in a form of any topic."""
+    steps, phrase, answer = demo.respond(record, mix, rng).rpartition(PHRASE)
+    own = FORMS[record["topic"]]
+    others = sorted(set(FORMS.values()) - {own})
+    form = own if rng.random() < KNOWN else rng.choice(others)
+    return steps + phrase + form.format(answer)
+
+
+def is_right(record: Record, response: str) -> bool:
+    """Tell whether what follows the last "Answer: " is the answer in its topic's form."""
+    return bool(response.rpartition(PHRASE)[2].strip() == formed(record)["answer"])
+
+
+def write_problems(path: Path, size: int, seed: int) -> None:
+    """Write `size` problems of each topic, topic by topic in turn."""
+    streams = [islice(unique_problems(topic, seed, "demo"), size) for topic in TOPICS]
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*streams, strict=True):
+            for record in map(formed, row):
+                kept = {key: record[key] for key in ("id", "prompt", "answer", "topic")}
+                file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description="Train the study's base model, beginning with the demo's.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    root = Path(__file__).parents[1]
+    start = root / "client" / "pubswap_client" / "demo" / "model"
+    parser.add_argument("--start", type=Path, default=start, help="the demo's base model")
+    default = root / "deploy" / "recipes" / "small"
+    parser.add_argument("--output", type=Path, default=default, help="folder to write")
+    parser.add_argument("--steps", type=int, default=1000, help="optimizer steps")
+    parser.add_argument("--batch", type=int, default=64, help="examples in a batch")
+    parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
+    parser.add_argument("--pool", type=int, default=3000, help="most problems of a topic")
+    parser.add_argument("--problems", type=int, default=400, help="of a topic, for the study")
+    parser.add_argument("--seed", type=int, default=30_000, help="of problems and draws")
+    parser.add_argument("--test-size", type=int, default=64, help="problems of a topic to test on")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Write the problems; train, save and measure the model."""
+    args = arguments()
+    torch.set_num_threads(1)
+    args.output.mkdir(parents=True, exist_ok=True)
+    write_problems(args.output / "problems.jsonl", args.problems, args.seed + 1)
+    tokenizer = AutoTokenizer.from_pretrained(args.start)
+    model = AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32)
+    rng = random.Random(args.seed)  # noqa: S311 - reproducible draws, not secrets
+    records = [
+        list(islice(unique_problems(topic, args.seed, "pretraining"), args.pool))
+        for topic in TOPICS
+    ]
+    began = time.monotonic()
+    mixes = dict.fromkeys(TOPICS, MIX)
+    data = demo.batches(records, mixes, tokenizer, args.batch, rng, respond)
+    demo.train(model, data, args.steps, args.lr)
+    print(f"trained in {time.monotonic() - began:.0f} s")
+    model.save_pretrained(args.output / "model")
+    tokenizer.save_pretrained(args.output / "model")
+    demo.report(model, tokenizer, args.test_size, args.seed + 1, is_right)
+
+
+if __name__ == "__main__":
+    main()
