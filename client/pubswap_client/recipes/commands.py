@@ -160,10 +160,9 @@ def _data_texts(recipe: Recipe) -> tuple[str, str]:
     if spec is None:
         return str(recipe.data.folder or recipe.data.public), ""
     sizes = spec.sizes()
-    return (
-        f"{spec.source}, alpha {spec.alpha:g}",
-        f"{spec.clients} x {sizes.private}, {sizes.public}, {sizes.test}",
-    )
+    known = f"{spec.clients} x {sizes.private}, {sizes.public}, {sizes.test}"
+    # Without sizes a file is divided by its length, which is not known before it is read.
+    return f"{spec.source}, alpha {spec.alpha:g}", known if all(sizes) else "by the file's length"
 
 
 def _origin(reading: Reading) -> Any:

@@ -85,7 +85,7 @@ def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
 def _read(path: Path, layers: list[Layer]) -> Reading:
     merged = located(merge(layers))
     values: dict[str, Any] = {"name": path.stem, **merged.nested()}
-    _tell_clients(values)
+    _tell_split(values)
     faults = []
     try:
         values = with_rounds(values)
@@ -99,12 +99,16 @@ def _read(path: Path, layers: list[Layer]) -> Reading:
     return Reading(path, layers, merged, recipe, faults)
 
 
-def _tell_clients(values: dict[str, Any]) -> None:
-    """A split is for as many clients as the run has, unless it says otherwise itself."""
+def _tell_split(values: dict[str, Any]) -> None:
+    """A split has the run's number of clients and its seed, unless it says otherwise itself.
+
+    So the seeds of a sweep differ in who holds which problems too, and not in the training alone.
+    """
     data = values.get("data")
     if isinstance(data, dict) and isinstance(data.get("prepare"), dict):
-        clients = values.get("clients", RunSettings.model_fields["clients"].default)
-        data["prepare"].setdefault("clients", clients)
+        for name in ("clients", "seed"):
+            run = values.get(name, RunSettings.model_fields[name].default)
+            data["prepare"].setdefault(name, run)
 
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
