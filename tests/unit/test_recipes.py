@@ -231,6 +231,12 @@ def test_a_sweep_is_the_product_of_each_table() -> None:
     assert list(Sweep().settings()) == [{}]
 
 
+def test_each_client_alone_is_a_run_of_its_own() -> None:
+    """The federation, four clients alone and the pooled reference, with two seeds."""
+    sweep = Sweep(seeds=(0, 1), grid=({"members": ("federated", "alone", "pooled")},))
+    assert sweep.runs(clients=4) == 2 * (1 + 4 + 1)
+
+
 GRID = """
 extends = "base.toml"
 [[sweep.grid]]
