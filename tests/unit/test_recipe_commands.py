@@ -58,7 +58,7 @@ def test_check_says_what_a_run_takes() -> None:
     assert "4 rounds x 90 = 360 of each client" in done.stdout
     assert "180 of them public" in done.stdout
     assert f"{360 * 8 * 8} of each client" in done.stdout
-    assert "24 settings x 3 seeds = 72 runs" in done.stdout
+    assert "24 settings, 3 seeds: 72 runs" in done.stdout
 
 
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:

@@ -107,10 +107,19 @@ def test_a_nearer_choice_takes_the_place_of_a_farther_one(tmp_path: Path) -> Non
     assert load_recipe(path, {"rounds": 3}).total_steps is None
     folder = load_recipe(path, {"data.folder": "/split"}).data
     assert (folder.public, folder.folder) == (None, Path("/split"))
-    prepared = load_recipe(path, {"data.prepare": SPLIT, "clients": 3}).data
-    assert prepared.public is None
-    assert prepared.prepare is not None
-    assert prepared.prepare.clients == 3
+    assert load_recipe(path, {"data.prepare": SPLIT}).data.public is None
+
+
+def test_a_split_follows_the_run_in_clients_and_seed(tmp_path: Path) -> None:
+    """Unless the recipe says otherwise: one split for all seeds."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    run = {"data.prepare": SPLIT, "clients": 3, "seed": 8}
+    spec = load_recipe(path, run).data.prepare
+    assert spec is not None
+    assert (spec.clients, spec.seed) == (3, 8)
+    spec = load_recipe(path, run | {"data.prepare": SPLIT | {"seed": 1}}).data.prepare
+    assert spec is not None
+    assert spec.seed == 1
 
 
 def test_the_sets_of_each_form_of_data_are_found(tmp_path: Path) -> None:
@@ -220,6 +229,12 @@ def test_a_sweep_is_the_product_of_each_table() -> None:
         {"swap.period": 4, "members": "federated"},
     ]
     assert list(Sweep().settings()) == [{}]
+
+
+def test_each_client_alone_is_a_run_of_its_own() -> None:
+    """The federation, four clients alone and the pooled reference, with two seeds."""
+    sweep = Sweep(seeds=(0, 1), grid=({"members": ("federated", "alone", "pooled")},))
+    assert sweep.runs(clients=4) == 2 * (1 + 4 + 1)
 
 
 GRID = """

@@ -7,7 +7,7 @@ import pytest
 
 from pubswap_client.recipes import shipped
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
-from pubswap_client.recipes.resolved import entries, toml_text
+from pubswap_client.recipes.resolved import Entry, entries, toml_text
 from pubswap_client.recipes.shipped import shipped_folder, shipped_recipes
 from pubswap_client.recipes.variants import impossible, load_variants, repeated
 from pubswap_protocol.settings import RunSettings
@@ -134,6 +134,7 @@ def test_a_resolved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None
     path.write_text(toml_text(reading, reading.sound()))
     assert load_recipe(path) == reading.sound()
     assert list(load_variants(path)) == list(load_variants(name))
+    assert load_recipe(path, {"seed": 9}) == load_recipe(name, {"seed": 9})
 
 
 def test_each_value_says_where_it_comes_from() -> None:
@@ -149,8 +150,17 @@ def test_each_value_says_where_it_comes_from() -> None:
         "rounds": "total_steps",
         "name": "the file's name",
         "data.prepare.clients": "clients",
+        "data.prepare.seed": "seed",
     }
     assert {key: origins[key] for key in expected} == expected
+
+
+def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
+    """They are the settings' default then."""
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nsource = "a/b"\n[data]\nfolder = "split"\n')
+    reading = read_recipe(path)
+    assert Entry("rounds", 9, "default") in entries(reading, reading.sound())
 
 
 def test_a_wheel_has_the_recipes_where_they_are_looked_for() -> None:

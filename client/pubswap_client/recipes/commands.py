@@ -39,7 +39,7 @@ def list_recipes() -> None:
         table.add_column(heading, overflow="fold")
     for name, path in shipped_recipes().items():
         recipe = load_recipe(path)
-        runs = len(list(recipe.sweep.settings())) * len(recipe.sweep.seeds)
+        runs = recipe.sweep.runs(recipe.clients)
         model = recipe.model.source.rsplit("/", 1)[-1]
         table.add_row(name, model, *_data_texts(recipe), str(runs), recipe.about)
     console = Console()
@@ -104,8 +104,7 @@ def check(recipe: Source, changes: Changes = None) -> None:
         raise typer.Exit(1)
     from pubswap_client.recipes.cost import cost_of
 
-    settings = len(list(reading.recipe.sweep.settings()))
-    for line in _cost_lines(reading.recipe, cost_of(reading.recipe, layout, settings)):
+    for line in _cost_lines(reading.recipe, cost_of(reading.recipe, layout)):
         typer.echo(line)
     for note in notes:
         typer.echo(f"note:      {note}")
@@ -152,7 +151,7 @@ def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
             f"{size_text(cost.update_bytes)} a round, "
             f"{size_text(cost.update_bytes * cost.rounds)} in all"
         )
-    yield f"sweep:     {cost.settings} settings x {cost.seeds} seeds = {cost.runs} runs"
+    yield f"sweep:     {cost.settings} settings, {cost.seeds} seeds: {cost.runs} runs"
 
 
 def _data_texts(recipe: Recipe) -> tuple[str, str]:
@@ -160,10 +159,9 @@ def _data_texts(recipe: Recipe) -> tuple[str, str]:
     if spec is None:
         return str(recipe.data.folder or recipe.data.public), ""
     sizes = spec.sizes()
-    return (
-        f"{spec.source}, alpha {spec.alpha:g}",
-        f"{spec.clients} x {sizes.private}, {sizes.public}, {sizes.test}",
-    )
+    known = f"{spec.clients} x {sizes.private}, {sizes.public}, {sizes.test}"
+    # Without sizes a file is divided by its length, which is not known before it is read.
+    return f"{spec.source}, alpha {spec.alpha:g}", known if all(sizes) else "by the file's length"
 
 
 def _origin(reading: Reading) -> Any:

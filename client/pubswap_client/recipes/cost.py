@@ -29,11 +29,8 @@ class Cost:
         return self.rounds * self.local_steps
 
 
-def cost_of(recipe: Recipe, layout: AdapterLayout | None, settings: int) -> Cost:
-    """The cost; `layout` is the adapter's, None if the base model is not here.
-
-    `settings` is how many the sweep has.
-    """
+def cost_of(recipe: Recipe, layout: AdapterLayout | None) -> Cost:
+    """The cost; `layout` is the adapter's, None if the base model is not here."""
     grpo, steps = recipe.grpo, recipe.rounds * recipe.local_steps
     return Cost(
         rounds=recipe.rounds,
@@ -42,8 +39,8 @@ def cost_of(recipe: Recipe, layout: AdapterLayout | None, settings: int) -> Cost
         responses=steps * grpo.prompts_per_step * grpo.responses_per_prompt,
         adapter_bytes=layout.file_bytes if layout else None,
         update_bytes=_update_bytes(recipe, layout) if layout else None,
-        runs=settings * len(recipe.sweep.seeds),
-        settings=settings,
+        runs=recipe.sweep.runs(recipe.clients),
+        settings=len(list(recipe.sweep.settings())),
         seeds=len(recipe.sweep.seeds),
     )
 

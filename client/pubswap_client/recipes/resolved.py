@@ -10,7 +10,13 @@ from pubswap_client.recipes.recipe import Reading, Recipe
 
 DEFAULT = "default"
 _GRID = "sweep.grid"
-_FOLLOWS = {"name": "the file's name", "data.prepare.clients": "clients"}
+
+# What follows from another value where no file says it.
+_FOLLOWS = {
+    "rounds": "total_steps",
+    "data.prepare.clients": "clients",
+    "data.prepare.seed": "seed",
+}
 
 
 class Entry(NamedTuple):
@@ -32,22 +38,26 @@ def entries(reading: Reading, recipe: Recipe) -> list[Entry]:
         values["data"]["prepare"] |= {"alpha": spec.alpha, "seed": spec.seed}
     found = []
     for key, value in flat(values).items():
-        if key in layers:
-            origin = layers[key].origin
-        elif key == "rounds" and recipe.total_steps is not None:
-            origin = "total_steps"
-        else:
-            origin = _FOLLOWS.get(key, DEFAULT)
-        found.append(Entry(key, value, origin))
+        found.append(
+            Entry(key, value, layers[key].origin if key in layers else _other(key, recipe))
+        )
     return found
+
+
+def _other(key: str, recipe: Recipe) -> str:
+    if key == "name":
+        return "the file's name"
+    if key == "rounds" and recipe.total_steps is None:
+        return DEFAULT
+    return _FOLLOWS.get(key, DEFAULT)
 
 
 def toml_text(reading: Reading, recipe: Recipe) -> str:
     """One TOML file with every value, which extends nothing and is the same recipe."""
     lines = []
-    for key, value, _ in entries(reading, recipe):
-        if key == "rounds" and recipe.total_steps is not None:
-            continue
+    for key, value, origin in entries(reading, recipe):
+        if origin == _FOLLOWS.get(key):
+            continue  # it goes on following
         # The table, if there is one: the sweep's other values of local_steps need it.
         value = reading.merged.values.get(key, value) if key == "total_steps" else value
         lines.append(f"{key} = {value_text(value)}")
