@@ -18,6 +18,7 @@ from pubswap_client.lock import locked
 from pubswap_client.membership import load_membership
 from pubswap_client.models import model_folder
 from pubswap_client.progress import ProgressStore
+from pubswap_client.public_steps import check_choosing
 from pubswap_client.reporting import All, LogLines, Reporter
 from pubswap_client.residuals import Residuals, check_rebasing
 from pubswap_client.settings import ClientSettings
@@ -174,6 +175,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
         api.check_version()
         run = api.run(membership.run)
         check_rebasing(run.settings, settings, alone=crew is None)
+        check_choosing(run.settings, settings)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )

@@ -83,10 +83,13 @@ class ProgressStore:
             _set_aside(self._checkpoint, error)
             return None
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint; the batch of its step is then of no use. Raises NotSaved."""
+    def save(self, checkpoint: Checkpoint, under_way: bool = False) -> None:
+        """Replace the checkpoint. Raises NotSaved.
+
+        The batch of its step is then of no use, unless a public step is still `under_way`.
+        """
         write_whole(self._checkpoint, encode_checkpoint(self._owner, checkpoint))
-        for path in (self._received, self._own):
+        for path in () if under_way else (self._received, self._own):
             path.unlink(missing_ok=True)
 
     def own(self, step: PublicStep) -> OwnResponses | None:

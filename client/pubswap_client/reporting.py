@@ -16,7 +16,7 @@ class StepReport:
 
     round: int
     rounds: int
-    step: int
+    step: int  # in the order of updates: the how manieth of the round it is
     steps: int
     public: bool
     metrics: StepMetrics
@@ -25,6 +25,12 @@ class StepReport:
     def overall(self) -> int:
         """The step's number among all of the run, from 1."""
         return (self.round - 1) * self.steps + self.step
+
+    @property
+    def kind(self) -> str:
+        """Private or public, and how late its responses came, if they did."""
+        late = self.metrics.staleness
+        return ("public" if self.public else "private") + (f", {late} late" if late else "")
 
 
 class Reporter(Protocol):
@@ -61,7 +67,7 @@ class LogLines:
         log.info(
             "round %d step %d/%d %s  reward %.3f  zero variance %.2f  kl %.2e  clip %.3f  "
             "length %.0f  %.0f tokens/s  %.1f GiB",
-            *(report.round, report.step, report.steps, "public" if report.public else "private"),
+            *(report.round, report.step, report.steps, report.kind),
             *(metrics.reward, metrics.zero_variance_share, metrics.kl, metrics.clip_share),
             *(metrics.response_tokens, metrics.tokens_per_second, metrics.memory_bytes / 2**30),
         )

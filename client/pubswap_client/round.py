@@ -4,12 +4,12 @@ import logging
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Checkpoint
-from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep, ReducedUpdate
+from pubswap_client.progress import ProgressStore, ReducedUpdate
+from pubswap_client.public_steps import PublicSteps
 from pubswap_client.reporting import Reporter, StepReport, moving
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter, decode_adapter
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     Digest,
@@ -17,21 +17,12 @@ from pubswap_protocol.messages import (
     ReceiptStatus,
     RunView,
     SubmitUpdate,
-    SwapPrompts,
     UpdateMetrics,
 )
-from pubswap_protocol.responses import (
-    Response,
-    ResponseRules,
-    decode_responses,
-    encode_responses,
-)
-from pubswap_protocol.schedule import public_step
+from pubswap_protocol.schedule import overtaken, public_step, update_order
 from pubswap_protocol.wire import encode_update
 
 log = logging.getLogger(__name__)
-
-Groups = list[list[Response]]
 
 
 class LocalRound:
@@ -61,16 +52,18 @@ class LocalRound:
         self._start = start
         self._done: list[StepMetrics] = []
         self._base: Adapter = {}
+        self._public = PublicSteps(api, run, trainer, progress, reporter, number, start)
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
-        for step in range(len(self._done) + 1, self._run.settings.local_steps + 1):
+        settings = self._run.settings
+        for step in update_order(settings)[len(self._done) :]:
             self._done.append(self._step(step))
             checkpoint = Checkpoint(
                 self._number, self._start, tuple(self._done), self._trainer.snapshot()
             )
-            self._progress.save(checkpoint)
+            self._progress.save(checkpoint, under_way=overtaken(settings, step) is not None)
             self._report(step)
 
     def hand_in(self, examples: int) -> None:
@@ -122,76 +115,13 @@ class LocalRound:
             log.info("Round %d goes on after step %d.", self._number, checkpoint.step)
 
     def _step(self, step: int) -> StepMetrics:
-        swap = public_step(self._run.settings, step)
-        if swap is None:
-            self._reporter.doing(f"private step {step}")
-            return self._trainer.private_step(step)
-        self._reporter.doing(f"public step {step}: sampling")
-        prompts = self._api.swap_prompts(self._run.id, self._number, swap)
-        problems = [entry.problem for entry in prompts.prompts]
-        own = self._own(step, prompts)
-        self._reporter.doing(f"public step {step}: waiting for the other organisations")
-        received = self._received(prompts, own)
-        self._reporter.doing(f"public step {step}: updating")
-        return self._trainer.public_step(step, problems, received)
-
-    def _own(self, step: int, prompts: SwapPrompts) -> bytes:
-        """The file of our responses: on disk before it is sent.
-
-        A coordinator that has it takes no other one, and an engine need not sample the same again.
-        """
-        problems = [entry.problem for entry in prompts.prompts]
-        key = PublicStep(self._number, self._start, prompts.swap)
-        kept = self._progress.own(key)
-        if kept is not None:
-            groups = decode_responses(kept.body, self._rules(prompts))
-            self._trainer.resume_rollout(problems, groups, kept.seconds)
-            return kept.body
-        groups = self._trainer.public_rollout(step, problems)
-        body = encode_responses(_indices(prompts), groups)
-        # What the coordinator would refuse must not be kept, or no restart could mend it.
-        decode_responses(body, self._rules(prompts))
-        self._progress.save_own(key, OwnResponses(body, self._trainer.rollout_seconds))
-        return body
-
-    def _received(self, prompts: SwapPrompts, own: bytes) -> Groups:
-        """The groups to train on: on disk before they are, so that a restart trains on the same.
-
-        Our own if we came too late for the exchange; kept like a peer's, that stays decided.
-        """
-        key = PublicStep(self._number, self._start, prompts.swap)
-        kept = self._progress.received(key)
-        body = kept if kept is not None else self._exchange(prompts, own)
-        groups = decode_responses(body, self._rules(prompts))
-        if kept is None:
-            self._progress.save_received(key, body)
-        return groups
-
-    def _exchange(self, prompts: SwapPrompts, own: bytes) -> bytes:
-        run, number, swap = self._run.id, self._number, prompts.swap
-        try:
-            receipt = self._api.submit_responses(run, number, swap, own)
-        except IdempotencyMismatch as error:
-            # What we sent before was lost here; the exchange has it, and gives its groups.
-            log.warning("%s Going on with what the coordinator has.", error.detail)
-        else:
-            if receipt.status is ReceiptStatus.LATE:
-                log.warning("Public step %d closed without us; training on our own.", swap)
-                return own
-        try:
-            return self._api.exchanged(run, number, swap)
-        except RoundClosed as error:
-            log.warning("%s", error.detail)
-            return own
-
-    def _rules(self, prompts: SwapPrompts) -> ResponseRules:
-        grpo = self._run.settings.grpo
-        return ResponseRules(
-            prompts=_indices(prompts),
-            responses_per_prompt=grpo.responses_per_prompt,
-            max_response_tokens=grpo.max_response_tokens,
-            vocabulary=self._run.model.vocabulary,
-        )
+        if public_step(self._run.settings, step) is not None:
+            return self._public.make(step)
+        ahead = overtaken(self._run.settings, step)
+        if ahead is not None:
+            self._public.send(ahead)
+        self._reporter.doing(f"private step {step}")
+        return self._trainer.private_step(step)
 
     def _report(self, step: int) -> None:
         settings, metrics = self._run.settings, self._done[-1]
@@ -199,7 +129,7 @@ class LocalRound:
             StepReport(
                 round=self._number,
                 rounds=settings.rounds,
-                step=step,
+                step=len(self._done),
                 steps=settings.local_steps,
                 public=public_step(settings, step) is not None,
                 metrics=metrics,
@@ -207,17 +137,13 @@ class LocalRound:
         )
         progress = Progress(
             round=self._number,
-            step=step,
+            step=len(self._done),
             steps=settings.local_steps,
             reward=metrics.reward,
             loss=metrics.loss,
             tokens_per_second=metrics.tokens_per_second,
         )
         self._api.heartbeat(self._run.id, progress)
-
-
-def _indices(prompts: SwapPrompts) -> tuple[int, ...]:
-    return tuple(entry.index for entry in prompts.prompts)
 
 
 def _summary(steps: list[StepMetrics], examples: int) -> UpdateMetrics:

@@ -11,7 +11,7 @@ A file of P prompts with K responses each holds
 Tokens are never decoded and encoded again, and nothing in the file names a donor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,37 +81,63 @@ def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[lis
     token ids outside the vocabulary, an empty or overlong response, a log-probability that is
     positive or not finite.
     """
-    arrays = _arrays(data)
-    prompts = arrays["prompts"]
+    arrays = read_arrays(data, _DTYPES)
+    check_prompts(arrays["prompts"], rules)
+    shape = (len(rules.prompts), rules.responses_per_prompt)
+    lengths, donated = arrays["lengths"], arrays["donated"]
+    if lengths.shape != shape or donated.shape != shape:
+        raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
+    flat = split(lengths.flatten(), arrays["tokens"], arrays["logprobs"], rules)
+    flags = iter(donated.flatten())
+    marked = iter([response.as_donated() if next(flags) else response for response in flat])
+    return [[next(marked) for _ in range(shape[1])] for _ in range(shape[0])]
+
+
+def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
+    """Raises InvalidResponses unless these are the prompts that the rules name."""
     if prompts.ndim != 1 or tuple(prompts.tolist()) != rules.prompts:
         raise InvalidResponses(
             f"The responses are for prompts {prompts.tolist()}, but this public step "
             f"asks for {list(rules.prompts)}, in this order."
         )
-    shape = (len(rules.prompts), rules.responses_per_prompt)
-    lengths = arrays["lengths"]
-    if lengths.shape != shape or arrays["donated"].shape != shape:
-        raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
+
+
+def split(
+    lengths: NDArray[np.generic],
+    tokens: NDArray[np.generic],
+    logprobs: NDArray[np.generic],
+    rules: ResponseRules,
+) -> list[Response]:
+    """The responses of these `lengths` (n,), which stand one after another.
+
+    Raises InvalidResponses for anything that the rules do not allow.
+    """
     if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
         raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
     total = int(lengths.sum(dtype=np.int64))
-    tokens, logprobs = arrays["tokens"], arrays["logprobs"]
     if tokens.shape != (total,) or logprobs.shape != (total,):
         raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
     if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
         raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
     if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
         raise InvalidResponses("Log-probabilities must be finite and at most 0.")
-    return _groups(lengths, tokens, logprobs, arrays["donated"])
+    ends = np.cumsum(lengths)
+    return [
+        Response(tokens[end - length : end], logprobs[end - length : end])  # type: ignore[arg-type]
+        for end, length in zip(ends, lengths, strict=True)
+    ]
 
 
-def _arrays(data: bytes | memoryview) -> dict[str, NDArray[np.generic]]:
+def read_arrays(
+    data: bytes | memoryview, dtypes: Mapping[str, str]
+) -> dict[str, NDArray[np.generic]]:
+    """The tensors of a file by name; raises InvalidResponses unless it has exactly these."""
     try:
         specs, start = read_header(data)
     except InvalidAdapter as error:
         raise InvalidResponses(error.detail) from None
-    if {name: spec.dtype for name, spec in specs.items()} != _DTYPES:
-        raise InvalidResponses(f"The file must hold exactly these tensors: {_DTYPES}.")
+    if {name: spec.dtype for name, spec in specs.items()} != dtypes:
+        raise InvalidResponses(f"The file must hold exactly these tensors: {dtypes}.")
     kinds = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
     return {
         name: np.frombuffer(
@@ -119,23 +145,3 @@ def _arrays(data: bytes | memoryview) -> dict[str, NDArray[np.generic]]:
         ).reshape(spec.shape)
         for name, spec in specs.items()
     }
-
-
-def _groups(
-    lengths: NDArray[np.generic],
-    tokens: NDArray[np.generic],
-    logprobs: NDArray[np.generic],
-    donated: NDArray[np.generic],
-) -> list[list[Response]]:
-    ends = np.cumsum(lengths).reshape(lengths.shape)
-    return [
-        [
-            Response(
-                tokens=tokens[ends[p, k] - lengths[p, k] : ends[p, k]],  # type: ignore[arg-type]
-                logprobs=logprobs[ends[p, k] - lengths[p, k] : ends[p, k]],  # type: ignore[arg-type]
-                donated=bool(donated[p, k]),
-            )
-            for k in range(lengths.shape[1])
-        ]
-        for p in range(lengths.shape[0])
-    ]

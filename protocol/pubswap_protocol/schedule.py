@@ -41,6 +41,32 @@ def take(size: int, count: int, position: int, *key: int | str) -> list[int]:
     return indices
 
 
+def update_order(settings: RunSettings) -> list[int]:
+    """The local steps 1..tau in the order of their updates.
+
+    In a pipelined run a public step's update comes after that of the private step behind it;
+    the last step of a round has none behind it. Steps keep their numbers, and so their draws.
+    """
+    order: list[int] = []
+    for step in range(1, settings.local_steps + 1):
+        order.insert(len(order) - (overtaken(settings, step) is not None), step)
+    return order
+
+
+def overtaken(settings: RunSettings, step: int) -> int | None:
+    """The public step that a private one overtakes: sampled before it, updated on after it."""
+    pipelined = settings.swap.mode == "pipelined"
+    if not pipelined or step == 1 or public_step(settings, step) is not None:
+        return None
+    return step - 1 if public_step(settings, step - 1) is not None else None
+
+
+def staleness(settings: RunSettings, step: int) -> int:
+    """How many updates lie between a step's sampling and its own."""
+    later = step + 1
+    return int(later <= settings.local_steps and overtaken(settings, later) == step)
+
+
 def private_batch(
     settings: RunSettings, client: str, size: int, round_: int, step: int
 ) -> list[int]:

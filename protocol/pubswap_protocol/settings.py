@@ -41,7 +41,11 @@ class GrpoSettings(_Settings):
     entropy_coefficient: float = 0.0
     advantage_epsilon: float = Field(default=1e-6, ge=0)
     loss_aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
-    donor_ratio: Literal["local", "donor", "decoupled"] = "local"
+    donor_ratio: Literal["local", "donor", "decoupled"] = Field(
+        default="local",
+        description="The old log-probabilities of a donated response: recomputed here, its "
+        "donor's, or ours with a truncated weight ours / donor's.",
+    )
     donor_ratio_cap: float = Field(default=2.0, gt=0, description="C of the decoupled ratio.")
     rollout_correction: Literal["token_truncate", "none"] = Field(
         default="token_truncate",
@@ -64,6 +68,24 @@ class SwapSettings(_Settings):
 
     strategy: Literal["keep", "random"] = "keep"
     period: int = Field(default=2, ge=1, description="Step s is public when s mod period = 0.")
+    prompts: Literal["uniform", "informative"] = Field(
+        default="uniform",
+        description="Which public prompts a step takes: each as often as another, or more often "
+        "those whose rewards have varied most so far. uniform is the paper's.",
+    )
+    donors: Literal["uniform", "likely"] = Field(
+        default="uniform",
+        description="Which correct responses of peers a client gets with `keep`: any, or of "
+        "several candidates those most likely under its own policy. uniform is the paper's.",
+    )
+    candidates: Positive = Field(
+        default=4, description="Candidates for each place to fill, with donors = 'likely'."
+    )
+    mode: Literal["synchronous", "pipelined"] = Field(
+        default="synchronous",
+        description="pipelined: make the next private step while peers answer, and update on the "
+        "exchange after it, one step late. synchronous, which waits, is the paper's.",
+    )
     max_donated_tokens: Positive | None = Field(
         default=None, description="A longer response is not donated; by default any length is."
     )
@@ -78,6 +100,41 @@ class SwapSettings(_Settings):
     deadline_seconds: float = Field(
         default=600, gt=0, description="Counted from the first client's responses."
     )
+
+    def check_possible(self, responses: int, local_steps: int) -> None:
+        """Raises ValueError for public steps that cannot be with this K and this tau."""
+        if self.strategy == "keep" and responses % 2:
+            raise ValueError(
+                "strategy 'keep' fills a group up to half, so grpo.responses_per_prompt must "
+                "be even"
+            )
+        if self.period > local_steps:
+            raise ValueError(
+                "swap.period is larger than local_steps, so no step would be public; "
+                "use method = 'fedavg' if that is meant"
+            )
+        self._check_donors()
+        if self.mode == "pipelined" and self.period in (1, local_steps):
+            raise ValueError(
+                f"swap.mode 'pipelined' makes a private step while peers answer, and with "
+                f"swap.period = {self.period} and local_steps = {local_steps} no public step of a "
+                "round is followed by one; set a period between them, or mode = 'synchronous'"
+            )
+
+    def _check_donors(self) -> None:
+        if self.donors == "uniform":
+            return
+        if self.strategy != "keep":
+            raise ValueError(
+                f"swap.donors 'likely' chooses what fills a group up to half, and strategy "
+                f"{self.strategy!r} fills none; use strategy = 'keep' or donors = 'uniform'"
+            )
+        if self.max_donor_share < 1:
+            raise ValueError(
+                "swap.donors 'likely' leaves the choice of donors to the receiver, so that the "
+                "coordinator cannot hold it to swap.max_donor_share; leave that at 1, or use "
+                "donors = 'uniform'"
+            )
 
 
 class FedProxSettings(_Settings):
@@ -195,16 +252,7 @@ class RunSettings(_Settings):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.method == "pubswap":
-            if self.swap.strategy == "keep" and self.grpo.responses_per_prompt % 2:
-                raise ValueError(
-                    "strategy 'keep' fills a group up to half, so grpo.responses_per_prompt must "
-                    "be even"
-                )
-            if self.swap.period > self.local_steps:
-                raise ValueError(
-                    "swap.period is larger than local_steps, so no step would be public; "
-                    "use method = 'fedavg' if that is meant"
-                )
+            self.swap.check_possible(self.grpo.responses_per_prompt, self.local_steps)
         if self.swap.quorum > self.clients:
             raise ValueError("a quorum is larger than the number of clients")
         self.aggregation.check_possible(self.clients)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from anyio import to_thread
 
 from pubswap_protocol.errors import RoundClosed
+from pubswap_protocol.offers import Offer, encode_offers
 from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
 from pubswap_server.storage.store import BlobStore
 from pubswap_server.swap import Exchange
@@ -41,15 +42,29 @@ class Pool:
     def answer(self, member: str) -> bytes:
         """The file of groups that a member trains on; raises RoundClosed if it is not among them.
 
-        A peer's response is flagged as donated; whose it is, is not told.
+        A peer's response is flagged as donated; whose it is, is not told. Where the member chooses
+        itself, it gets the offers.
         """
         if member not in self._groups:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
+        if self._closed.exchange.candidates is not None:
+            return encode_offers(self._closed.rules.prompts, self._offers(member))
         groups = [
             [self._response(member, place, choice.client, choice.index) for choice in group]
             for place, group in enumerate(self._closed.exchange.choices(member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
+
+    def _offers(self, member: str) -> list[Offer]:
+        draws = self._closed.exchange.draws(member)
+        return [
+            Offer(
+                own=self._groups[member][place],
+                places=draw.places,
+                candidates=[self._groups[c.client][place][c.index] for c in draw.candidates],
+            )
+            for place, draw in enumerate(draws)
+        ]
 
     def _response(self, member: str, place: int, client: str, index: int) -> Response:
         response = self._groups[client][place][index]

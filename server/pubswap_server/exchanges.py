@@ -9,30 +9,35 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Receipt, ReceiptStatus, SwapSummary
 from pubswap_protocol.responses import ResponseRules
-from pubswap_protocol.schedule import public_batch, public_steps_per_round
-from pubswap_server import members, runs
+from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_server import asking, members, runs
 from pubswap_server.answers import Closed
 from pubswap_server.auth import Member
 from pubswap_server.closing import closes
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 from pubswap_server.swap import Exchange, replaced
-from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
+from pubswap_server.tables import RunRow, SubmissionRow, SwapRow, now
 
 Verdicts = list[list[bool]]
 
 
-def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
-    """What a public step's responses must look like; raises NotFound if there is none such."""
-    settings = runs.settings_of(run)
-    if not (1 <= round_ <= run.round and 1 <= swap <= public_steps_per_round(settings)):
+def check_there(run: RunRow, round_: int, swap: int) -> None:
+    """Raises NotFound for a public step that the run does not have, or not yet."""
+    steps = public_steps_per_round(runs.settings_of(run))
+    if not (1 <= round_ <= run.round and 1 <= swap <= steps):
         raise NotFound(
             f"Round {round_} has no public step {swap} now; the run is in round {run.round} with "
-            f"{public_steps_per_round(settings)} public steps a round."
+            f"{steps} public steps a round."
         )
-    size = session.get_one(SetRow, (run.id, "public")).problems
+
+
+def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
+    """What a public step's responses must look like; raises NotFound if there is none such."""
+    check_there(run, round_, swap)
+    settings = runs.settings_of(run)
     return ResponseRules(
-        prompts=tuple(public_batch(settings, size, round_, swap)),
+        prompts=asking.prompts_of(session, run, round_, swap),
         responses_per_prompt=settings.grpo.responses_per_prompt,
         max_response_tokens=settings.grpo.max_response_tokens,
         vocabulary=runs.model_of(run).vocabulary,
@@ -131,6 +136,8 @@ def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) 
         )
         if row.closed and row.summary is None:
             exchange = _exchange(session, run, row, submissions)
+            verdicts = [submission.correct for submission in submissions.values()]
+            asking.learn(session, run, row.round, row.swap, verdicts)
             row.summary = _summary(exchange).model_dump(mode="json")
             record(session, run.id, "exchange closed", **row.summary, round=row.round)
             timed((now() - row.first_at).total_seconds())
@@ -166,6 +173,7 @@ def _exchange(
         correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
         donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
         max_donor_share=settings.swap.max_donor_share,
+        candidates=settings.swap.candidates if settings.swap.donors == "likely" else None,
     )
 
 

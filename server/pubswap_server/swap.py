@@ -27,6 +27,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """Places (n,) of a receiver's group, and what may fill them: n peers' responses or more."""
+
+    places: tuple[int, ...] = ()
+    candidates: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """A closed exchange: everything that decides who trains on which responses.
 
@@ -34,7 +42,7 @@ class Exchange:
     the public set. `donatable` (P, K) tells by client which responses are short enough for a peer,
     all by default; no donor gives more than `max_donor_share` of a receiver's donated responses. A
     place that a limit takes from a peer is the receiver's own. Without limits the draws are the
-    paper's.
+    paper's. With `candidates`, so many for each place, the receiver chooses among them.
     """
 
     strategy: Strategy
@@ -45,6 +53,7 @@ class Exchange:
     correct: Mapping[str, Verdicts]
     donatable: Mapping[str, Verdicts] = field(default_factory=dict)
     max_donor_share: float = 1.0
+    candidates: int | None = None
 
     def choices(self, receiver: str) -> list[list[Choice]]:
         """The P groups of K responses that `receiver`, one of the clients, trains on."""
@@ -61,15 +70,32 @@ class Exchange:
             with_own(group, places, receiver) for group, places in zip(groups, over, strict=True)
         ]
 
+    def draws(self, receiver: str) -> list[Draw]:
+        """What `receiver` may choose from for each of the P prompts, under `keep`.
+
+        Which places are filled, and so how many, is what it would be without a choice.
+        """
+        return [self._draw(place, prompt, receiver) for place, prompt in enumerate(self.prompts)]
+
+    def _draw(self, position: int, prompt: int, receiver: str) -> Draw:
+        rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
+        pool = {
+            client: verdicts[position] & self.donatable[client][position]
+            if client in self.donatable
+            else verdicts[position]
+            for client, verdicts in sorted(self.correct.items())
+            if client != receiver
+        }
+        return draw(self.correct[receiver][position], pool, rng, self.candidates or 1)
+
     def _group(
         self, clients: Sequence[str], position: int, prompt: int, receiver: str
     ) -> list[Choice]:
+        if self.strategy == "keep":
+            own = self.correct[receiver][position]
+            return filled(own, self._draw(position, prompt, receiver), receiver)
         verdicts = {client: self.correct[client][position] for client in clients}
         fit = {client: mask[position] for client, mask in self.donatable.items()}
-        if self.strategy == "keep":
-            rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
-            pool = {c: v & fit[c] if c in fit else v for c, v in verdicts.items() if c != receiver}
-            return keep(verdicts[receiver], pool, receiver, rng)
         group = random(verdicts, rng_for(self.seed, "random", self.round, self.swap, prompt))
         unfit = [
             place
@@ -81,29 +107,38 @@ class Exchange:
         return with_own(group, unfit, receiver)
 
 
-def keep(
-    own: Verdicts, peers: Mapping[str, Verdicts], receiver: str, rng: np.random.Generator
-) -> list[Choice]:
-    """The receiver's own K responses, topped up with peers' correct ones to at most half.
+def draw(
+    own: Verdicts, peers: Mapping[str, Verdicts], rng: np.random.Generator, candidates: int = 1
+) -> Draw:
+    """Which of a receiver's responses give place, and which of its peers' may come.
 
     With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place to
     correct ones drawn without replacement from the peers' pool; fewer if the pool holds fewer.
     `own` (K,) are the receiver's verdicts, `peers` (K,) those of each peer's that may be drawn.
+    For each place `candidates` are drawn, as far as the pool goes.
     """
-    group = [Choice(receiver, index) for index in range(len(own))]
     wanted = len(own) // 2 - int(own.sum())
     if wanted <= 0 or not peers:
-        return group
+        return Draw()
     # The pool is all True of this table (peers, K), row by row; it is not spelled out.
     names, pool = list(peers), np.flatnonzero(np.stack(list(peers.values())))
     count = min(wanted, len(pool))
     if count == 0:
-        return group
+        return Draw()
     places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
-    donated = rng.choice(len(pool), size=count, replace=False)
-    for place, donor in zip(places, donated, strict=True):
-        peer, index = divmod(int(pool[donor]), len(own))
-        group[int(place)] = Choice(names[peer], index)
+    donated = rng.choice(len(pool), size=min(candidates * count, len(pool)), replace=False)
+    found = (divmod(int(pool[donor]), len(own)) for donor in donated)
+    return Draw(
+        tuple(int(place) for place in places),
+        tuple(Choice(names[peer], index) for peer, index in found),
+    )
+
+
+def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
+    """The receiver's own K responses with the first candidates in the places."""
+    group = [Choice(receiver, index) for index in range(len(own))]
+    for place, choice in zip(drawn.places, drawn.candidates, strict=False):
+        group[place] = choice
     return group
 
 

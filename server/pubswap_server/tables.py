@@ -48,6 +48,7 @@ class Base(DeclarativeBase):
         datetime: UtcDateTime,
         dict[str, Any]: JSON,
         list[list[bool]]: JSON,
+        list[int]: JSON,
     }
 
 
@@ -208,6 +209,23 @@ class SwapRow(Base):
     first_at: Mapped[datetime] = mapped_column(default=now)
     closed: Mapped[bool] = mapped_column(default=False)
     summary: Mapped[dict[str, Any] | None]
+
+
+class PromptsRow(Base):
+    """The prompts of a public step, where a run chooses them by what it has seen.
+
+    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
+    exchange; null until that is closed.
+    """
+
+    __tablename__ = "prompts"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    swap: Mapped[int] = mapped_column(primary_key=True)
+    prompts: Mapped[list[int]]
+    right: Mapped[list[int] | None]
+    responses: Mapped[int] = mapped_column(default=0)
 
 
 class SubmissionRow(Base):

@@ -1,8 +1,9 @@
 """A daemon that is killed by SIGKILL again and again, in a federation of real processes."""
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pubswap_client.demo.processes import Processes
 from support.processes import (
@@ -19,6 +20,7 @@ from support.zygote import Zygote
 STEPS = 4
 PERIOD = 2
 SETTINGS = {"local_steps": STEPS, "swap.period": PERIOD, "verifier": "exact"}
+BEYOND = {"prompts": "informative", "donors": "likely", "mode": "pipelined"}
 WAITING = "1.2 exchanged waiting"
 
 # Where alpha is killed, in each of two rounds: in two private and in two public steps. After a
@@ -66,7 +68,19 @@ def planned() -> list[str]:
     return [name for name in names if name == WAITING or not name.endswith("waiting")]
 
 
-def federation(folder: Path, lives: Lives) -> tuple[list[bytes], list[str]]:
+# In a pipelined run step 3 begins with sampling the public step 2, and ends before its update.
+PIPELINED_PLAN = (
+    *("1.3 generate after", "1.3 save own renamed", "1.3 submit_responses after"),
+    *("1.3 update before", "1.3 save checkpoint half", "1.3 save checkpoint renamed"),
+    *("1.2 swap_prompts after", "1.2 exchanged after", "1.2 save received renamed"),
+    *("1.2 update after", "1.2 save checkpoint renamed", "1.4 exchanged before"),
+    *("2.3 save checkpoint after", "2.2 exchanged before", "2.2 save received half"),
+)
+
+
+def federation(
+    folder: Path, lives: Lives, overrides: Mapping[str, Any] = SETTINGS
+) -> tuple[list[bytes], list[str]]:
     """Run a federation whose alpha lives as `lives` says; returns all adapters and the trace.
 
     `lives` gets a function that runs alpha to a point or to its end, and one that starts beta.
@@ -76,7 +90,7 @@ def federation(folder: Path, lives: Lives) -> tuple[list[bytes], list[str]]:
     with Zygote(folder / "logs" / "alpha.log") as zygote, Processes(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
-            run = create_run(coordinator, SETTINGS, "exact")
+            run = create_run(coordinator, overrides, "exact")
             states = {name: enroll(coordinator, run, name) for name in ("alpha", "beta")}
             command = client_command(states["alpha"], 3, "exact")
             start(coordinator, run)
@@ -104,16 +118,18 @@ def count(points: Iterable[str], what: set[str], steps: str = "1234") -> int:
     return sum(place[2:] in tuple(steps) and name in what for place, name in found)
 
 
+def undisturbed(live: Live, start_beta: Callable[[], None]) -> None:
+    """A life from the start to the end."""
+    start_beta()
+    assert live(None) == 0
+
+
 def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -> None:
     """Over eighty deaths later, every round's global adapter is that of an undisturbed run.
 
     Nothing but the piece of work that a death interrupted was done again.
     """
     plan = planned()
-
-    def undisturbed(live: Live, start_beta: Callable[[], None]) -> None:
-        start_beta()
-        assert live(None) == 0
 
     def killed(live: Live, start_beta: Callable[[], None]) -> None:
         for point in plan:
@@ -137,3 +153,20 @@ def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -
     assert count(trace, {"generate after"}) == (
         done + count(plan, LOSES_PRIVATE_SAMPLES, "13") + count(plan, LOSES_PUBLIC_SAMPLES, "24")
     )
+
+
+def test_a_client_killed_in_pipelined_rounds_ends_in_the_same_adapter(tmp_path: Path) -> None:
+    """With what is sampled, sent and chosen apart from its update, nothing is lost in between."""
+    overrides = SETTINGS | {f"swap.{key}": value for key, value in BEYOND.items()}
+
+    def killed(live: Live, start_beta: Callable[[], None]) -> None:
+        start_beta()
+        for point in PIPELINED_PLAN:
+            assert live(point) == -signal.SIGKILL, point
+        assert live(None) == 0
+
+    expected, _ = federation(tmp_path / "undisturbed", undisturbed, overrides)
+    adapters, trace = federation(tmp_path / "killed", killed, overrides)
+    assert adapters == expected
+    assert len(set(adapters)) == 3
+    assert set(PIPELINED_PLAN) <= set(trace)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pubswap_client.checkpoint import Owner
 from pubswap_client.progress import ProgressStore
-from pubswap_client.reporting import LogLines
+from pubswap_client.reporting import LogLines, Reporter
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import AdapterFile, digest_of, encode_adapter, initial_adapter
@@ -26,6 +26,7 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     SwapPrompts,
 )
+from pubswap_protocol.offers import Offer, encode_offers
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response, ResponseRules, decode_responses, encode_responses
 from pubswap_protocol.wire import view_update
@@ -75,6 +76,7 @@ class FakeCoordinator:
         self.submitted: dict[tuple[int, int], bytes] = {}
         self.updates: dict[int, SubmitUpdate] = {}
         self.mismatches = 0
+        self.sent = 0  # how often responses came, also the same again
         self.late = False  # whether exchanges are closed when our responses come
         self.closed = False  # whether they close while we wait
 
@@ -90,6 +92,7 @@ class FakeCoordinator:
         return SwapPrompts(round=round_, swap=swap, prompts=prompts)
 
     def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
+        self.sent += 1
         if self.submitted.setdefault((round_, swap), data) != data:
             self.mismatches += 1
             raise IdempotencyMismatch
@@ -104,6 +107,13 @@ class FakeCoordinator:
             PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, self.run.model.vocabulary
         )
         own = decode_responses(self.submitted[round_, swap], rules)
+        if self.run.settings.swap.donors == "likely":
+            # Of equally likely ones the first are taken, whatever a restart computes.
+            offers = [
+                Offer(mine, (2, 3), [*theirs[:3], *theirs[:3]])
+                for mine, theirs in zip(own, self.peer, strict=True)
+            ]
+            return encode_offers(PUBLIC, offers)
         mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(own, self.peer, strict=True)]
         return encode_responses(PUBLIC, mixed)
 
@@ -146,7 +156,7 @@ class World:
     points: Points
     trained_on: dict[tuple[int, int], set[str]]
 
-    def live(self) -> None:
+    def live(self, reporter: Reporter | None = None) -> None:
         """One process: a new trainer and store, then every round that is not handed in."""
         trainer, run = self.trainer(), self.coordinator.run
         store = ProgressStore(self.state, Owner.of(run, "a"))
@@ -158,7 +168,8 @@ class World:
         for number in range(1, ROUNDS + 1):
             if number not in self.coordinator.updates:
                 local: Any = LocalRound
-                one = local(self.coordinator, run, trainer, store, LogLines(), number, start)
+                told = reporter or LogLines()
+                one = local(self.coordinator, run, trainer, store, told, number, start)
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)

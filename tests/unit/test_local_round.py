@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from pubswap_client import files
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
 from pubswap_client.progress import ProgressStore, ReducedUpdate
-from pubswap_client.reporting import LogLines
+from pubswap_client.reporting import LogLines, StepReport
 from pubswap_client.residuals import Residuals
 from pubswap_client.training.budget import TokenBudget
+from pubswap_client.training.likelihood import mean_logprobs
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
@@ -33,7 +36,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response
-from pubswap_protocol.settings import RunSettings, WireSettings
+from pubswap_protocol.settings import RunSettings, SwapSettings, WireSettings
 from support.one_client import (
     CALLS,
     PUBLIC,
@@ -48,6 +51,9 @@ from support.one_client import (
 
 Engine = Callable[[Policy], Any]
 INT8 = WireSettings(precision="int8")
+PIPELINED = SwapSettings(mode="pipelined")
+LIKELY = SwapSettings(donors="likely")
+BOTH = SwapSettings(donors="likely", mode="pipelined")
 
 
 @pytest.fixture
@@ -119,8 +125,13 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
         {"method": "fedprox"},
         {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
         {"method": "fedavg", "wire": INT8},
+        {"swap": PIPELINED},
+        {"swap": BOTH, "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"}},
     ],
-    ids=["pubswap", "pubswap keep", "fedprox", "fedavg keep", "fedavg int8"],
+    ids=[
+        *("pubswap", "pubswap keep", "fedprox", "fedavg keep", "fedavg int8"),
+        *("pipelined", "pipelined likely keep"),
+    ],
 )
 def test_a_client_that_dies_again_and_again_hands_in_the_same(
     world: Callable[..., World], changes: dict[str, Any]
@@ -136,21 +147,146 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
         assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
 
 
-def test_any_point_of_a_life_can_be_its_last(world: Callable[..., World]) -> None:
+@pytest.mark.parametrize("swap", [SwapSettings(), BOTH], ids=["synchronous", "pipelined likely"])
+def test_any_point_of_a_life_can_be_its_last(
+    world: Callable[..., World], swap: SwapSettings
+) -> None:
     """Killed once, at every thirteenth point, the next process hands in the same adapters."""
-    undisturbed = world()
+    undisturbed = world(swap=swap)
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
     for point in range(1, total + 1, 13):
-        killed = world()
+        killed = world(swap=swap)
         killed.points.left = point
         with pytest.raises(Killed):
             killed.live()
         killed.points.left = float("inf")
         killed.live()
         assert killed.adapters() == undisturbed.adapters(), f"point {point}"
+
+
+class Slow(TransformersEngine):
+    """An engine that needs half a second at least."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
+        time.sleep(0.5)
+        return super().generate(*args, **kwargs)
+
+
+def waits(one: World) -> dict[str, list[StepMetrics]]:
+    """A life beside a peer that answers half a second after us; its public steps, by their kind."""
+    found: dict[str, list[StepMetrics]] = {"waiting": [], "overtaken": []}
+    api, due = one.coordinator, 0.0
+    submit, exchanged = api.submit_responses, api.exchanged
+
+    def submitted(*args: Any) -> Receipt:
+        nonlocal due
+        due = time.monotonic() + 0.5
+        return submit(*args)
+
+    def answered(*args: Any) -> bytes:
+        time.sleep(max(0.0, due - time.monotonic()))
+        return exchanged(*args)
+
+    class Told(LogLines):
+        def step(self, report: StepReport) -> None:
+            if report.public:
+                found["overtaken" if report.metrics.staleness else "waiting"].append(report.metrics)
+
+    api.submit_responses, api.exchanged = submitted, answered  # type: ignore[method-assign]
+    one.live(Told())
+    return found
+
+
+def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
+    """A public step that is overtaken waits for nobody; the others wait for the peer."""
+    pipelined, waiting = waits(world(Slow, swap=PIPELINED)), waits(world(Slow))
+    assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
+    assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
+    idle, busy = (
+        sum(step.waited for kind in found.values() for step in kind)
+        for found in (waiting, pipelined)
+    )
+    assert idle > 0.45 * 2 * ROUNDS
+    assert sum(step.waited for step in pipelined["overtaken"]) < 0.1 * idle
+    assert busy < 0.7 * idle
+    assert {step.staleness for step in pipelined["overtaken"]} == {1}
+
+
+def test_a_pipelined_client_sends_and_trains_the_same_steps(world: Callable[..., World]) -> None:
+    """Each public step is sent once, from the policy before the private step that overtakes it."""
+    pipelined, waiting = world(swap=PIPELINED), world()
+    pipelined.live()
+    waiting.live()
+    assert pipelined.coordinator.sent == len(pipelined.coordinator.submitted) == 2 * ROUNDS
+    assert pipelined.trained_on.keys() == waiting.trained_on.keys()
+    first = [one.coordinator.submitted[1, 1] for one in (pipelined, waiting)]
+    assert first[0] == first[1]
+    last = [one.coordinator.submitted[1, 2] for one in (pipelined, waiting)]
+    assert last[0] != last[1]
+    assert pipelined.adapters() != waiting.adapters()
+
+
+def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
+    world: Callable[..., World],
+) -> None:
+    """Whether that is heard when its responses are sent or when its groups are asked for."""
+    for how in ("late", "closed"):
+        one = world(swap=PIPELINED)
+        setattr(one.coordinator, how, True)
+        one.coordinator.closed = True
+        one.live()
+        for (round_, swap), sent in one.coordinator.submitted.items():
+            assert one.trained_on[round_, 2 * swap] == {digest_of(sent)}
+
+
+def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., World]) -> None:
+    """The coordinator has them: a client whose file rots trains on what it gives."""
+    killed = world(Capricious, swap=PIPELINED)
+    call = killed.coordinator.exchanged
+    killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        killed.live()
+    killed.coordinator.exchanged = call  # type: ignore[method-assign]
+    (killed.state / "exchange-own.safetensors").write_bytes(b"rotten")
+    killed.live()
+    assert killed.coordinator.mismatches == 0
+    assert killed.coordinator.sent == 2 * ROUNDS
+    assert sorted(killed.coordinator.updates) == [1, 2]
+
+
+def test_a_client_trains_on_the_candidates_that_it_finds_likely(
+    world: Callable[..., World],
+) -> None:
+    """What fills its groups is marked as a peer's, and is what its policy ranks first."""
+    one = world(swap=LIKELY)
+    seen: list[list[list[Response]]] = []
+    trainer = one.trainer
+
+    def watched() -> LocalTrainer:
+        made = trainer()
+        choose = made.choose
+
+        def choosing(problems: Any, offers: Any) -> Any:
+            chosen = choose(problems, offers)
+            for problem, offer, group in zip(problems, offers, chosen, strict=True):
+                prompt = made.policy.encode(problem.prompt)
+                scores = mean_logprobs(made.policy, prompt, offer.candidates, 400)
+                best = sorted(range(len(scores)), key=lambda k: -scores[k])[:2]
+                taken = [offer.candidates[k].tokens.tolist() for k in best]
+                assert [r.tokens.tolist() for r in group[2:]] == taken
+                assert [r.donated for r in group] == [False, False, True, True]
+            seen.append(chosen)
+            return chosen
+
+        made.choose = choosing  # type: ignore[method-assign]
+        return made
+
+    one.trainer = watched
+    one.live()
+    assert len(seen) == 2 * ROUNDS
 
 
 class Capricious(TransformersEngine):

@@ -1,25 +1,28 @@
 """Which steps are public, and which prompts each step takes."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from pubswap_protocol.draws import rng_for, seed_for
 from pubswap_protocol.schedule import (
+    overtaken,
     private_batch,
     private_steps_per_round,
     public_batch,
     public_step,
     public_steps_per_round,
+    staleness,
     take,
+    update_order,
 )
 from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
 
 
-def settings(period: int = 2, steps: int = 10, **fields: object) -> RunSettings:
-    """A run with this swap period and tau."""
-    swap = SwapSettings(period=period)
-    return RunSettings(local_steps=steps, swap=swap, **fields)  # type: ignore[arg-type]
+def settings(period: int = 2, **fields: Any) -> RunSettings:
+    """A run with this swap period and a tau of 10."""
+    return RunSettings(**{"local_steps": 10, "swap": SwapSettings(period=period), **fields})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,37 @@ def test_public_batches_are_the_same_for_everyone_and_go_on_too() -> None:
     assert sorted(seen) == list(range(40))
     other = settings(grpo=GrpoSettings(prompts_per_step=4), seed=1)
     assert public_batch(run, 40, 1, 1) != public_batch(other, 40, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("period", "steps", "order"),
+    [
+        (2, 6, [1, 3, 2, 5, 4, 6]),
+        (2, 5, [1, 3, 2, 5, 4]),
+        (3, 8, [1, 2, 4, 3, 5, 7, 6, 8]),
+        (4, 5, [1, 2, 3, 5, 4]),
+    ],
+)
+def test_a_pipelined_public_step_is_overtaken_once(
+    period: int, steps: int, order: list[int]
+) -> None:
+    """By the private step behind it; the last step of a round has none and waits."""
+    run = settings(local_steps=steps, swap=SwapSettings(period=period, mode="pipelined"))
+    assert update_order(run) == order
+    for step in range(1, steps + 1):
+        before = overtaken(run, step)
+        assert (before is not None) == (step in order and order.index(step) < step - 1)
+        assert staleness(run, step) == max(0, order.index(step) + 1 - step)
+    private = [step for step in order if public_step(run, step) is None]
+    assert private == sorted(private)
+
+
+@pytest.mark.parametrize("run", [settings(), settings(method="fedavg")], ids=["sync", "fedavg"])
+def test_steps_are_made_in_their_order_otherwise(run: RunSettings) -> None:
+    """Nothing is overtaken, and nothing is stale."""
+    assert update_order(run) == list(range(1, 11))
+    assert {overtaken(run, step) for step in range(1, 11)} == {None}
+    assert {staleness(run, step) for step in range(1, 11)} == {0}
 
 
 def test_draws_are_functions_of_their_key() -> None:

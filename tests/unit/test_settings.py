@@ -31,6 +31,11 @@ def test_defaults_are_the_paper_s() -> None:
     assert (grpo.entropy_coefficient, grpo.dual_clip, grpo.donor_ratio) == (0.0, None, "local")
     assert (grpo.loss_aggregation, grpo.optimizer_state) == ("sequence_mean", "reset")
     assert (run.aggregation.rule, run.aggregation.weights) == ("fedit", "uniform")
+    assert (run.swap.prompts, run.swap.donors, run.swap.mode) == (
+        "uniform",
+        "uniform",
+        "synchronous",
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,12 @@ def test_defaults_are_the_paper_s() -> None:
         ({"grpo": {"responses_per_prompt": 7}}, "must be even"),
         ({"swap": {"period": 50}}, "no step would be public"),
         ({"swap": {"quorum": 5}}, "quorum is larger"),
+        ({"swap": {"donors": "likely", "strategy": "random"}}, "swap.donors 'likely' chooses"),
+        ({"swap": {"donors": "likely", "max_donor_share": 0.5}}, "swap.max_donor_share"),
+        ({"swap": {"candidates": 0}}, "swap.candidates"),
+        ({"swap": {"prompts": "hard"}}, "swap.prompts"),
+        ({"swap": {"mode": "pipelined", "period": 1}}, "swap.period = 1 and local_steps = 40"),
+        ({"swap": {"mode": "pipelined", "period": 40}}, "swap.period = 40 and local_steps = 40"),
         ({"aggregation": {"quorum": 5}}, "quorum is larger"),
         ({"aggregation": {"rule": "multi_krum"}}, "2 f + 3 = 5 clients, and the run has 4"),
         ({"clients": 5, "aggregation": {"rule": "multi_krum", "krum_m": 5}}, "at most n - f"),
@@ -67,3 +78,9 @@ def test_what_cannot_be_is_refused_with_its_key(values: dict[str, Any], message:
 def test_an_odd_k_is_fine_without_keep(values: dict[str, Any]) -> None:
     """Only `keep` needs halves."""
     RunSettings.model_validate({**values, "grpo": {"responses_per_prompt": 7}})
+
+
+@pytest.mark.parametrize("swap", [{"period": 1}, {"donors": "likely", "strategy": "random"}])
+def test_the_baselines_do_not_look_at_the_swap_s_settings(swap: dict[str, Any]) -> None:
+    """A sweep over methods may leave them as they are."""
+    RunSettings.model_validate({"method": "fedavg", "swap": {"mode": "pipelined", **swap}})

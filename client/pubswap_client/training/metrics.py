@@ -25,6 +25,8 @@ class StepMetrics:
     mismatch_max: float = 0.0
     mismatch_kl: float = 0.0
     memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
+    staleness: int = 0  # updates between sampling and this one, in a pipelined run
+    waited: float = 0.0  # seconds for the other organisations, which are not in `seconds`
 
     @property
     def tokens_per_second(self) -> float:

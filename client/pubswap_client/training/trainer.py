@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pubswap_client.training.budget import TokenBudget
 from pubswap_client.training.groups import Group, collate
+from pubswap_client.training.likelihood import choose
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.rewards import Scorer, score_groups
@@ -23,9 +24,10 @@ from pubswap_client.training.update import update
 from pubswap_protocol.adapter import Adapter, AdapterSource
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
+from pubswap_protocol.offers import Offer
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response
-from pubswap_protocol.schedule import private_batch
+from pubswap_protocol.schedule import private_batch, staleness
 from pubswap_protocol.settings import RunSettings
 
 Groups = Sequence[Sequence[Response]]
@@ -99,7 +101,8 @@ class LocalTrainer:
         indices = private_batch(self.settings, self.client, len(self.problems), self.round, step)
         problems = [self.problems[index] for index in indices]
         groups = self._rollout(step, problems)
-        metrics = self._update(problems, groups, self._rewards(problems, groups))
+        rewards = self._rewards(problems, groups)
+        metrics = self._update(problems, groups, rewards, self.max_mismatch)
         return replace(metrics, seconds=time.monotonic() - started)
 
     def public_rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
@@ -115,6 +118,13 @@ class LocalTrainer:
         self._own_rewards = self._rewards(problems, groups)
         self.rollout_seconds = seconds
 
+    def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
+        """The groups of an exchange's offers, chosen by what our policy finds most likely."""
+        return [
+            choose(self.policy, self.policy.encode(problem.prompt), offer, self.budget.tokens)
+            for problem, offer in zip(problems, offers, strict=True)
+        ]
+
     def public_step(self, step: int, problems: Sequence[Problem], groups: Groups) -> StepMetrics:
         """Local step `step` on the groups that the exchange gave, rewarded anew.
 
@@ -122,10 +132,18 @@ class LocalTrainer:
         peers does not count as our seconds.
         """
         started = time.monotonic()
-        metrics = self._update(problems, groups, self._rewards(problems, groups))
+        stale = staleness(self.settings, step)
+        metrics = self._update(
+            problems,
+            groups,
+            self._rewards(problems, groups),
+            # An update lies between sampling and now: the engine served what it should have.
+            max_mismatch=None if stale else self.max_mismatch,
+        )
         own = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
+            staleness=stale,
             reward=sum(own) / len(own) if own else metrics.reward,
             seconds=time.monotonic() - started + self.rollout_seconds,
         )
@@ -158,7 +176,11 @@ class LocalTrainer:
         return score_groups(self.scorer, self.policy.decode, problems, groups)
 
     def _update(
-        self, problems: Sequence[Problem], groups: Groups, rewards: Sequence[Sequence[float]]
+        self,
+        problems: Sequence[Problem],
+        groups: Groups,
+        rewards: Sequence[Sequence[float]],
+        max_mismatch: float | None,
     ) -> StepMetrics:
         if self._optimizer is None:
             raise WrongState("A step was asked for before a round began.")
@@ -179,5 +201,5 @@ class LocalTrainer:
             self.budget,
             self.checkpointing,
             self.team,
-            self.max_mismatch,
+            max_mismatch,
         )

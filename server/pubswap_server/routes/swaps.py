@@ -6,11 +6,11 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
-from pubswap_protocol.messages import PublicPrompt, Receipt, SwapPrompts
+from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
-from pubswap_server import exchanges, runs, traffic
-from pubswap_server.auth import require_own, require_still_good
+from pubswap_server import asking, exchanges, runs, traffic
+from pubswap_server.auth import Member, require_own, require_still_good
 from pubswap_server.board import settled
 from pubswap_server.dependencies import (
     ClientDep,
@@ -32,13 +32,28 @@ router = APIRouter(tags=["public steps"])
 async def get_swap(
     run: str, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
 ) -> SwapPrompts:
-    """The same for every client: a function of the seed, the round and the step."""
+    """The same for every client: a function of the seed, the round and the step.
+
+    Where the run chooses its prompts by what they have shown, it does so for the first client
+    that asks, and keeps to it.
+    """
+
+    def undecided(session: Session) -> bool:
+        row = runs.find(session, run, principal)
+        exchanges.check_there(row, round, swap)
+        return asking.to_be_chosen(session, row, round, swap)
+
+    def choose(session: Session) -> None:
+        asking.choose(session, runs.find(session, run, principal, lock=True), round, swap)
 
     def look(session: Session) -> tuple[ResponseRules, str]:
         row = runs.find(session, run, principal)
         rules = exchanges.rules_of(session, row, round, swap)
         return rules, session.get_one(SetRow, (row.id, "public")).digest
 
+    takes_part = isinstance(principal, Member) and principal.role is Role.CLIENT
+    if takes_part and await services.database.read(undecided):
+        await services.database.write(choose)
     rules, digest = await services.database.read(look)
     problems = await to_thread.run_sync(services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]

@@ -1,0 +1,125 @@
+"""Public prompts that the coordinator chooses, and donors that the receivers choose."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from pubswap_protocol.errors import InvalidResponses, NotFound
+from pubswap_protocol.offers import Offer, decode_offers
+from pubswap_protocol.responses import ResponseRules, decode_responses
+from support.coordinator import Federation, Server, begun
+
+INFORMATIVE = {"prompts": "informative"}
+
+
+def prompts(fed: Federation, name: str, round_: int, swap: int) -> list[int]:
+    """A public step's prompts, as a member sees them."""
+    entries = fed.members[name].swap_prompts(fed.run.id, round_, swap).prompts
+    return [entry.index for entry in entries]
+
+
+def answer(fed: Federation, round_: int, swap: int, right: dict[str, list[int]]) -> None:
+    """Let all clients answer a public step."""
+    for name, counts in right.items():
+        body = fed.responses(name, round_, swap, counts)
+        fed.members[name].submit_responses(fed.run.id, round_, swap, body)
+    for name in right:
+        fed.members[name].exchanged(fed.run.id, round_, swap)
+
+
+def test_every_client_gets_the_prompts_that_the_first_one_got(server: Server) -> None:
+    """Also when both ask at once, and after an exchange that closed in between."""
+    fed = begun(server, local_steps=8, swap=INFORMATIVE)
+    with ThreadPoolExecutor(2) as pool:
+        first = list(pool.map(lambda name: prompts(fed, name, 1, 1), ["a", "b"] * 4))
+    assert len({tuple(found) for found in first}) == 1
+    seen = [first[0]]
+    for swap in (2, 3, 4):
+        answer(fed, 1, swap - 1, {"a": [1, 4], "b": [2, 4]})
+        seen.append(prompts(fed, "b", 1, swap))
+        assert prompts(fed, "a", 1, swap) == prompts(fed, "judge", 1, swap) == seen[-1]
+    assert [prompts(fed, "a", 1, swap) for swap in (1, 2, 3, 4)] == seen
+    assert len({prompt for batch in seen for prompt in batch}) == 8
+
+
+def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
+    """An operator or evaluator that looks ahead changes nothing; nor does a step to come."""
+    fed = begun(server, swap=INFORMATIVE)
+    for name, round_ in (("judge", 1), ("a", 2)):
+        with pytest.raises(NotFound):
+            prompts(fed, name, round_, 1)
+    with pytest.raises(NotFound):
+        fed.operator.swap_prompts(fed.run.id, 1, 1)
+    with pytest.raises(NotFound, match="Nobody has chosen"):
+        fed.members["a"].submit_responses(fed.run.id, 1, 1, b"not for any prompts")
+    assert len(prompts(fed, "a", 1, 1)) == 2
+    with pytest.raises(InvalidResponses):
+        fed.members["a"].submit_responses(fed.run.id, 1, 1, b"not for these prompts")
+    assert fed.operator.swap_prompts(fed.run.id, 1, 1).prompts
+
+
+def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
+    """Prompts 0 to 2 are sometimes right, the other nine never: later rounds ask the former.
+
+    They are a quarter of the set, and more than two fifths of the later draws.
+    """
+    rounds = 12
+    fed = begun(server, rounds=rounds, local_steps=2, swap={**INFORMATIVE, "period": 1})
+    start = fed.adapter(0)
+    asked: list[int] = []
+    for round_ in range(1, rounds + 1):
+        for swap in (1, 2):
+            batch = prompts(fed, "a", round_, swap)
+            asked += batch
+            right = [2 if prompt < 3 else 0 for prompt in batch]
+            answer(fed, round_, swap, {"a": right, "b": right})
+        for name in ("a", "b"):
+            fed.submit(name, round_, start)
+        fed.wait_for(round_)
+    late = asked[len(asked) // 2 :]
+    assert sum(prompt < 3 for prompt in late) > 0.4 * len(late)
+
+
+def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> None:
+    """Its own responses, the places that `keep` would fill, and twice as many of its peer's."""
+    fed = begun(server, swap={"donors": "likely", "candidates": 2})
+    bodies = {"a": fed.responses("a", 1, 1, [0, 1]), "b": fed.responses("b", 1, 1, [4, 2])}
+    for name, body in bodies.items():
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+
+    def offers(name: str) -> list[Offer]:
+        return decode_offers(fed.members[name].exchanged(fed.run.id, 1, 1), rules)
+
+    mine, theirs = (decode_responses(bodies[name], rules) for name in "ab")
+    found = offers("a")
+    assert [len(offer.places) for offer in found] == [2, 1]
+    assert [len(offer.candidates) for offer in found] == [4, 2]
+    for place, offer in enumerate(found):
+        assert all(
+            np.array_equal(one.tokens, other.tokens)
+            for one, other in zip(offer.own, mine[place], strict=True)
+        )
+        assert 0 not in offer.places or place == 0  # the right one of the second prompt stays
+        right = {theirs[place][k].tokens.tobytes() for k in range((4, 2)[place])}
+        assert {candidate.tokens.tobytes() for candidate in offer.candidates} <= right
+    assert [len(offer.places) + len(offer.candidates) for offer in offers("b")] == [0, 0]
+    assert fed.members["a"].exchanged(fed.run.id, 1, 1) == fed.members["a"].exchanged(
+        fed.run.id, 1, 1
+    )
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.replaced_share == {"a": 3 / 8, "b": 0.0}
+
+
+def test_too_long_responses_are_no_candidates(server: Server) -> None:
+    """swap.max_donated_tokens holds for what is offered, too."""
+    fed = begun(server, swap={"donors": "likely", "max_donated_tokens": 1})
+    answer_of = {"a": fed.responses("a", 1, 1, [0, 0]), "b": fed.responses("b", 1, 1, [4, 4])}
+    for name, body in answer_of.items():
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+    offers = decode_offers(fed.members["a"].exchanged(fed.run.id, 1, 1), rules)
+    assert [len(offer.places) + len(offer.candidates) for offer in offers] == [0, 0]
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.replaced == 0
