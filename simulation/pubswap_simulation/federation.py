@@ -12,8 +12,7 @@ from pubswap_client.api import CoordinatorClient
 from pubswap_client.daemon import Daemon
 from pubswap_client.demo.watch import evaluated
 from pubswap_client.evaluator import Evaluator
-from pubswap_client.member import Member, hello_of, make_daemon, make_evaluator
-from pubswap_client.residuals import check_rebasing
+from pubswap_client.member import Member, check_possible, hello_of, make_daemon, make_evaluator
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.engines import make_engine
 from pubswap_client.training.policy import Policy
@@ -137,7 +136,7 @@ class Federation:
 
     @contextmanager
     def _shared(self, run: RunView) -> Iterator[_Shared]:
-        check_rebasing(run.settings, self._machine, alone=True)
+        check_possible(run.settings, self._machine, alone=True)
         charter = Charter(self._job.folder, run.model, run.settings)
         policy = load_policy(self._machine, charter, crew=None)
         check_packed_path(policy)

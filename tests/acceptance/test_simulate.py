@@ -53,7 +53,12 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
 
 
 @pytest.mark.parametrize(
-    "overrides", [{"method": "fedavg"}, {"method": "pubswap", "aggregation.rule": "fedex"}]
+    "overrides",
+    [
+        {"method": "fedavg"},
+        {"aggregation.rule": "fedex"},
+        {"swap.mode": "pipelined", "swap.donors": "likely", "swap.prompts": "informative"},
+    ],
 )
 def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
     tmp_path: Path, recipe: Path, overrides: dict[str, str]
