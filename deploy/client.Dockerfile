@@ -15,6 +15,7 @@ COPY protocol /src/protocol
 COPY server /src/server
 COPY client /src/client
 COPY simulation /src/simulation
+COPY deploy/recipes /src/deploy/recipes
 RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[client]' \
     && ln -s "$(/opt/pubswap/bin/python -c \
        'import importlib.util as u; print(u.find_spec("pubswap_client").submodule_search_locations[0])')/demo/model" \

@@ -10,6 +10,7 @@ from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.operator.commands import invite, run_commands
 from pubswap_client.operator.member_commands import member_commands
+from pubswap_client.recipes.commands import recipe_commands
 from pubswap_protocol.errors import InvalidSettings
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
@@ -23,9 +24,10 @@ client_commands = typer.Typer(help="Take part in a run as an organisation.", no_
 
 
 def register(app: typer.Typer) -> None:
-    """Add `client`, `data`, `run`, `member`, `invite`, `evaluate` and `demo`."""
+    """Add `client`, `data`, `recipe`, `run`, `member`, `invite`, `evaluate` and `demo`."""
     app.add_typer(client_commands, name="client")
     app.add_typer(data_commands, name="data")
+    app.add_typer(recipe_commands, name="recipe")
     app.add_typer(run_commands, name="run")
     app.add_typer(member_commands, name="member")
     app.command("invite")(invite)

@@ -7,6 +7,27 @@ from pubswap_protocol.errors import InvalidSettings
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
+def local_folder(source: str, revision: str | None = None) -> Path | None:
+    """The folder of a model if its files are here, as a folder or in the hub's cache.
+
+    Raises InvalidSettings if it is neither a folder nor what a hub id looks like.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(source, revision=revision, local_files_only=True))
+    except HFValidationError:
+        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+    except LocalEntryNotFoundError:
+        return None
+    # The cache may hold a tokenizer alone.
+    return cached if any(cached.glob("*.safetensors")) else None
+
+
 def model_folder(source: str, revision: str | None = None) -> Path:
     """The folder of a model, downloaded first if `source` is a hub id.
 

@@ -77,9 +77,7 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         vocabulary = text_config["vocab_size"]
     except (ValueError, KeyError, AttributeError) as error:
         raise InvalidSettings(f"{folder}/config.json is no model's: {error!r}") from None
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise InvalidSettings(f"{folder} holds no *.safetensors weights.")
+    weights = _weights(folder)
     shapes = _shapes(weights)
     return ModelCard(
         source=source,
@@ -93,6 +91,14 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         weights_digest=_weights_digest(weights),
         layout=adapter_layout(shapes, lora),
     )
+
+
+def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
+    """The layout of an adapter of the model in a folder, from the headers of its weights alone.
+
+    Raises InvalidSettings if there are no weights, or none that `lora` chooses.
+    """
+    return adapter_layout(_shapes(_weights(folder)), lora)
 
 
 def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> AdapterLayout:
@@ -128,6 +134,13 @@ def _targeted(module: str, lora: LoraSettings) -> bool:
     if lora.target_modules == "all-linear":
         return not any(part in last for part in _NOT_LINEAR)
     return last in lora.target_modules
+
+
+def _weights(folder: Path) -> list[Path]:
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise InvalidSettings(f"{folder} holds no *.safetensors weights.")
+    return weights
 
 
 def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import pytest
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_protocol.messages import Role
-from pubswap_protocol.problems import write_problems
+from pubswap_protocol.problems import read_problems, write_problems
 from support.processes import (
     ONE_THREAD,
     Coordinator,
@@ -81,7 +81,7 @@ def test_help_lists_every_command_without_importing_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for command in ("serve", "run", "invite", "client", "evaluate", "demo"):
+    for command in ("serve", "run", "recipe", "invite", "client", "evaluate", "demo"):
         assert command in done.stdout
 
 
@@ -114,6 +114,39 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     assert "from_pretrained" in pubswap("run", "export", "typed", *out, *options).stdout
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
     assert "cancelled" in pubswap("run", "cancel", "typed", *options).stdout
+
+
+def test_a_shipped_recipe_is_a_real_federations_run(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """`run create NAME --data DIR` makes the split in DIR, and sends none of the private sets."""
+    split = tmp_path / "split"
+    changes = [
+        f"model.source={MODEL}",
+        "name=shipped",
+        "data.prepare.source=reasoning-gym",
+        'data.prepare.tasks=["chain_sum", "gcd"]',
+        "data.prepare.private_size=8",
+        "data.prepare.public_size=8",
+        "data.prepare.test_size=8",
+    ]
+    options = [text for change in changes for text in ("--set", change)]
+    create = ["run", "create", "qwen3-1.7b-math", "--data", str(split), *options]
+    created = pubswap(*create, *operator(coordinator))
+    assert created.returncode == 0, created.stderr
+    for number in range(1, 5):
+        assert str(split / f"client-{number}.jsonl") in created.stdout
+    run = coordinator.api.run("shipped")
+    assert (run.settings.rounds, run.settings.grpo.learning_rate) == (4, 1e-5)
+    files = [path for path in (coordinator.folder / "c").rglob("*") if path.is_file()]
+    held = b"".join(path.read_bytes() for path in files)
+    for name, sent in (("public", True), ("test", True), ("client-1", False)):
+        problem = read_problems(split / f"{name}.jsonl")[0]
+        assert (problem.prompt.encode() in held) == sent
+
+    missing = pubswap("run", "create", "qwen3-1.7b-mat", *operator(coordinator))
+    assert missing.returncode == 1
+    assert "Is 'qwen3-1.7b-math' meant?" in missing.stderr
 
 
 def test_a_port_in_use_is_said_in_one_line(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ KEYS = {
 def test_demo_leaves_summary_plot_and_a_loadable_adapter(tmp_path: Path) -> None:
     """The demo ends well and leaves everything that it promises."""
     out = tmp_path / "out"
-    options = ["--rounds", "1", "--local-steps", "2", "--clients", "2", "--out", str(out)]
+    options = ["--rounds", "1", "--local-steps", "3", "--clients", "2", "--out", str(out)]
     command = [sys.executable, "-m", "pubswap_protocol", "demo", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -61,22 +61,36 @@ def connect(url: str, token_file: Path) -> CoordinatorClient:
 @run_commands.command("create")
 def create(
     recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where the recipe's data.prepare makes its sets, or has made them."),
+    ] = None,
     changes: Annotated[
-        list[str], typer.Option("--set", help="KEY=VALUE instead of the file's; may be repeated.")
-    ] = [],  # noqa: B006 - typer reads it
+        list[str] | None, typer.Option("--set", help="KEY=VALUE instead of the file's; again.")
+    ] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
-    """Create a run from its file and open it for members."""
+    """Create a run from its file and open it for members.
+
+    The coordinator is sent the public and the test set. Private sets, if the recipe makes any,
+    stay where they are made, for you to hand to their organisations.
+    """
     from pubswap_client.operator.runfile import create_and_open, prepare
     from pubswap_client.recipes.options import parse_set
     from pubswap_client.recipes.recipe import load_recipe
+    from pubswap_client.recipes.sets import make_sets
 
-    loaded = load_recipe(recipe, parse_set(changes))
-    prepared = prepare(loaded, loaded.data.files(loaded.clients))
+    loaded = load_recipe(recipe, parse_set(changes or []))
+    files = make_sets(loaded, data)
+    prepared = prepare(loaded, files)
     with connect(url, token_file) as api:
         run = create_and_open(api, prepared)
     typer.echo(f"Run {run.name} is open: {run.id}")
+    if files.private:
+        typer.echo("Private sets, one for each organisation and for nobody else:")
+        for path in files.private:
+            typer.echo(f"  {path}")
     typer.echo(f"Next: pubswap invite {run.name} NAME, once for each organisation.")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pubswap_client.recipes.shipped import find_recipe
 from pubswap_client.settings import read_toml
 from pubswap_protocol.errors import InvalidSettings
 
@@ -73,10 +74,18 @@ def read_layers(path: Path) -> list[Layer]:
         if layers:
             values = {key: value for key, value in values.items() if key not in _OWN}
         layers.insert(0, Layer(following.name, current.parent, flat(values)))
-        if base is not None and not isinstance(base, str):
-            raise InvalidSettings(f"{following}: extends: the path of one file, not {base!r}.")
-        following = None if base is None else current.parent / base
+        following = None if base is None else _extended(current, base)
     return layers
+
+
+def _extended(path: Path, base: Any) -> Path:
+    """The file that `path` extends: beside it, or shipped, by its name without `.toml`."""
+    if not isinstance(base, str):
+        raise InvalidSettings(f"{path}: extends: the path of one file, not {base!r}.")
+    found = path.parent / base if base.endswith(".toml") else find_recipe(base)
+    if not found.is_file():
+        raise InvalidSettings(f"{path}: extends: there is no file {found}.")
+    return found
 
 
 def given(values: Mapping[str, Any], origin: str = "given") -> Layer:

@@ -42,7 +42,10 @@ class Recipe(RunSettings):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a recipe's layers come to; there is a recipe where there are no faults."""
+    """What a recipe's layers come to, and what is wrong with it.
+
+    With faults `recipe` is what else could be read, or None; it is only to look for more of them.
+    """
 
     path: Path
     layers: list[Layer]
@@ -54,6 +57,14 @@ class Reading:
         """The same recipe with other values by dotted key."""
         return _read(self.path, [*self.layers, given(values)])
 
+    def sound(self) -> Recipe:
+        """The recipe; raises InvalidSettings with the key that is wrong."""
+        if self.recipe is not None and not self.faults:
+            return self.recipe
+        first, *others = self.faults
+        more = f" ({len(others)} more: see `pubswap recipe check`)" if others else ""
+        raise InvalidSettings(f"{self.path}: {first}{more}")
+
 
 def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """A recipe from its path or, if it is a shipped one, by its name.
@@ -61,12 +72,7 @@ def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
     `overrides` maps dotted keys to values; relative paths among them are relative to the working
     folder, those in a file to that file's. Raises InvalidSettings with the key that is wrong.
     """
-    reading = read_recipe(source, overrides)
-    if reading.recipe is None:
-        first, *others = reading.faults
-        more = f" ({len(others)} more: see `pubswap recipe check`)" if others else ""
-        raise InvalidSettings(f"{reading.path}: {first}{more}")
-    return reading.recipe
+    return read_recipe(source, overrides).sound()
 
 
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
@@ -90,7 +96,7 @@ def _read(path: Path, layers: list[Layer]) -> Reading:
     faults += found
     if recipe is not None:
         faults += contradictions(recipe)
-    return Reading(path, layers, merged, None if faults else recipe, faults)
+    return Reading(path, layers, merged, recipe, faults)
 
 
 def _tell_split(values: dict[str, Any]) -> None:

@@ -1,10 +1,34 @@
-"""The sets of a recipe as they lie on the disk."""
+"""The sets of a recipe: made where it says how, and checked as they lie on the disk."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+from pubswap_client.data.fingerprint import data_files
+from pubswap_client.data.manifest import check_files, read_manifest
 from pubswap_client.recipes.consistency import set_sizes
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.recipes.sources import DataFiles
-from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import read_problems
+
+
+def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
+    """The recipe's files, of which `data.prepare` makes a folder first, unless it is there.
+
+    Raises InvalidSettings for a folder with a recipe that makes none, and what making raises.
+    """
+    spec = recipe.data.prepare
+    if spec is None:
+        if folder is not None:
+            raise InvalidSettings(
+                f"{recipe.name} has no data.prepare, so that no split is made in {folder}; "
+                f"--set data.folder={folder} takes the one that is there."
+            )
+        return recipe.data.files(recipe.clients)
+    from pubswap_client.data.prepare import prepare
+
+    made = prepare(spec, folder or Path(f"{recipe.name}-data"))
+    return recipe.data.files(recipe.clients, made)
 
 
 def check_sets(recipe: Recipe, files: DataFiles) -> None:
@@ -14,3 +38,22 @@ def check_sets(recipe: Recipe, files: DataFiles) -> None:
     private = {str(path): len(read_problems(path)) for path in files.private if path.exists()}
     for fault in set_sizes(recipe, public, private):
         raise InvalidProblems(f"{recipe.name}: {fault} (grpo.prompts_per_step).")
+
+
+def set_faults(recipe: Recipe) -> Iterator[str]:
+    """What is wrong with the sets that are there already, or with what they are made from."""
+    data, spec = recipe.data, recipe.data.prepare
+    try:
+        if spec is not None:
+            if spec.from_ is not None:
+                data_files(spec.from_)
+            return
+        if data.folder is not None:
+            check_files(data.folder, read_manifest(data.folder))
+        files = data.files(recipe.clients)
+        for path in files.private:
+            if not path.is_file():
+                yield f"data: there is no {path}"
+        check_sets(recipe, files)
+    except Invalid as error:
+        yield f"data: {error.detail}"

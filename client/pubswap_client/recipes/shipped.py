@@ -11,7 +11,7 @@ BASE = "base.toml"
 def shipped_folder() -> Path:
     """`deploy/recipes` of a checkout; an installed package has a copy of it within."""
     here = Path(__file__).parent
-    inside = here / "shipped"
+    inside = here / "files"
     return inside if inside.is_dir() else here.parents[2] / "deploy" / "recipes"
 
 
@@ -32,11 +32,11 @@ def find_recipe(source: Path | str) -> Path:
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         return path
-    shipped = shipped_recipes()
     name = path.as_posix()
-    if name in shipped:
-        return shipped[name]
-    near = get_close_matches(name, shipped, n=1)
+    shipped = shipped_folder() / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    near = get_close_matches(name, shipped_recipes(), n=1)
     raise InvalidSettings(
         f"There is no file and no recipe {name!r}. "
         + (f"Is {near[0]!r} meant? " if near else "")

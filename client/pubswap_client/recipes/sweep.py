@@ -67,6 +67,11 @@ class Sweep(BaseModel):
                     seen.append(setting)
                     yield setting
 
+    def runs(self, clients: int) -> int:
+        """How many runs there are in all; each of so many clients has its own where alone."""
+        counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
+        return sum(counts) * len(self.seeds)
+
 
 def _axes(table: Mapping[str, Any]) -> dict[str, Any]:
     return {

@@ -20,15 +20,33 @@ def load_variants(
     is, is not said in it. Raises InvalidSettings, naming the combination that is impossible.
     """
     for setting, reading in _readings(read_recipe(source, overrides)):
-        if reading.recipe is None:
+        if reading.recipe is None or reading.faults:
             raise InvalidSettings(f"{reading.path}: {combination(setting)}: {reading.faults[0]}")
         yield setting, reading.recipe
 
 
 def impossible(reading: Reading) -> Iterator[str]:
-    """What is wrong with the combinations of a recipe's sweep, each by its name."""
+    """What is wrong with the combinations of a sound recipe's sweep, each by its name."""
     for setting, varied in _readings(reading):
         yield from (f"sweep: {combination(setting)}: {fault}" for fault in varied.faults)
+
+
+def repeated(reading: Reading) -> Iterator[str]:
+    """Settings of a sweep that compute the same as another, such as fedavg at two swap periods."""
+    first: dict[str, str] = {}
+    for setting, varied in _readings(reading):
+        computed = str(setting.get(MEMBERS, FEDERATED)) + _computed(varied.sound())
+        name = combination(setting)
+        if computed in first:
+            yield f"{name} is the same run as {first[computed]}"
+        first.setdefault(computed, name)
+
+
+def _computed(recipe: Recipe) -> str:
+    unused = {"sweep", "about", "name"}
+    unused |= {"swap"} if recipe.method != "pubswap" else set()
+    unused |= {"fedprox"} if recipe.method != "fedprox" else set()
+    return recipe.model_dump_json(exclude=unused)
 
 
 def combination(setting: Mapping[str, Value]) -> str:
@@ -37,9 +55,7 @@ def combination(setting: Mapping[str, Value]) -> str:
 
 
 def _readings(reading: Reading) -> Iterator[tuple[dict[str, Value], Reading]]:
-    if reading.recipe is None:
-        raise InvalidSettings(f"{reading.path}: {reading.faults[0]}")
-    for setting in reading.recipe.sweep.settings():
+    for setting in reading.sound().sweep.settings():
         yield setting, _varied(reading, setting)
 
 
@@ -51,5 +67,7 @@ def _varied(reading: Reading, setting: Mapping[str, Value]) -> Reading:
     varied = reading.varied(values | {"method": "fedavg"})
     if values.get("method", "fedavg") != "fedavg":
         fault = f"method: {setting[MEMBERS]!r} trains one client by itself; leave method out"
-        return Reading(varied.path, varied.layers, varied.merged, None, [fault, *varied.faults])
+        return Reading(
+            varied.path, varied.layers, varied.merged, varied.recipe, [fault, *varied.faults]
+        )
     return varied
