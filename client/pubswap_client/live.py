@@ -25,6 +25,7 @@ FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
     "clip fraction": (lambda m: m.clip_share, "{:.4f}"),
     "response length": (lambda m: m.response_tokens, "{:.0f}"),
     "tokens/s": (lambda m: m.tokens_per_second, "{:.0f}"),
+    "waiting for others, s": (lambda m: m.waited, "{:.1f}"),
     "memory, GiB": (lambda m: m.memory_bytes / 2**30, "{:.2f}"),
     "engine mismatch, nats": (lambda m: m.mismatch, "{:.1e}"),
 }

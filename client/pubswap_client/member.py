@@ -37,6 +37,7 @@ from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, parse_problems, read_problems
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,12 @@ def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
     return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
 
 
+def check_possible(run: RunSettings, settings: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings for what the run wants and this machine's settings cannot do."""
+    check_rebasing(run, settings, alone)
+    check_choosing(run, settings)
+
+
 def hello_of(card: ModelCard, verifier: str) -> Hello:
     """What a member says it has: this base model, and its version of the run's verifier."""
     return Hello(
@@ -174,8 +181,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
     ):
         api.check_version()
         run = api.run(membership.run)
-        check_rebasing(run.settings, settings, alone=crew is None)
-        check_choosing(run.settings, settings)
+        check_possible(run.settings, settings, alone=crew is None)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )

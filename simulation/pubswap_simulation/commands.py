@@ -59,8 +59,8 @@ def simulate(
     from rich.console import Console
 
     from pubswap_client.stopping import until_stopped
-    from pubswap_simulation.orders import Wanted, wanted_orders
     from pubswap_simulation.running import run_orders
+    from pubswap_simulation.wanted import Wanted, wanted_orders
 
     wanted = Wanted(
         recipe=recipe,

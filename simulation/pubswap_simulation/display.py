@@ -1,6 +1,5 @@
 """How far the runs are: bars on a terminal, a line for each evaluation elsewhere."""
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,16 +14,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pubswap_simulation.job import Job
+from pubswap_simulation.order import Order
 
 # Steps of one run come in bursts, one from each client.
 _SPEED_SECONDS = 300.0
 
 
 class Display:
-    """Shows jobs as they go on; a context manager. Its methods are called from any thread."""
+    """Shows runs as they go on; a context manager. Its methods are called from any thread."""
 
-    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+    def __init__(self, console: Console, runs: int) -> None:
         self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -41,8 +40,8 @@ class Display:
         self._scores: dict[str, float | None] = {}
         self._all: TaskID | None = None
         self._ended = 0
-        if len(jobs) > 1:
-            self._all = self._progress.add_task("runs", total=len(jobs), score="")
+        if runs > 1:
+            self._all = self._progress.add_task("runs", total=runs, score="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -56,24 +55,26 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def moved(self, job: Job, key: str, steps: int, score: float | None) -> None:
+    def moved(self, order: Order, steps: int, score: float | None) -> None:
         """So many local steps of all clients are made, and this is the last pass@1."""
         shown = "" if score is None else f"pass@1 {score:.3f}"
-        if key not in self._bars:
+        if order.key not in self._bars:
             # Begun where an earlier process stopped, so that its steps make no speed.
-            self._bars[key] = self._progress.add_task(
-                job.title, total=job.steps, completed=steps, score=shown
+            self._bars[order.key] = self._progress.add_task(
+                order.title, total=order.job.steps, completed=steps, score=shown
             )
-        self._progress.update(self._bars[key], completed=steps, score=shown)
-        if score != self._scores.get(key) and not self._console.is_terminal:
-            self._console.print(f"{job.title}  step {steps}/{job.steps}  {shown}", soft_wrap=True)
-        self._scores[key] = score
+        self._progress.update(self._bars[order.key], completed=steps, score=shown)
+        if score != self._scores.get(order.key) and not self._console.is_terminal:
+            self._console.print(
+                f"{order.title}  step {steps}/{order.job.steps}  {shown}", soft_wrap=True
+            )
+        self._scores[order.key] = score
 
-    def ended(self, job: Job, key: str, what: str) -> None:
-        """The job is over, one way or the other."""
+    def ended(self, order: Order, what: str) -> None:
+        """The run is over, one way or the other."""
         self._ended += 1
-        if key in self._bars:
-            self._progress.remove_task(self._bars.pop(key))
+        if order.key in self._bars:
+            self._progress.remove_task(self._bars.pop(order.key))
         if self._all is not None:
             self._progress.update(self._all, completed=self._ended)
-            self._console.print(f"{job.title}: {what}", soft_wrap=True, highlight=False)
+            self._console.print(f"{order.title}: {what}", soft_wrap=True, highlight=False)

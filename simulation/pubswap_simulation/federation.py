@@ -12,8 +12,7 @@ from pubswap_client.api import CoordinatorClient
 from pubswap_client.daemon import Daemon
 from pubswap_client.demo.watch import evaluated
 from pubswap_client.evaluator import Evaluator
-from pubswap_client.member import Member, hello_of, make_daemon, make_evaluator
-from pubswap_client.residuals import check_rebasing
+from pubswap_client.member import Member, check_possible, hello_of, make_daemon, make_evaluator
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.engines import make_engine
 from pubswap_client.training.policy import Policy
@@ -62,7 +61,13 @@ class Federation:
     """The members of one run, to be set to work; a context manager."""
 
     def __init__(
-        self, coordinator: Coordinator, job: Job, work: Path, machine: ClientSettings, told: Told
+        self,
+        coordinator: Coordinator,
+        job: Job,
+        work: Path,
+        machine: ClientSettings,
+        verifiers: VerifierPool,
+        told: Told,
     ) -> None:
         """Found the run, or find it again in `work`, on a device and with an engine of `machine`.
 
@@ -73,6 +78,7 @@ class Federation:
         self._job = job
         self._work = work
         self._machine = machine
+        self._verifiers = verifiers
         self._told = told
         self.logs: dict[str, RewardLog] = {}
         self.score: float | None = None  # the last pass@1
@@ -130,17 +136,22 @@ class Federation:
 
     @contextmanager
     def _shared(self, run: RunView) -> Iterator[_Shared]:
-        check_rebasing(run.settings, self._machine, alone=True)
+        check_possible(run.settings, self._machine, alone=True)
         charter = Charter(self._job.folder, run.model, run.settings)
         policy = load_policy(self._machine, charter, crew=None)
         check_packed_path(policy)
         machine = self._machine.model_copy(update={"state": self._work})
-        with (
-            VerifierPool(machine.verifier_workers, machine.verifier_seconds) as verifiers,
-            closing(make_engine(machine, policy, self._job.folder)) as engine,
-        ):
-            turns = Turns(policy)
-            yield _Shared(self._job, run, self._work, machine, policy, engine, verifiers, turns)
+        with closing(make_engine(machine, policy, self._job.folder)) as engine:
+            yield _Shared(
+                job=self._job,
+                run=run,
+                work=self._work,
+                machine=machine,
+                policy=policy,
+                engine=engine,
+                verifiers=self._verifiers,
+                turns=Turns(policy),
+            )
 
     def _daemon(self, shared: _Shared, api: CoordinatorClient, name: str) -> Callable[[], None]:
         self.logs[name] = log = RewardLog(state_of(self._work, name) / "rewards", self._told)

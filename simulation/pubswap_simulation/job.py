@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 
@@ -48,16 +48,18 @@ class Job(BaseModel):
         """The base model's folder."""
         return model_folder(self.model.place, self.model.revision)
 
-    @property
-    def title(self) -> str:
-        """What it is, in a few words."""
+    def title(self, without: Set[str] = frozenset()) -> str:
+        """What it is, in a few words; axes `without` which it is known are left out."""
         who = [] if self.members == "federated" else [self.client or self.members]
-        setting = [f"{key}={value}" for key, value in self.setting.items() if key != "members"]
+        shown = [key for key in self.setting if key != "members" and key not in without]
+        setting = [f"{key}={self.setting[key]}" for key in shown]
         return " ".join([*who, *setting, f"seed={self.settings.seed}"])
 
     def card(self) -> ModelCard:
         """The base model's card."""
-        return _card(self.folder, self.settings.lora, self.model.source, self.model.revision)
+        folder, model = self.folder, self.model
+        modified = tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.*")))
+        return _card_of(folder, self.settings.lora, model.source, model.revision, modified)
 
     def key(self) -> str:
         """The name of the run's folder: readable, and another one for anything that differs."""
@@ -71,7 +73,7 @@ class Job(BaseModel):
             "private": {name: [_digest(p) for p in paths] for name, paths in self.private.items()},
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        words = re.sub(r"[^a-z0-9.]+", "-", f"{self.recipe} {self.title}".lower()).strip("-")
+        words = re.sub(r"[^a-z0-9.]+", "-", f"{self.recipe} {self.title()}".lower()).strip("-")
         return f"{words[:_SLUG]}-{digest[:10]}"
 
     def prepared(self) -> Prepared:
@@ -114,14 +116,22 @@ def patient(settings: RunSettings) -> RunSettings:
     )
 
 
-@cache
-def _card(folder: Path, lora: LoraSettings, source: str, revision: str | None) -> ModelCard:
-    return model_card(folder, lora, source, revision)
-
-
-@cache
 def _digest(path: Path) -> str:
+    """Read once, for however many runs; again if the file has changed."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        found = path.stat()
+        return _digest_of(path, found.st_mtime_ns, found.st_size)
     except OSError as error:
         raise InvalidProblems(f"{path} cannot be read: {error.strerror}") from None
+
+
+@cache
+def _digest_of(path: Path, modified: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@cache
+def _card_of(
+    folder: Path, lora: LoraSettings, source: str, revision: str | None, modified: tuple[int, ...]
+) -> ModelCard:
+    return model_card(folder, lora, source, revision)

@@ -9,12 +9,15 @@ from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.settings import AggregationSettings, RunSettings
 from pubswap_simulation.job import Job, patient
 from pubswap_simulation.results import Members, Value
 
 DATA = "data"
 POOLED = "pooled"
+
+# Settings about several clients are nothing to one by itself: left at their defaults, so that a
+# baseline is one run whatever a sweep varies of them.
+_AMONG_MANY = ("swap", "fedprox", "aggregation")
 
 Setting = dict[str, Value]
 
@@ -42,8 +45,10 @@ class Planner:
         own = load_recipe(self._source, _without_members(self._given)).sweep
         more = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
         settings = [setting | varied for setting in own.settings() for varied in more]
+        # A recipe that names no seeds for its sweep has one of its own.
+        its_own = own.seeds if "seeds" in own.model_fields_set else (None,)
         jobs: dict[str, Job] = {}
-        for seed in seeds or own.seeds:
+        for seed in seeds or its_own:
             for setting in settings:
                 jobs |= {job.key(): job for job in self._jobs(setting, seed)}
         return list(jobs.values())
@@ -103,16 +108,21 @@ def _by_itself(
     job: Job, members: Members, client: str | None, private: dict[str, tuple[Path, ...]]
 ) -> Job:
     """A baseline with the same total steps: one client, and nobody to exchange with."""
-    settings = job.settings.model_dump() | {"clients": 1, "method": "fedavg"}
-    settings["aggregation"] = AggregationSettings().model_dump()
-    settings["swap"]["quorum"] = 1
+    unused = {name: type(getattr(job.settings, name))() for name in _AMONG_MANY}
+    settings = job.settings.model_copy(update={"clients": 1, "method": "fedavg", **unused})
+    setting = {key: value for key, value in job.setting.items() if not _about_many(key)}
     update = {
-        "settings": RunSettings.model_validate(settings),
+        "setting": setting,
+        "settings": settings,
         "private": private,
         "members": members,
         "client": client,
     }
     return job.model_copy(update=update)
+
+
+def _about_many(key: str) -> bool:
+    return key == "method" or key.split(".")[0] in _AMONG_MANY
 
 
 def _without_members(setting: Setting) -> Setting:

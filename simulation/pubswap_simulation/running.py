@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Console
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import Display
 from pubswap_simulation.logs import LOG, log_to, open_log
+from pubswap_simulation.order import Order
 from pubswap_simulation.sweep import Sweep
 from pubswap_simulation.tables import run_table, sweep_table
-from pubswap_simulation.worker import Order
 
 
 def run_orders(
@@ -22,11 +23,13 @@ def run_orders(
     names = devices.split(",") if devices else []
     count = jobs or len(names) or 1
     orders = [_with_threads(order, count) for order in orders]
-    with Display(console, [order.job for order in orders]) as display:
-        sweep = Sweep(orders, _places(count, names), display)
+    # libgomp reads it once, before torch is told how many threads there are.
+    threads = {"OMP_NUM_THREADS": str(orders[0].options["threads"])}
+    environments = [place | threads for place in _places(count, names)]
+    with Display(console, len(orders)) as display:
+        sweep = Sweep(orders, environments, display)
         sweep.run()
-    folders = [order.folder for order in orders]
-    console.print(sweep_table([order.job for order in orders], folders, sweep.failed))
+    console.print(sweep_table(orders, sweep.failed))
     for key, reason in sweep.failed.items():
         console.print(f"[red]failed[/red] {key}: {reason}", soft_wrap=True)
     if sweep.failed:
@@ -35,21 +38,14 @@ def run_orders(
 
 
 def _run_one(order: Order, console: Console) -> int:
-    from pubswap_client.settings import load_settings
-    from pubswap_simulation.simulation import simulate
-
-    key = order.folder.name
     console.print(f"run {order.folder}", soft_wrap=True, highlight=False)
-    with open_log(order.folder) as log, Display(console, [order.job]) as display:
+    with (
+        open_log(order.folder) as log,
+        Display(console, 1) as display,
+        order.verifiers() as verifiers,
+    ):
         log_to(log)
-        result = simulate(
-            order.job,
-            order.folder,
-            load_settings(order.config, **order.options),
-            lambda steps, score: display.moved(order.job, key, steps, score),
-            keep_work=order.keep_work,
-            keep_adapters=order.keep_adapters,
-        )
+        result = order.carry_out(partial(display.moved, order), verifiers)
     console.print(run_table(result))
     console.print(
         f"base {result.base:.3f}  final {result.final:.3f}  best {result.best:.3f}  "

@@ -8,10 +8,12 @@ from typing import Protocol
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.files import write_whole
-from pubswap_client.lock import locked
+from pubswap_client.lock import holder, locked
 from pubswap_client.peft_folder import write_peft_folder
 from pubswap_client.settings import ClientSettings
+from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.messages import RunView
+from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation
 from pubswap_simulation.founding import cleared
@@ -34,6 +36,7 @@ def simulate(
     folder: Path,
     machine: ClientSettings,
     watch: Watcher,
+    verifiers: VerifierPool,
     keep_work: bool = False,
     keep_adapters: bool = False,
 ) -> Result:
@@ -42,6 +45,8 @@ def simulate(
     Raises StateInUse if another process is at it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if (other := holder(folder)) is not None:
+        raise StateInUse(f"{folder} is being simulated by another process ({other}).")
     with locked(folder):
         done = folder / RESULT
         if done.exists():
@@ -57,7 +62,7 @@ def simulate(
                 watch(federation.steps, federation.score)
 
         with Coordinator(work / "coordinator") as coordinator:
-            federation = Federation(coordinator, job, work, machine, told)
+            federation = Federation(coordinator, job, work, machine, verifiers, told)
             with federation:
                 told()
                 run = federation.work()

@@ -5,22 +5,20 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
 from pubswap_simulation.display import Display
 from pubswap_simulation.logs import LOG
-from pubswap_simulation.results import RESULT
-from pubswap_simulation.worker import Order, Report
-
-MakeEnvironment = Callable[[int], Mapping[str, str]]
+from pubswap_simulation.order import Order
+from pubswap_simulation.worker import Report
 
 
 @dataclass
 class Sweep:
-    """Orders that are carried out by `count` processes at a time."""
+    """Orders that are carried out by one process at a time in each of the environments."""
 
     orders: Sequence[Order]
     environments: Sequence[Mapping[str, str]]
@@ -28,7 +26,7 @@ class Sweep:
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._left = deque(order for order in self.orders if not _is_done(order))
+        self._left = deque(order for order in self.orders if not order.done)
         self._processes: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
         self._stopped = False
@@ -39,8 +37,8 @@ class Sweep:
         A signal that stops this process stops the others; they go on there the next time.
         """
         for order in self.orders:
-            if _is_done(order):
-                self.display.ended(order.job, order.folder.name, "was done")
+            if order.done:
+                self.display.ended(order, "was done")
         threads = [
             threading.Thread(target=self._work, args=(environment,))
             for environment in self.environments[: len(self._left)]
@@ -79,15 +77,14 @@ class Sweep:
                 order = self._left.popleft()
             except IndexError:  # another thread took the last one
                 return
-            key = order.folder.name
             failure = self._carried_out(process, order)
             if self._stopped:
                 return
             if failure is None:
-                self.display.ended(order.job, key, "done")
+                self.display.ended(order, "done")
                 continue
-            self.failed[key] = failure
-            self.display.ended(order.job, key, f"failed: {failure} (log: {order.folder / LOG})")
+            self.failed[order.key] = failure
+            self.display.ended(order, f"failed: {failure} (log: {order.folder / LOG})")
             return
 
     def _carried_out(self, process: "subprocess.Popen[str]", order: Order) -> str | None:
@@ -101,7 +98,7 @@ class Sweep:
                 report = Report.model_validate_json(line)
                 if report.done or report.failed:
                     return report.failed
-                self.display.moved(order.job, order.folder.name, report.steps, report.score)
+                self.display.moved(order, report.steps, report.score)
         except (OSError, ValidationError) as error:
             return f"its process cannot be talked to: {error}"
         return f"its process ended with status {process.wait()}"
@@ -127,7 +124,3 @@ class _Process:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-def _is_done(order: Order) -> bool:
-    return (order.folder / RESULT).exists()

@@ -1,11 +1,10 @@
 """What the terminal shows when runs are done."""
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Container, Iterable, Sequence
 
 from rich.table import Table
 
-from pubswap_simulation.job import Job
+from pubswap_simulation.order import Order
 from pubswap_simulation.results import RESULT, Result
 
 
@@ -31,19 +30,17 @@ def run_table(result: Result) -> Table:
     return table
 
 
-def sweep_table(jobs: Sequence[Job], folders: Sequence[Path], failed: Iterable[str]) -> Table:
-    """Each run of a sweep: its pass@1, or that there is none."""
+def sweep_table(orders: Iterable[Order], failed: Container[str]) -> Table:
+    """Each run of a sweep: its pass@1, or that there is none; `failed` holds keys."""
     table = Table("run", "base", "final", "best", "seconds")
-    broken = set(failed)
-    for job, folder in zip(jobs, folders, strict=True):
-        path = folder / RESULT
-        if path.exists():
-            result = Result.model_validate_json(path.read_bytes())
+    for order in orders:
+        if order.done:
+            result = Result.model_validate_json((order.folder / RESULT).read_bytes())
             scores = (result.base, result.final, result.best)
-            table.add_row(job.title, *(f"{s:.3f}" for s in scores), f"{result.seconds:.0f}")
+            figures = [f"{score:.3f}" for score in scores] + [f"{result.seconds:.0f}"]
         else:
-            state = "[red]failed" if folder.name in broken else "[dim]to do"
-            table.add_row(job.title, state, "", "", "")
+            figures = ["[red]failed" if order.key in failed else "[dim]to do", "", "", ""]
+        table.add_row(order.title, *figures)
     return table
 
 

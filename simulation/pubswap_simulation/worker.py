@@ -1,4 +1,4 @@
-"""A process of a sweep that simulates one job after another.
+"""A process of a sweep that carries out one order after another.
 
 Orders come on stdin and reports go to stdout, as lines of JSON. Whatever else is printed, by the
 process's death too, goes to the log of the run that is under way.
@@ -7,28 +7,16 @@ process's death too, goes to the log of the run that is under way.
 import os
 import sys
 import traceback
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from pydantic import BaseModel, ConfigDict
 
 from pubswap_client.followers import die_with_the_leader
 from pubswap_protocol.errors import PubSwapError
-from pubswap_simulation.job import Job
+from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.logs import log_to_stderr, open_log
-
-
-class Order(BaseModel):
-    """A job, and how to do it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    job: Job
-    folder: Path
-    config: Path | None = None
-    options: dict[str, Any] = {}
-    keep_work: bool = False
-    keep_adapters: bool = False
+from pubswap_simulation.order import Order
 
 
 class Report(BaseModel):
@@ -48,37 +36,31 @@ def main() -> None:
     # A descriptor that no child inherits: the parent must see it closed when this process ends.
     reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
 
-    def report(report: Report) -> None:
+    def tell(report: Report) -> None:
         reports.write(report.model_dump_json() + "\n")
 
     log_to_stderr()
-    for line in sys.stdin:
-        order = Order.model_validate_json(line)
-        with open_log(order.folder) as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-        try:
-            _carry_out(order, report)
-        except Exception as error:
-            traceback.print_exc()
-            detail = error.detail if isinstance(error, PubSwapError) else repr(error)
-            report(Report(failed=detail))
-            return
-        report(Report(done=True))
+    with ExitStack() as stack:
+        verifiers: VerifierPool | None = None  # one for all orders, whose settings are the same
+        for line in sys.stdin:
+            order = Order.model_validate_json(line)
+            with open_log(order.folder) as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            verifiers = verifiers or stack.enter_context(order.verifiers())
+            last = _carried_out(order, verifiers, tell)
+            tell(last)
+            if last.failed is not None:
+                return
 
 
-def _carry_out(order: Order, report: Any) -> None:
-    from pubswap_client.settings import load_settings
-    from pubswap_simulation.simulation import simulate
-
-    simulate(
-        order.job,
-        order.folder,
-        load_settings(order.config, **order.options),
-        lambda steps, score: report(Report(steps=steps, score=score)),
-        keep_work=order.keep_work,
-        keep_adapters=order.keep_adapters,
-    )
+def _carried_out(order: Order, verifiers: VerifierPool, tell: Callable[[Report], None]) -> Report:
+    try:
+        order.carry_out(lambda steps, score: tell(Report(steps=steps, score=score)), verifiers)
+    except Exception as error:
+        traceback.print_exc()
+        return Report(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
+    return Report(done=True)
 
 
 if __name__ == "__main__":

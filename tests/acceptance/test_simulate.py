@@ -12,8 +12,6 @@ from pubswap_simulation.results import Result
 from support.processes import federated_adapter
 from support.simulations import CLIENTS, command, simulated, write_recipe
 
-OVERRIDES = {"local_steps": 4}
-
 
 def adapter_of(store: Path) -> bytes:
     """The final adapter of a store's only run."""
@@ -39,7 +37,7 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
 ) -> None:
     """Two rounds of keep, in one process and in three: the same adapter, exchanges and bytes."""
     result, simulated_adapter = undisturbed
-    view, adapter = federated_adapter(tmp_path / "daemons", OVERRIDES, order=CLIENTS)
+    view, adapter = federated_adapter(tmp_path / "daemons", {"local_steps": 4}, order=CLIENTS)
     assert simulated_adapter == adapter
     assert result.run.rounds[-1].adapter == digest_of(adapter)
     for ours, theirs in zip(result.run.rounds, view.rounds, strict=True):
@@ -54,12 +52,23 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     ]
 
 
-def test_fedavg_too_ends_with_the_bits_of_separate_daemons(tmp_path: Path, recipe: Path) -> None:
-    """Without an exchange, clients never wait for one another within a round: the same bits."""
-    overrides = {**OVERRIDES, "method": "fedavg"}
-    _, adapter = federated_adapter(tmp_path / "daemons", overrides, order=CLIENTS)
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"method": "fedavg"},
+        {"aggregation.rule": "fedex"},
+        {"swap.mode": "pipelined", "swap.donors": "likely", "swap.prompts": "informative"},
+    ],
+)
+def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
+    tmp_path: Path, recipe: Path, overrides: dict[str, str]
+) -> None:
+    """Clients that never wait for one another, and clients whose base model moves with rounds."""
+    daemons = {"local_steps": 4, **overrides}
+    _, adapter = federated_adapter(tmp_path / "daemons", daemons, order=CLIENTS)
     store = tmp_path / "store"
-    simulated(recipe, store, "--set", "method=fedavg", "--keep-adapters")
+    given = [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
+    simulated(recipe, store, *given, "--keep-adapters")
     assert adapter_of(store) == adapter
 
 

@@ -13,10 +13,10 @@ from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter, encode_adapter, initial_adapter
-from pubswap_protocol.errors import InvalidProblems, WrongState
+from pubswap_protocol.errors import InvalidProblems, StaleAdapter, WrongState
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, SwapSettings
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 MakeTrainer = Callable[..., LocalTrainer]
@@ -123,6 +123,28 @@ def test_a_kept_optimizer_remembers_the_last_round(
             trainer.private_step(1)
         files.append(file_of(trainer))
     assert files[0] != files[1]
+
+
+def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
+    make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
+) -> None:
+    """Its own tokens differ from the policy by an update; one that waits must not differ at all."""
+    pipelined = run_settings.model_copy(
+        update={"local_steps": 4, "swap": SwapSettings(mode="pipelined")}
+    )
+    trainer = make_trainer(settings=pipelined)
+    trainer.max_mismatch = 1e-3
+    trainer.begin_round(1, start(trainer))
+    trainer.private_step(1)
+    groups = trainer.public_rollout(2, problems[:3])
+    trainer.private_step(3)
+    metrics = trainer.public_step(2, problems[:3], groups)
+    assert metrics.staleness == 1
+    assert metrics.mismatch > trainer.max_mismatch
+    groups = trainer.public_rollout(4, problems[:3])
+    trainer.private_step(3)
+    with pytest.raises(StaleAdapter):
+        trainer.public_step(4, problems[:3], groups)
 
 
 def test_training_raises_the_reward(make_trainer: MakeTrainer) -> None:

@@ -1,14 +1,16 @@
 """From a command line to orders: which jobs, in which folders, and how they are done."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_simulation.job import Job
+from pubswap_simulation.order import Order
 from pubswap_simulation.plan import Planner
 from pubswap_simulation.results import RUNS
 from pubswap_simulation.values import parse_axes, parse_given, parse_seeds
-from pubswap_simulation.worker import Order
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,27 @@ def wanted_orders(wanted: Wanted) -> list[Order]:
     else:
         seeds = parse_seeds(wanted.seeds) or (() if wanted.seed is None else (wanted.seed,))
         jobs = planner.sweep(seeds, parse_axes(wanted.vary))
+    options = {key: value for key, value in wanted.options.items() if value is not None}
+    load_settings(wanted.config, **options)  # refused now rather than by each run
+    common = _common(jobs)
     return [
         Order(
             job=job,
+            title=job.title(without=common),
             folder=(wanted.store / RUNS / job.key()).resolve(),
             config=wanted.config,
-            options={key: value for key, value in wanted.options.items() if value is not None},
+            options=options,
             keep_work=wanted.keep_work,
             keep_adapters=wanted.keep_adapters,
         )
         for job in jobs
     ]
+
+
+def _common(jobs: Sequence[Job]) -> set[str]:
+    """The axes on which all jobs have the same value."""
+    values: dict[str, set[str]] = {}
+    for job in jobs:
+        for key, value in job.setting.items():
+            values.setdefault(key, set()).add(repr(value))
+    return {key for key, found in values.items() if len(found) == 1}

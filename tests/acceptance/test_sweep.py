@@ -1,0 +1,84 @@
+"""`pubswap simulate --sweep`: runs in processes of their own, some of which die."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from pubswap_simulation.results import read_results
+from support.simulations import command, simulated, write_recipe
+
+SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg", "--sweep")
+ALONE = '[[sweep.grid]]\nmembers = ["alone"]\n'
+
+
+def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
+    """It is listed with its log; the same command then does it, and not what is done."""
+    recipe, store = write_recipe(tmp_path / "recipe", ALONE), tmp_path / "store"
+    line = command(recipe, store, *SHORT)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        [worker] = until(lambda: workers(process, store))
+        worker.kill()
+        printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    [kept] = read_results(store)
+    assert (kept.members, kept.client) == ("alone", "client-2")
+    assert "failed: its process ended with status -9" in printed
+    [log] = (path for path in store.glob("runs/*/run.log") if "client-1" in str(path))
+    assert str(log) in printed
+
+    results, printed = simulated(recipe, store, *SHORT)
+    assert [result.client for result in results] == ["client-1", "client-2"]
+    assert [sorted(result.rewards) for result in results] == [["client-1"], ["client-2"]]
+    assert "client-2 seed=7: was done" in printed
+
+
+def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
+    """Nothing goes on in the background, and the next call is told of."""
+    recipe, store = write_recipe(tmp_path / "recipe", ALONE), tmp_path / "store"
+    line = command(recipe, store, *SHORT, "--jobs", "2")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        found = until(lambda: workers(process, store))
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "goes on from here" in printed
+    until(lambda: not any(worker.is_running() for worker in found))
+    assert list(store.glob("runs/*/work"))
+
+
+def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
+    """In one line, with status 1, and nothing is begun."""
+    recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
+    for options, said in (
+        (("--vary", "swap.period=2,3"), "--vary and --seeds are for --sweep"),
+        (("--sweep", "--seeds", "one"), "give them as 0-4"),
+        (("--set", "swap.period=4"), "swap.period"),
+        (("--set", "clients=3"), "data.private: 2 files"),
+        (("--devices", "gpu0"), "--devices gpu0"),
+        (("--engine", "guess"), "engine"),
+    ):
+        _, printed = simulated(recipe, store, *options, status=1)
+        assert said in printed
+        assert "Traceback" not in printed
+    assert not list(store.glob("runs/*"))
+
+
+def workers(process: "subprocess.Popen[str]", store: Path) -> list[psutil.Process]:
+    """The processes that simulate, once one has begun."""
+    if not list(store.glob("runs/*/work/founded")):
+        assert process.poll() is None
+        return []
+    return psutil.Process(process.pid).children()
+
+
+def until(look: Callable[[], object]) -> list[psutil.Process]:
+    """What `look` finds, when it finds something."""
+    deadline = time.monotonic() + 200
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found if isinstance(found, list) else []
