@@ -16,7 +16,7 @@ class StepReport:
 
     round: int
     rounds: int
-    step: int  # in the order of updates: the how manieth of the round it is
+    step: int  # from 1, in the order of the updates
     steps: int
     public: bool
     metrics: StepMetrics

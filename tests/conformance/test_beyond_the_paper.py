@@ -1,13 +1,14 @@
 """Public prompts that the coordinator chooses, and donors that the receivers choose."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pubswap_protocol.errors import InvalidResponses, NotFound
 from pubswap_protocol.offers import Offer, decode_offers
-from pubswap_protocol.responses import ResponseRules, decode_responses
+from pubswap_protocol.responses import ResponseRules, decode_responses, encode_responses
 from support.coordinator import Federation, Server, begun
 
 INFORMATIVE = {"prompts": "informative"}
@@ -110,6 +111,33 @@ def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> 
     )
     (swap,) = fed.view().rounds[1].swaps
     assert swap.replaced_share == {"a": 3 / 8, "b": 0.0}
+
+
+@pytest.mark.parametrize("donors", ["uniform", "likely"])
+def test_a_donated_response_carries_its_donor_s_log_probabilities(
+    server: Server, donors: str
+) -> None:
+    """To the bit: they are what `grpo.donor_ratio` = donor and decoupled divide by."""
+    fed = begun(server, swap={"donors": donors})
+    rules = ResponseRules(tuple(prompts(fed, "a", 1, 1)), 4, 16, fed.run.model.vocabulary)
+    sent: dict[bytes, bytes] = {}
+    for number, (name, right) in enumerate({"a": [0, 0], "b": [4, 3]}.items()):
+        groups = decode_responses(fed.responses(name, 1, 1, right), rules)
+        rng = np.random.default_rng(number)
+        drawn = [
+            [replace(r, logprobs=-rng.random(len(r.tokens), dtype=np.float32)) for r in group]
+            for group in groups
+        ]
+        fed.members[name].submit_responses(fed.run.id, 1, 1, encode_responses(rules.prompts, drawn))
+        if name == "b":
+            sent = {r.logprobs.tobytes(): r.tokens.tobytes() for group in drawn for r in group}
+    data = fed.members["a"].exchanged(fed.run.id, 1, 1)
+    if donors == "likely":
+        peers = [r for offer in decode_offers(data, rules) for r in offer.candidates]
+    else:
+        peers = [r for group in decode_responses(data, rules) for r in group if r.donated]
+    assert len(peers) >= 4
+    assert all(sent[r.logprobs.tobytes()] == r.tokens.tobytes() for r in peers)
 
 
 def test_too_long_responses_are_no_candidates(server: Server) -> None:
