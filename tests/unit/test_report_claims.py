@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
+from pubswap_protocol.draws import rng_for
 from pubswap_simulation.reporting.claims import Finding, Verdict, findings, verdict
 from pubswap_simulation.reporting.estimates import paired
 from pubswap_simulation.reporting.section import sections
@@ -15,18 +16,17 @@ KEEP: Mapping[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap
 RANDOM: Mapping[str, Value] = {"method": "pubswap", "swap.strategy": "random", "swap.period": 2}
 PROX: Mapping[str, Value] = {"method": "fedprox", "fedprox.mu": 0.01}
 MOMENTUM: Mapping[str, Value] = {"aggregation.server_optimizer": "momentum", "method": "fedavg"}
-NOISE = (0.004, -0.003, 0.0, 0.002, -0.001)
 
 
 def runs(setting: Mapping[str, Value], tau: int, final: float, drift: float = 1.0) -> list[Result]:
-    """Five seeds around a final pass@1; the noise differs between settings."""
-    turn = len(setting) + (setting.get("swap.strategy") == "random")
-    return [
-        made_result(
-            [0.4, final + NOISE[(seed * turn + tau) % 5]], tau, seed, setting=setting, drift=drift
-        )
-        for seed in range(5)
-    ]
+    """Five seeds around a final pass@1 and a drift."""
+    results = []
+    for seed in range(5):
+        noise = rng_for(seed, "claims", str(setting), tau).normal(0, 0.003, 2)
+        scores = [0.4, final + float(noise[0])]
+        apart = drift + float(noise[1])
+        results.append(made_result(scores, tau, seed, setting=setting, drift=apart))
+    return results
 
 
 def found(results: Sequence[Result], words: str) -> list[Finding]:
@@ -117,8 +117,15 @@ def test_an_interval_that_covers_zero_or_one_seed_decides_nothing() -> None:
     assert verdict(wide, 1) == verdict(wide, -1) == "undecided"
     assert verdict(paired({0: 0.9}, {0: 0.1}), 1) == "undecided"
     assert verdict(None, 1) == "not run"
-    clear = paired({0: 0.9, 1: 0.91}, {0: 0.5, 1: 0.5})
+    clear = paired({0: 0.9, 1: 0.91, 2: 0.92}, {0: 0.5, 1: 0.5, 2: 0.5})
     assert (verdict(clear, 1), verdict(clear, -1)) == ("holds", "does not")
+
+
+def test_agreement_by_chance_decides_nothing() -> None:
+    """Two seeds, or any number with the very same difference, have an interval of no width."""
+    two = paired({0: 0.43, 1: 0.38}, {0: 0.4, 1: 0.35})
+    same = paired({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.25, 1: 0.25, 2: 0.25})
+    assert verdict(two, 1) == verdict(two, -1) == verdict(same, 1) == "undecided"
 
 
 def _falling(result: Result) -> Result:

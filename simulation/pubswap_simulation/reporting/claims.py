@@ -1,7 +1,8 @@
 """What holds of the paper's claims, from differences that are paired by seed: pure functions.
 
 A claim holds when the whole 95 % interval is on its side of zero, does not when it is on the
-other, and is undecided when the interval covers zero or there is one seed only.
+other, and is undecided when the interval covers zero. Two seeds decide nothing, nor do differences
+that are all the same: pass@1 counts problems, so that they can agree by chance, with no width.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -9,10 +10,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from pubswap_simulation.reporting.estimates import Difference, paired
+from pubswap_simulation.reporting.estimates import ROUNDING, Difference, paired
 from pubswap_simulation.reporting.methods import FEDAVG, Method
 from pubswap_simulation.reporting.metrics import FINAL, PAIRWISE, Measure, replaced_change
 from pubswap_simulation.reporting.section import Section
+
+FEWEST = 3
 
 Verdict = Literal["holds", "does not", "undecided", "not run"]
 Values = Mapping[int, float]
@@ -35,7 +38,9 @@ def verdict(difference: Difference | None, sign: int) -> Verdict:
     if difference is None:
         return "not run"
     seen = difference.scaled(sign)
-    if seen.low is None or seen.high is None or seen.low <= 0 <= seen.high:
+    if seen.n < FEWEST or seen.low is None or seen.high is None:
+        return "undecided"
+    if seen.high - seen.low <= ROUNDING or seen.low <= 0 <= seen.high:
         return "undecided"
     return "holds" if seen.low > 0 else "does not"
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
 
-from mpmath import mp
+from mpmath import mp  # type: ignore[import-untyped]
 from pydantic import BaseModel, ConfigDict
 
 LEVEL = 0.95
-_ROUNDING = 1e-12  # below what one problem more or less can make
+ROUNDING = 1e-12  # below what one problem more or less can make
 
 
 class Estimate(BaseModel):
@@ -69,9 +69,9 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
     found = estimate(differences)
     return Difference(
         **found.model_dump(),
-        above=sum(value > _ROUNDING for value in differences),
-        equal=sum(abs(value) <= _ROUNDING for value in differences),
-        below=sum(value < -_ROUNDING for value in differences),
+        above=sum(value > ROUNDING for value in differences),
+        equal=sum(abs(value) <= ROUNDING for value in differences),
+        below=sum(value < -ROUNDING for value in differences),
     )
 
 

@@ -40,8 +40,9 @@ times fewer."""
 
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
-is on the other side, and is undecided if the interval covers zero. Differences are in percentage
-points, those of drift in its own unit."""
+is on the other side, and is undecided if the interval covers zero, if there are fewer than three
+seeds, or if all have the very same difference. Differences are in percentage points, those of drift
+in its own unit."""
 
 
 def markdown(

@@ -176,7 +176,7 @@ def _incomplete(cells: Cells) -> list[str]:
         for method in sorted(cells, key=lambda method: method.order)
         for tau in taus
         if (cell := cells[method].get(tau, {})).keys() != wanted
-        and (cell or (method.kind == "federated" and tau >= (method.period or 1)))
+        and (cell or (method.kind == "federated" and tau > (method.period or 0)))
     ]
 
 
