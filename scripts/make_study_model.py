@@ -4,7 +4,7 @@ A comparison of federated methods shows something only where topics are in each 
 a client learns on its own topics must hurt the others. Real data sets differ so in what they want
 a response to look like (a letter for medicine, a boxed expression for mathematics). The study's
 problems are the demo's eight topics (`pubswap_client.demo.tasks`), and each topic wants its
-answers in one of three forms (`FORMS`): "(12)", "[12]" or "<12>". The prompt does not say which.
+answers in one of three forms (`FORMS`): "=12", "#12" or "~12". The prompt does not say which.
 
 The base model is the demo's (see make_demo_model.py), trained on for a short time on the
 "pretraining" half of the prompts. It works its steps, with some guesses and slips as there, and
@@ -32,14 +32,14 @@ from pubswap_client.data.tasks import Record
 from pubswap_client.demo.tasks import TOPICS, unique_problems
 
 FORMS = {
-    "chain_sum": "({})",
-    "decimal_chain_sum": "[{}]",
-    "gcd": "<{}>",
-    "leg_counting": "({})",
-    "letter_counting": "[{}]",
-    "products": "<{}>",
-    "simple_equations": "({})",
-    "spell_backward": "[{}]",
+    "chain_sum": "={}",
+    "decimal_chain_sum": "#{}",
+    "gcd": "~{}",
+    "leg_counting": "={}",
+    "letter_counting": "#{}",
+    "products": "~{}",
+    "simple_equations": "={}",
+    "spell_backward": "#{}",
 }
 """The form that a topic wants its answers in."""
 
@@ -64,7 +64,8 @@ def respond(record: Record, mix: demo.Mix, rng: random.Random) -> str:
 
 def is_right(record: Record, response: str) -> bool:
     """Tell whether what follows the last "Answer: " is the answer in its topic's form."""
-    return bool(response.rpartition(PHRASE)[2].strip() == formed(record)["answer"])
+    answer: str = formed(record)["answer"]
+    return response.rpartition(PHRASE)[2].strip() == answer
 
 
 def write_problems(path: Path, size: int, seed: int) -> None:
@@ -111,11 +112,11 @@ def main() -> None:
         list(islice(unique_problems(topic, args.seed, "pretraining"), args.pool))
         for topic in TOPICS
     ]
-    began = time.monotonic()
+    began = time.process_time()
     mixes = dict.fromkeys(TOPICS, MIX)
     data = demo.batches(records, mixes, tokenizer, args.batch, rng, respond)
     demo.train(model, data, args.steps, args.lr)
-    print(f"trained in {time.monotonic() - began:.0f} s")
+    print(f"trained in {time.process_time() - began:.0f} s of CPU")
     model.save_pretrained(args.output / "model")
     tokenizer.save_pretrained(args.output / "model")
     demo.report(model, tokenizer, args.test_size, args.seed + 1, is_right)
