@@ -43,8 +43,8 @@ FORMS = {
 }
 """The form that a topic wants its answers in."""
 
-KNOWN = 0.4
-MIX = demo.Mix(direct=0.15, wrong=0.6, sloppy=0.15)
+KNOWN = 1 / 3
+MIX = demo.Mix(direct=0.1, wrong=0.6, sloppy=0.1)
 PHRASE = "Answer: "
 
 

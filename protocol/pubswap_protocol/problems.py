@@ -68,5 +68,10 @@ def read_problems(path: Path) -> list[Problem]:
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
     """Write problems as JSONL, leaving out the fields that have their defaults."""
+    path.write_bytes(problem_lines(problems))
+
+
+def problem_lines(problems: Iterable[Problem]) -> bytes:
+    """Problems as the bytes of a JSONL file, without the fields that have their defaults."""
     lines = [problem.model_dump_json(exclude_defaults=True) + "\n" for problem in problems]
-    path.write_text("".join(lines), encoding="utf-8")
+    return "".join(lines).encode()

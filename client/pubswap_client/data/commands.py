@@ -55,6 +55,10 @@ def prepare_command(
         str | None,
         typer.Option(help="reasoning-gym: chain_sum,gcd or a TOML or JSON file of tables."),
     ] = None,
+    half: Annotated[
+        str | None,
+        typer.Option(help="reasoning-gym: prompts that a base model was not pretrained on: demo."),
+    ] = None,
 ) -> None:
     """Make private, public and test sets with a manifest and a picture of who holds which topics.
 
@@ -82,6 +86,7 @@ def prepare_command(
         "topic_depth": topic_depth,
         "medqa_share": medqa_share,
         "tasks": _tasks(tasks) if tasks is not None else None,
+        "half": half,
     }
     given = {key: value for key, value in given.items() if value is not None}
     spec = load_spec({"source": source, "clients": clients, "alpha": alpha, "seed": seed, **given})
@@ -100,7 +105,7 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
     console = Console()
     console.print(_topics_table(manifest))
     for left in manifest.left_out:
-        console.print(f"left out: {left.rows} rows, {left.reason} ({', '.join(left.first)}, …)")
+        console.print(f"left out: {left.rows} rows, {left.reason} (the first: {left.first[0]})")
     console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
 
 

@@ -1,7 +1,7 @@
 """Which usable problems become a split's, and which set each of them is in."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pubswap_client.data.partition import dirichlet_split
@@ -13,7 +13,7 @@ from pubswap_protocol.problems import Problem
 # How much smaller the paper's private sets may be, so that its own sizes, which take all 12,500
 # problems of MATH, are possible although a few are the same or cannot be verified.
 _SLACK = 0.01
-_CHUNK = 64
+_CHUNK = 512
 
 Check = Callable[[Sequence[Problem]], list[Problem]]
 
@@ -38,22 +38,23 @@ def quotas(shares: Sequence[float], total: int) -> list[int]:
     return [upper - lower for lower, upper in itertools.pairwise(bounds)]
 
 
-def take(problems: Iterator[Problem], quota: int, check: Check) -> list[Problem]:
+def take(problems: Iterator[Problem], quota: int, check: Check) -> Iterator[Problem]:
     """The first `quota` problems that `check` accepts, or as many as there are.
 
     Only as many are checked as are needed: to verify 100,000 answers takes long.
     """
-    accepted: list[Problem] = []
-    while more := list(itertools.islice(problems, min(quota - len(accepted), _CHUNK))):
-        accepted += check(more)
-    return accepted
+    while more := list(itertools.islice(problems, min(quota, _CHUNK))):
+        accepted = check(more)
+        quota -= len(accepted)
+        yield from accepted
 
 
-def fitted(spec: DataSpec, sizes: Sizes, usable: int) -> Sizes:
+def fitted(spec: DataSpec, sizes: Sizes, found: Mapping[str, int]) -> Sizes:
     """The sizes, with private sets up to 1 % smaller if the paper's do not quite fit.
 
-    Raises InvalidSettings if there are too few problems.
+    `found` is what each stream gave. Raises InvalidSettings if that is too little.
     """
+    usable = sum(found.values())
     if sizes.total(spec.clients) <= usable and min(sizes) > 0:
         return sizes
     private = (usable - sizes.public - sizes.test) // spec.clients
@@ -62,7 +63,9 @@ def fitted(spec: DataSpec, sizes: Sizes, usable: int) -> Sizes:
     raise InvalidSettings(
         f"private_size, public_size, test_size: {spec.clients} times {sizes.private} private, "
         f"{sizes.public} public and {sizes.test} test problems are {sizes.total(spec.clients)}, "
-        f"but {usable} can be used, and no set may be empty. Ask for smaller sets."
+        f"but there are {usable} to use "
+        f"({', '.join(f'{name} gave {count}' for name, count in found.items())}), "
+        "and no set may be empty. Ask for smaller sets."
     )
 
 

@@ -23,16 +23,11 @@ class Origin(BaseModel):
     revision: str | None = None
 
 
-def is_saved(path: Path) -> bool:
-    """Whether the folder was written by `save_to_disk`."""
-    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+def local_parts(path: Path) -> list[Path]:
+    """What holds rows: files, and folders written by `save_to_disk`, in the order of their names.
 
-
-def data_files(path: Path) -> list[Path]:
-    """The files with rows, in the order of their names; hidden folders are left out.
-
-    Raises InvalidSettings if there is no such path, InvalidProblems if no file is of a format
-    that is known.
+    Hidden folders are left out. Raises InvalidSettings if there is no such path, InvalidProblems
+    if nothing in it is of a format that is known.
     """
     if not path.exists():
         raise InvalidSettings(f"from: there is no {path}.")
@@ -40,16 +35,21 @@ def data_files(path: Path) -> list[Path]:
         if path.suffix in SUFFIXES:
             return [path]
         raise InvalidProblems(f"from: {path} is none of {', '.join(SUFFIXES)}.")
-    found = sorted(
+    saved = _saved_folders(path)
+    found = [
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
         and file.name not in _BESIDE
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    )
-    if not found:
-        raise InvalidProblems(f"from: {path} holds no {', '.join(SUFFIXES)} file.")
-    return found
+        and not any(folder in file.parents for folder in saved)
+    ]
+    if not (saved or found):
+        raise InvalidProblems(
+            f"from: {path} holds no {', '.join(SUFFIXES)} file, and nothing that `save_to_disk` "
+            "of the package datasets wrote."
+        )
+    return sorted([*saved, *found])
 
 
 def file_origins(path: Path) -> list[Origin]:
@@ -63,12 +63,18 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
+def named_in(path: Path, part: Path) -> str:
+    """A part's name below `path`, which is the same wherever `path` lies."""
+    return part.name if part == path else part.relative_to(path).as_posix()
+
+
 def _named_files(path: Path) -> Iterator[tuple[str, Path]]:
-    if path.is_file():
-        yield path.name, path
-    elif is_saved(path):
-        for file in sorted(path.rglob("*.arrow")):
-            yield file.relative_to(path).as_posix(), file
-    else:
-        for file in data_files(path):
-            yield file.relative_to(path).as_posix(), file
+    for part in local_parts(path):
+        files = sorted(part.rglob("*.arrow")) if part.is_dir() else [part]
+        yield from ((named_in(path, file), file) for file in files)
+
+
+def _saved_folders(path: Path) -> list[Path]:
+    whole = [file.parent for file in path.rglob("dataset_dict.json")]
+    single = [file.parent for file in path.rglob("state.json")]
+    return whole + [folder for folder in single if not any(w in folder.parents for w in whole)]

@@ -9,8 +9,9 @@ from pydantic import ValidationError
 
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.templates import ask
-from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import check_usable
 
 
 def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
@@ -21,12 +22,13 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     """
     topic = spec.topic_column or "topic"
     columns = {"prompt": spec.prompt_column, "answer": spec.answer_column, "topic": topic}
+    seen: set[str | None] = {None}
     for number, row in _rows(path):
         where = f"{path}, line {number}"
         values = {role: _text(row, column, role, where) for role, column in columns.items()}
         values["prompt"] = ask(values["prompt"], spec)
         try:
-            yield Problem(
+            problem = Problem(
                 id=str(row.get("id", f"line-{number}")),
                 verifier=row.get("verifier", spec.verifier),
                 metadata=row.get("metadata", {}),
@@ -36,11 +38,22 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             raise InvalidProblems(f"{where}: {field}: {first['msg']}.") from None
+        if problem.verifier not in seen:
+            _check_verifier(str(problem.verifier), where)
+            seen.add(problem.verifier)
+        yield problem
+
+
+def _check_verifier(name: str, where: str) -> None:
+    try:
+        check_usable(name)
+    except InvalidSettings as error:
+        raise InvalidProblems(f"{where}: verifier: {error.detail}") from None
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, start=1):
                 try:
                     row = json.loads(line)

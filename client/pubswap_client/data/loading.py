@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pubswap_client.data.fingerprint import Origin, data_files, file_origins, is_saved
+from pubswap_client.data.fingerprint import Origin, file_origins, local_parts, named_in
 from pubswap_client.data.sources import HubSet, Row
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 _BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
-_REVISION = re.compile(r"@([0-9a-f]{40})/")
+_REVISION = re.compile(r"/([0-9a-f]{40})/")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one file or split of a data set. `where` names them in messages."""
+    """Rows of one file or split of a data set, which `where` names."""
 
     hub_set: HubSet
     where: str
@@ -80,36 +81,40 @@ def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
 
 
 def _hub_origin(hub_set: HubSet, found: Iterable[Table]) -> Origin:
-    """The commit is in the addresses of the downloaded files, as far as `datasets` kept them."""
-    addresses = " ".join(
-        address
+    """The commit is in the names of the folders where `datasets` caches what it downloads."""
+    names = " ".join(
+        file["filename"]
         for table in found
         if table.hub_set is hub_set
-        for address in (table.rows.info.download_checksums or {})
+        for file in table.rows.cache_files
     )
-    commit = _REVISION.search(addresses)
+    commit = _REVISION.search(names)
     return Origin(name=hub_set.hub, revision=commit.group(1) if commit else None)
 
 
 def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Iterator[Table]:
-    if is_saved(path):
-        for name, rows in _saved(path):
-            yield _recognised(f"{path} {name}".strip(), rows, sets, spec)
-        return
-    for file in data_files(path):
-        columns = _parquet_columns(file) if file.suffix == ".parquet" else None
-        hub_set = _which(columns, sets) if columns is not None else None
-        if columns is not None and hub_set is not None:
-            _check_columns(str(file), columns, hub_set, spec)
-        # Of parquet only the columns needed are read: DeepMath's solutions are 5 GB.
-        narrow = {"columns": list(hub_set.needed(spec))} if hub_set is not None else {}
-        rows = _load(file, cache, narrow)
-        yield _recognised(str(file), rows, sets, spec)
+    for part in local_parts(path):
+        name = named_in(path, part)
+        if part.is_dir():
+            for split, rows in _saved(part):
+                yield _recognised(f"{name} {split}".strip(), rows, sets, spec)
+        else:
+            yield _recognised(name, _load(part, sets, spec, cache), sets, spec)
 
 
-def _load(file: Path, cache: str, options: dict[str, Any]) -> Dataset:
+def _load(file: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Dataset:
     import datasets
 
+    options: dict[str, Any] = {}
+    if file.suffix == ".parquet":
+        columns = _parquet_columns(file)
+        hub_set = _which(columns, sets)
+        _check_columns(str(file), columns, hub_set, spec)
+        # Only the columns needed are read: DeepMath's solutions are 5 GB.
+        options["columns"] = list(hub_set.needed(spec))
+
+    level = datasets.utils.logging.get_verbosity()
+    datasets.utils.logging.set_verbosity(logging.CRITICAL)  # what fails is told below
     datasets.disable_progress_bars()
     try:
         return datasets.load_dataset(
@@ -119,10 +124,13 @@ def _load(file: Path, cache: str, options: dict[str, Any]) -> Dataset:
             cache_dir=cache,
             **options,
         )
+    except StopIteration:
+        raise _unreadable(file, ValueError("there is nothing in it")) from None
     except (datasets.exceptions.DatasetsError, ValueError, OSError, TypeError) as error:
         raise _unreadable(file, error) from None
     finally:
         datasets.enable_progress_bars()
+        datasets.utils.logging.set_verbosity(level)
 
 
 def _saved(path: Path) -> Iterator[tuple[str, Dataset]]:

@@ -1,18 +1,19 @@
 """Make a split: private sets whose topics differ, a public and a test set, as one folder."""
 
+import hashlib
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from pubswap_client.data.answers import refused
+from pubswap_client.data.answers import OwnAnswers
 from pubswap_client.data.drawing import Split, divide, fitted, quotas, take
 from pubswap_client.data.examples import Tally
-from pubswap_client.data.fingerprint import Origin, sha256_of
+from pubswap_client.data.fingerprint import Origin
 from pubswap_client.data.manifest import (
     MANIFEST,
     LeftOut,
@@ -28,8 +29,8 @@ from pubswap_client.data.progress import bar
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.files import sync_folder, write_whole
-from pubswap_protocol.errors import Conflict
-from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.problems import Problem, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MOST_WORKERS = 8
@@ -44,22 +45,30 @@ def prepare(spec: DataSpec, out: Path) -> Path:
     if _is_done(spec, out):
         return out
     split, origins, tally = _make(spec)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is whole: a kill leaves no half split under the name asked for.
-    making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    with _whole_folder(out) as making:
         _write(making, spec, split, origins, tally)
+    # Another process may have been faster, with this split or with another.
+    if not _is_done(spec, out):
+        raise NotSaved(f"{out} could not be made: is its folder writable?")
+    return out
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end: a kill leaves no half of it under that name."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
+    try:
+        yield making
         making.chmod(0o755)
-        try:
+        with suppress(OSError):
             making.rename(out)
-        except OSError:
-            # Another process has made it meanwhile.
-            if not _is_done(spec, out):
-                raise
         sync_folder(out.parent)
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    return out
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:
@@ -80,33 +89,26 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
 def _make(spec: DataSpec) -> tuple[Split, list[Origin], Tally]:
     tally = Tally()
     source = read_source(spec, tally)
-    sizes = spec.sizes(source.usable)
+    sizes = spec.sizes(sum(stream.usable or 0 for stream in source.streams))
     total = sizes.total(spec.clients)
     parts = quotas([stream.share for stream in source.streams], total)
+    # What cannot be enough is refused before the minutes that the verifiers take.
+    most = {
+        stream.name: quota if stream.usable is None else min(quota, stream.usable)
+        for stream, quota in zip(source.streams, parts, strict=True)
+    }
+    fitted(spec, sizes, most)
     drawn: list[Problem] = []
+    found: Counter[str] = Counter()
     with VerifierPool(_workers()) as verifiers, bar("checking answers", total) as advance:
-        check = partial(_accepted, spec, verifiers, tally, advance)
+        answers = OwnAnswers(verifiers.score_many, tally)
         for stream, quota in zip(source.streams, parts, strict=True):
-            taken = take(stream.problems, quota, check)
-            drawn += taken
-    return divide(drawn, spec, fitted(spec, sizes, len(drawn))), source.origins, tally
-
-
-def _accepted(
-    spec: DataSpec,
-    verifiers: VerifierPool,
-    tally: Tally,
-    advance: Callable[[int], None],
-    problems: Sequence[Problem],
-) -> list[Problem]:
-    """Those whose verifier takes their own answer, or whose verifier is the run's to say."""
-    known = [problem for problem in problems if problem.verifier is not None]
-    wrong = {problem.id for problem in refused(known, None, verifiers.score_many)}
-    for problem in known:
-        if problem.id in wrong:
-            tally.add(f"answer: not accepted by its verifier {problem.verifier}", problem.id)
-    advance(len(problems) - len(wrong))
-    return [problem for problem in problems if problem.id not in wrong]
+            for problem in take(stream.problems, quota, answers.accepted):
+                drawn.append(problem)
+                found[stream.name] += 1
+                advance(1)
+        answers.finish()
+    return divide(drawn, spec, fitted(spec, sizes, found)), source.origins, tally
 
 
 def _workers() -> int:
@@ -116,11 +118,13 @@ def _workers() -> int:
 def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], tally: Tally) -> None:
     files = {}
     for name, problems in split.named().items():
-        path = folder / f"{name}.jsonl"
-        write_problems(path, problems)
+        lines = problem_lines(problems)
+        write_whole(folder / f"{name}.jsonl", lines)
         topics = Counter(problem.topic for problem in problems)
-        files[path.name] = SplitFile(
-            sha256=sha256_of(path), problems=len(problems), topics=dict(sorted(topics.items()))
+        files[f"{name}.jsonl"] = SplitFile(
+            sha256=hashlib.sha256(lines).hexdigest(),
+            problems=len(problems),
+            topics=dict(sorted(topics.items())),
         )
     left_out = [
         LeftOut(reason=reason, rows=skipped.rows, first=skipped.first)

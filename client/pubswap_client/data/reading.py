@@ -23,20 +23,20 @@ _STEP = 256
 
 @dataclass(frozen=True)
 class Stream:
-    """Different problems in a random order, and their share of the split."""
+    """Different problems in a random order, how many, and their share of the split."""
 
     name: str
     share: float
     problems: Iterator[Problem]
+    usable: int | None = None  # None if that is not known before
 
 
 @dataclass(frozen=True)
 class Source:
-    """All streams of a split; `usable` is how many problems they hold, None if without end."""
+    """All streams of a split, and where they are from."""
 
     streams: list[Stream]
     origins: list[Origin]
-    usable: int | None = None
 
 
 def read_source(spec: DataSpec, tally: Tally) -> Source:
@@ -79,8 +79,8 @@ def _jsonl(spec: DataSpec, tally: Tally) -> Source:
     found = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
     if not found:
         raise InvalidProblems(f"from: {spec.from_} holds no problem that can be used.")
-    stream = Stream("jsonl", 1.0, _shuffled(found, spec.seed, "jsonl"))
-    return Source([stream], file_origins(spec.from_), len(found))
+    stream = Stream("jsonl", 1.0, _shuffled(found, spec.seed, "jsonl"), len(found))
+    return Source([stream], file_origins(spec.from_))
 
 
 def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
@@ -101,8 +101,9 @@ def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
     streams = []
     for hub_set, share in zip(sets, shares, strict=True):
         own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
-        streams.append(Stream(hub_set.name, share, _shuffled(own, spec.seed, hub_set.name)))
-    return Source(streams, origins, len(problems))
+        shuffled = _shuffled(own, spec.seed, hub_set.name)
+        streams.append(Stream(hub_set.name, share, shuffled, len(own)))
+    return Source(streams, origins)
 
 
 def _problems(

@@ -147,9 +147,9 @@ class DataSpec(BaseModel):
 
 def load_spec(values: Mapping[str, Any]) -> DataSpec:
     """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
+    from pubswap_client.settings import first_error
+
     try:
         return DataSpec(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidSettings(f"{key}: {first['msg']}" if key else str(first["msg"])) from None
+        raise InvalidSettings(first_error(error)) from None

@@ -1,0 +1,99 @@
+"""`pubswap data`, as a process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pubswap_protocol.problems import read_problems
+
+SMALL = ["--private-size", "6", "--public-size", "5", "--test-size", "5"]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pubswap_protocol", "data", *arguments]
+
+
+def pubswap_data(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=120, env=environment
+    )
+
+
+def write_rows(path: Path, count: int = 60) -> Path:
+    rows = [{"prompt": f"Say {n}.", "answer": n, "topic": f"t{n % 3}"} for n in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_users_file_is_divided_and_shown(tmp_path: Path) -> None:
+    """`prepare` makes the sets and prints who holds what, `show` prints it again and checks it."""
+    own, out = write_rows(tmp_path / "own.jsonl"), tmp_path / "split"
+    options = ["jsonl", "--from", str(own), "--out", str(out), "--verifier", "exact", *SMALL]
+    made = pubswap_data("prepare", *options)
+    assert made.returncode == 0, made.stderr
+    assert len(read_problems(out / "client-4.jsonl")) == 6
+    assert "client-4" in made.stdout and "t2" in made.stdout
+    assert pubswap_data("show", str(out)).stdout == made.stdout
+    again = pubswap_data("prepare", *options)
+    assert (again.returncode, again.stdout) == (0, made.stdout)
+    (out / "test.jsonl").write_text("")
+    shown = pubswap_data("show", str(out))
+    assert shown.returncode == 1
+    assert "test.jsonl was changed" in shown.stderr
+
+
+def test_tasks_are_named_or_in_a_file(tmp_path: Path) -> None:
+    """Task names with commas between them, and a TOML file with their settings, both work."""
+    named = pubswap_data(
+        "prepare", "reasoning-gym", "--tasks", "chain_sum,gcd", *SMALL, "--out", str(tmp_path / "a")
+    )
+    assert named.returncode == 0, named.stderr
+    file = tmp_path / "tasks.toml"
+    file.write_text("[chain_sum]\nmin_terms = 2\nmax_terms = 2\n[gcd]\n")
+    filed = pubswap_data(
+        "prepare", "reasoning-gym", "--tasks", str(file), *SMALL, "--out", str(tmp_path / "b")
+    )
+    assert filed.returncode == 0, filed.stderr
+    sums = [p for p in read_problems(tmp_path / "b" / "test.jsonl") if p.topic == "chain_sum"]
+    assert sums and {p.metadata["num_terms"] for p in sums} == {2}
+
+
+def test_without_the_hub_it_says_how_to_do_without(tmp_path: Path) -> None:
+    """A hub that is not to be had is one line that names --from, and nothing is left behind."""
+    done = pubswap_data("prepare", "math", "--out", str(tmp_path / "out"))
+    assert done.returncode == 1
+    assert "--from" in done.stderr and "EleutherAI/hendrycks_math" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_wrong_options_are_one_line(tmp_path: Path) -> None:
+    """A source, a value and a file that cannot be used are refused with the key."""
+    own = write_rows(tmp_path / "own.jsonl")
+    for options, reason in (
+        (["maths"], "source"),
+        (["math", "--alpha", "0"], "alpha"),
+        (["jsonl", "--from", str(own), "--topic-column", "subject"], "topic_column"),
+        (["jsonl", "--from", str(own), "--private-size", "600"], "private_size"),
+        (["reasoning-gym", "--tasks", str(tmp_path / "none.toml")], "none.toml"),
+        (["reasoning-gym", "--tasks", str(tmp_path / "none.json")], "none.json"),
+    ):
+        done = pubswap_data("prepare", *options, "--out", str(tmp_path / "out"))
+        assert done.returncode == 1
+        assert reason in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_several_at_once_make_one_split(tmp_path: Path) -> None:
+    """Processes that prepare the same folder at the same time all succeed with one split."""
+    own, out = write_rows(tmp_path / "own.jsonl"), tmp_path / "split"
+    options = ["prepare", "jsonl", "--from", str(own), "--out", str(out), *SMALL]
+    running = [
+        subprocess.Popen(command(*options), stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    shown = [process.communicate(timeout=120)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len(set(shown)) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.jsonl", "split"]

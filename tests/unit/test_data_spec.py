@@ -1,0 +1,71 @@
+"""What decides a split."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.data.spec import DataSpec, Sizes, load_spec
+from pubswap_protocol.errors import InvalidSettings
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes", "total"),
+    [
+        ("math", Sizes(2500, 1250, 1250), 12_500),
+        ("deepmath", Sizes(4000, 3000, 1000), 20_000),
+        ("medical", Sizes(3956, 1977, 1977), 19_778),
+    ],
+)
+def test_the_papers_sizes_are_the_defaults(source: Any, sizes: Sizes, total: int) -> None:
+    """A source alone gives the paper's four clients and its sizes."""
+    spec = DataSpec(source=source)
+    assert (spec.clients, spec.alpha, spec.sizes()) == (4, 0.3, sizes)
+    assert spec.sizes().total(spec.clients) == total
+
+
+def test_other_numbers_of_clients_share_the_same_private_problems() -> None:
+    """What is not given follows from the paper's total; what is given is kept."""
+    assert DataSpec(source="math", clients=8).sizes() == Sizes(1250, 1250, 1250)
+    assert DataSpec(source="math", private_size=7, test_size=5).sizes() == Sizes(7, 1250, 5)
+
+
+def test_a_jsonl_is_divided_in_shares() -> None:
+    """Without sizes a file's problems go 80, 10 and 10 per cent to the sets."""
+    spec = DataSpec(source="jsonl", from_=Path("x.jsonl"))
+    assert spec.sizes(1000) == Sizes(200, 100, 100)
+
+
+def test_tasks_may_be_names_alone() -> None:
+    """A list of tasks is each of them with its generator's own settings."""
+    assert load_spec({"source": "reasoning-gym", "tasks": ["gcd", "lcm"]}).tasks == {
+        "gcd": {},
+        "lcm": {},
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"source": "maths"}, "source"),
+        ({"source": "math", "alpha": 0}, "alpha"),
+        ({"source": "math", "alpha": -0.3}, "alpha"),
+        ({"source": "math", "alpha": float("inf")}, "alpha"),
+        ({"source": "math", "clients": 0}, "clients"),
+        ({"source": "math", "private_size": 0}, "private_size"),
+        ({"source": "math", "seed": -1}, "seed"),
+        ({"source": "math", "shards": 3}, "shards"),
+        ({"source": "math", "tasks": ["gcd"]}, "tasks is not for math"),
+        ({"source": "medical", "topic_column": "x"}, "topic_column is not for medical"),
+        ({"source": "math", "verifier": "exact"}, "verifier is not for math"),
+        ({"source": "jsonl"}, "from is needed"),
+        ({"source": "jsonl", "from": "x", "verifier": "maths"}, "verifier"),
+        ({"source": "reasoning-gym"}, "tasks is needed"),
+        ({"source": "reasoning-gym", "tasks": ["gcd"], "from": "x"}, "from is not for"),
+        ({"source": "reasoning-gym", "tasks": {"gcd": 3}}, "tasks.gcd"),
+    ],
+)
+def test_what_is_not_possible_is_refused_with_its_key(values: dict[str, Any], named: str) -> None:
+    """Unknown keys, keys of another source and values out of range name the key."""
+    with pytest.raises(InvalidSettings, match=named):
+        load_spec(values)
