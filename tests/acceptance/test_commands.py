@@ -82,11 +82,7 @@ def test_help_lists_every_command_without_importing_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-<<<<<<< HEAD
-    for command in ("serve", "run", "recipe", "invite", "client", "evaluate", "demo"):
-=======
-    for command in ("serve", "run", "invite", "client", "data", "evaluate", "demo"):
->>>>>>> data
+    for command in ("serve", "run", "recipe", "invite", "client", "data", "evaluate", "demo"):
         assert command in done.stdout
 
 
