@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pubswap_client.data.fingerprint import data_files
+from pubswap_client.data.fingerprint import local_parts
 from pubswap_client.data.manifest import check_files, read_manifest
 from pubswap_client.recipes.consistency import set_sizes
 from pubswap_client.recipes.recipe import Recipe
@@ -46,7 +46,7 @@ def set_faults(recipe: Recipe) -> Iterator[str]:
     try:
         if spec is not None:
             if spec.from_ is not None:
-                data_files(spec.from_)
+                local_parts(spec.from_)
             return
         if data.folder is not None:
             check_files(data.folder, read_manifest(data.folder))
