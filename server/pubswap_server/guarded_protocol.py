@@ -5,13 +5,14 @@ import time
 from enum import Enum, auto
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from pubswap_protocol.errors import HeadersTooLarge, Invalid, PubSwapError, TooSlow
 from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_server import pace
 from pubswap_server.pace import Limits
 from pubswap_server.problem_json import SAFETY_HEADERS
+from pubswap_server.socket_body import SocketBodyProtocol
 
 
 class Phase(Enum):
@@ -23,7 +24,7 @@ class Phase(Enum):
     REFUSED = auto()
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class GuardedProtocol(SocketBodyProtocol):
     """Gives up what arrives too slowly, or with headers that are too large.
 
     There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
@@ -111,6 +112,11 @@ class GuardedProtocol(HttpToolsProtocol):
             self._phase = Phase.NOTHING
             self._set_timer(None)
             super().on_message_complete()
+
+    def _took(self, count: int) -> None:
+        """Bytes that went past the parser count like the others."""
+        self._body_bytes += count
+        super()._took(count)
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP at all is a problem like any other."""

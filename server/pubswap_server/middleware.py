@@ -22,6 +22,7 @@ from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID
 from pubswap_server.certificates import vouched_certificate
 from pubswap_server.metrics import Metrics
 from pubswap_server.problem_json import SAFETY_HEADERS, problem_response
+from pubswap_server.socket_body import taken_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Observed:
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, scope["method"], status).inc()
             self.metrics.seconds.labels(route).observe(seconds)
+            received += taken_bytes(scope)
             self.metrics.body_bytes.labels(route, "in").inc(received)
             self.metrics.body_bytes.labels(route, "out").inc(sent)
             log.info(

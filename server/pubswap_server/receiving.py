@@ -5,13 +5,13 @@ import re
 
 from anyio import to_thread
 from fastapi import Request
-from starlette.requests import ClientDisconnect
 
 from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import open_update
 from pubswap_server.services import Services
+from pubswap_server.socket_body import socket_body
 from pubswap_server.storage.writing import Writer
 from pubswap_server.tables import UploadRow
 
@@ -59,13 +59,18 @@ async def append(
 
 async def _write(request: Request, writer: Writer, count: int) -> None:
     """The body, as far as it comes; raises LengthMismatch if there is more."""
-    try:
-        async for piece in request.stream():
-            if writer.size + len(piece) > count:
-                raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
-            await writer.write(piece)
-    except ClientDisconnect:
-        return
+    on_socket = socket_body(request.scope)
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+        piece, more = message.get("body", b""), message.get("more_body", False)
+        if writer.size + len(piece) > count:
+            raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+        await writer.write(piece)
+        if more and on_socket is not None and writer.size + on_socket.left == count:
+            await on_socket.into(writer)
 
 
 def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision) -> str:

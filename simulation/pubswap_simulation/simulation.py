@@ -14,6 +14,7 @@ from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.storage.heap import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation
 from pubswap_simulation.founding import cleared
@@ -44,6 +45,7 @@ def simulate(
 
     Raises StateInUse if another process is at it.
     """
+    keep_one_arena()  # the members are threads, and hold as much as the largest of them at a time
     folder.mkdir(parents=True, exist_ok=True)
     if (other := holder(folder)) is not None:
         raise StateInUse(f"{folder} is being simulated by another process ({other}).")

@@ -1,21 +1,21 @@
-"""Values as they are written on a command line."""
+"""A sweep's values as they are written on a command line."""
 
 import re
-import tomllib
 from collections.abc import Iterable
 
+from pubswap_client.recipes.options import key_and_text, value_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.results import Value
 
 
 def parse_given(texts: Iterable[str]) -> dict[str, Value]:
-    """key=value, each key once. Raises InvalidSettings."""
-    return {key: _value(text) for key, text in map(_parted, texts)}
+    """KEY=VALUE, each key once. Raises InvalidSettings."""
+    return {key: _plain(text) for key, text in map(key_and_text, texts)}
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[Value, ...]]:
-    """key=value,value,... Raises InvalidSettings."""
-    return {key: tuple(map(_value, text.split(","))) for key, text in map(_parted, texts)}
+    """KEY=VALUE,VALUE,... Raises InvalidSettings."""
+    return {key: tuple(map(_plain, text.split(","))) for key, text in map(key_and_text, texts)}
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:
@@ -30,17 +30,7 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def _parted(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key.strip() or not value.strip():
-        raise InvalidSettings(f"{text!r} is not of the form key=value.")
-    return key.strip(), value.strip()
-
-
-def _value(text: str) -> Value:
-    """What TOML reads, or else the text itself, so that strings need no quotation marks."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
+def _plain(text: str) -> Value:
+    """A number, a truth value or text: what an axis of a result can be."""
+    value = value_of(text.strip())
     return value if isinstance(value, bool | int | float | str) else text.strip()

@@ -19,13 +19,15 @@ def recipe(*arguments: str) -> Result:
 
 
 def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
-    """One line a recipe."""
+    """Two lines a recipe, which fit a terminal."""
     done = recipe("list")
     assert done.exit_code == 0
-    assert all(name in done.stdout for name in shipped_recipes())
-    line = next(line for line in done.stdout.splitlines() if "llama-3.2-3b-medical" in line)
-    for text in ("Llama-3.2-3B-Instruct", "medical", "4 x 3956, 1977, 1977", "24", "table"):
-        assert text in line
+    lines = done.stdout.splitlines()
+    assert {line.split("  ")[0] for line in lines[:-1:2]} == set(shipped_recipes())
+    place = next(n for n, line in enumerate(lines) if line.startswith("llama-3.2-3b-medical"))
+    assert "table of medical reasoning" in lines[place]
+    for text in ("Llama-3.2-3B-Instruct", "medical", "private 4 x 3956", "test 1977", "24 runs"):
+        assert text in lines[place + 1]
 
 
 def test_show_tells_where_a_value_comes_from() -> None:

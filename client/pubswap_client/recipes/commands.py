@@ -27,24 +27,16 @@ recipe_commands = typer.Typer(
 @recipe_commands.command("list")
 def list_recipes() -> None:
     """List the recipes that come with PubSwap."""
-    from rich.console import Console
-    from rich.table import Table
-
     from pubswap_client.recipes.recipe import load_recipe
     from pubswap_client.recipes.shipped import shipped_folder, shipped_recipes
 
-    table = Table()
-    table.add_column("recipe", no_wrap=True)
-    for heading in ("model", "data", "private, public, test", "runs", "about"):
-        table.add_column(heading, overflow="fold")
     for name, path in shipped_recipes().items():
         recipe = load_recipe(path)
         runs = recipe.sweep.runs(recipe.clients)
-        model = recipe.model.source.rsplit("/", 1)[-1]
-        table.add_row(name, model, *_data_texts(recipe), str(runs), recipe.about)
-    console = Console()
-    console.print(table)
-    console.print(f"They are in {shipped_folder()}", soft_wrap=True)
+        typer.secho(name, bold=True, nl=False)
+        typer.echo(f"  {recipe.about}")
+        typer.echo(f"    {recipe.model.source}; {_data_text(recipe)}; {runs} runs")
+    typer.echo(f"They are in {shipped_folder()}")
 
 
 @recipe_commands.command("show")
@@ -154,14 +146,18 @@ def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
     yield f"sweep:     {cost.settings} settings, {cost.seeds} seeds: {cost.runs} runs"
 
 
-def _data_texts(recipe: Recipe) -> tuple[str, str]:
+def _data_text(recipe: Recipe) -> str:
     spec = recipe.data.prepare
     if spec is None:
-        return str(recipe.data.folder or recipe.data.public), ""
+        return str(recipe.data.folder or recipe.data.public)
     sizes = spec.sizes()
-    known = f"{spec.clients} x {sizes.private}, {sizes.public}, {sizes.test}"
     # Without sizes a file is divided by its length, which is not known before it is read.
-    return f"{spec.source}, alpha {spec.alpha:g}", known if all(sizes) else "by the file's length"
+    known = (
+        f"private {spec.clients} x {sizes.private}, public {sizes.public}, test {sizes.test}"
+        if all(sizes)
+        else "sizes by the file's length"
+    )
+    return f"{spec.source}, alpha {spec.alpha:g}: {known}"
 
 
 def _origin(reading: Reading) -> Any:

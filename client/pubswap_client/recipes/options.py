@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE`: a recipe's values on a command line."""
+"""KEY=VALUE: a recipe's values on a command line."""
 
 import tomllib
 from collections.abc import Iterable
@@ -8,20 +8,20 @@ from pubswap_protocol.errors import InvalidSettings
 
 
 def parse_set(options: Iterable[str]) -> dict[str, Any]:
-    """Values by dotted key; a value is TOML, and text where it is none: `swap.strategy=random`.
-
-    Raises InvalidSettings for an option with no `=`.
-    """
-    values = {}
-    for option in options:
-        key, sign, text = option.partition("=")
-        if not sign or not key.strip():
-            raise InvalidSettings(f"--set {option!r}: write KEY=VALUE, such as swap.period=4.")
-        values[key.strip()] = _value(text.strip())
-    return values
+    """Values by dotted key. Raises InvalidSettings for an option with no key or no value."""
+    return {key: value_of(text) for key, text in map(key_and_text, options)}
 
 
-def _value(text: str) -> Any:
+def key_and_text(option: str) -> tuple[str, str]:
+    """Both sides of the first `=`. Raises InvalidSettings if one is empty, or there is none."""
+    key, _, text = option.partition("=")
+    if not key.strip() or not text.strip():
+        raise InvalidSettings(f"{option!r}: write KEY=VALUE, such as swap.period=4.")
+    return key.strip(), text.strip()
+
+
+def value_of(text: str) -> Any:
+    """What TOML reads, and text where it is none: strings need no quotation marks."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -49,16 +49,17 @@ def nginx(folder: Path) -> Iterator[str]:
 def put(url: str, file: Path) -> float:
     """Seconds of an upload, as curl counts them: without its own start."""
     # Without a wait for 100 Continue, which curl would ask for.
-    return _curl("size_upload", file.stat().st_size, "-H", "Expect:", "-T", str(file), url)
+    size = file.stat().st_size
+    return _curl("size_upload", size, "-H", "Expect:", "-T", str(file), "-o", os.devnull, url)
 
 
-def get(url: str, size: int) -> float:
-    """Seconds of a download of so many bytes."""
-    return _curl("size_download", size, url)
+def get(url: str, size: int, file: Path) -> float:
+    """Seconds of a download of so many bytes to a file."""
+    return _curl("size_download", size, "-o", str(file), url)
 
 
 def _curl(counted: str, size: int, *arguments: str) -> float:
-    command = ["curl", "-sS", "--fail", "-o", os.devnull, "-w", "%{json}", *arguments]
+    command = ["curl", "-sS", "--fail", "-w", "%{json}", *arguments]
     told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert told[counted] == size, f"curl moved {told[counted]} of {size} bytes"
     return float(told["time_total"])
