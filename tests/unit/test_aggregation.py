@@ -22,6 +22,7 @@ from pubswap_protocol.adapter import (
 from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation.fedit import FedIT
+from pubswap_server.aggregation.gram import gram_of
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.stacking import stacked
@@ -413,7 +414,8 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
 
     files = [store.keep(LAYOUT, one) for one in adapters(3)]
     sources = tuple(Counting(file) for file in files[:2])
-    means = Means(Updates(("a", "b"), sources, (1.0, 1.0), files[2]), FedIT(), measured=True)
-    assert sum(len(part) for part in means.adapter()) == LAYOUT.file_bytes
-    assert means.gram().drift().pairwise > 0
+    updates = Updates(("a", "b"), sources, (1.0, 1.0), files[2])
+    assert sum(len(part) for part in Means(updates, FedIT()).adapter()) == LAYOUT.file_bytes
     assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
+    assert gram_of(updates).drift().pairwise > 0
+    assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from pubswap_protocol.adapter import Array
-from pubswap_server.aggregation.gram import Gram, GramSum
 from pubswap_server.aggregation.rule import Aggregator, Row
 from pubswap_server.aggregation.slices import Slice, slices, widest, width_for
 from pubswap_server.aggregation.updates import Updates
@@ -14,18 +13,10 @@ from pubswap_server.aggregation.updates import Updates
 class Means:
     """What the rule makes of the updates. A pass reads each file once."""
 
-    def __init__(self, updates: Updates, rule: Aggregator, measured: bool) -> None:
-        """With `measured`, a pass takes the clients' inner products on its way."""
+    def __init__(self, updates: Updates, rule: Aggregator) -> None:
         self.updates = updates
         self.rule = rule
-        self.measured = measured
         self._width = width_for(len(updates.sources))
-        self._gram: GramSum | None = None
-
-    def gram(self) -> Gram:
-        """Inner products around the result, once a measured pass was made."""
-        assert self._gram is not None, "no pass was made"
-        return self._gram.total()
 
     def adapter(self) -> Iterator[bytes]:
         """The canonical file of the result; what clients do not send is as it was before."""
@@ -51,21 +42,16 @@ class Means:
         return rows.reshape(-1)
 
     def _combining(self) -> "_Combining":
-        widest_slice = widest(self.updates.layout, self._width)
-        self._gram = GramSum(len(self.updates.sources), widest_slice) if self.measured else None
-        return _Combining(self.updates, self.rule, self._gram, widest_slice)
+        return _Combining(self.updates, self.rule, widest(self.updates.layout, self._width))
 
 
 class _Combining:
     """One pass: its buffers are used again for each slice."""
 
-    def __init__(
-        self, updates: Updates, rule: Aggregator, gram: GramSum | None, width: int
-    ) -> None:
+    def __init__(self, updates: Updates, rule: Aggregator, width: int) -> None:
         self._sources = updates.sources
         self._shares = updates.shares
         self._rule = rule
-        self._gram = gram
         self._exact: Row = np.empty(width)
         self._rounded = np.empty(width, dtype=np.float32)
 
@@ -76,6 +62,4 @@ class _Combining:
         exact, rounded = self._exact[: slice_.numbers], self._rounded[: slice_.numbers]
         self._rule.combine(rows, self._shares, exact)
         np.copyto(rounded, exact, casting="same_kind")
-        if self._gram is not None:
-            self._gram.add(rows, rounded)
         return exact, rounded

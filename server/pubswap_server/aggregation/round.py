@@ -1,6 +1,7 @@
 """One round's aggregation, from the clients' updates to the blobs that it leaves."""
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -51,23 +52,23 @@ def aggregate(
     the order they came in, give the same digests.
     """
     rule, notes = rule_for(settings, len(updates.sources))
-    drift = None
-    if rule.chooses or settings.clip_norm is not None:
-        gram = gram_of(updates)
-        drift = gram.drift()
-        updates, more = _prepared(updates, gram, rule, settings.clip_norm)
-        notes += more
-    means = Means(updates, rule, measured=drift is None)
-    optimizer, new_state = server_optimizer(settings), None
-    if optimizer is None:
-        adapter, _ = store.write(means.adapter())
-    else:
-        new_state, adapter = _optimized(means, optimizer, state, store)
-    residual = None
-    if settings.rule == "fedex":
-        mean = AdapterFile(store.path(adapter), updates.previous.layout)
-        residual, _ = store.write(stacking.residual(updates, mean)[1])
-    return Aggregated(adapter, drift or means.gram().drift(), tuple(notes), residual, new_state)
+    # Unless the rule asks for it, only the report waits for the drift: it takes another core.
+    with ThreadPoolExecutor(1, "drift") as thread:
+        gram = thread.submit(gram_of, updates)
+        if rule.chooses or settings.clip_norm is not None:
+            updates, more = _prepared(updates, gram.result(), rule, settings.clip_norm)
+            notes += more
+        means = Means(updates, rule)
+        optimizer, new_state = server_optimizer(settings), None
+        if optimizer is None:
+            adapter, _ = store.write(means.adapter())
+        else:
+            new_state, adapter = _optimized(means, optimizer, state, store)
+        residual = None
+        if settings.rule == "fedex":
+            mean = AdapterFile(store.path(adapter), updates.previous.layout)
+            residual, _ = store.write(stacking.residual(updates, mean)[1])
+        return Aggregated(adapter, gram.result().drift(), tuple(notes), residual, new_state)
 
 
 def _prepared(
