@@ -8,9 +8,9 @@ answers in one of three forms (`FORMS`): "=12", "#12" or "~12". The prompt does 
 
 The base model is the demo's (see make_demo_model.py), trained on for a short time on the
 "pretraining" half of the prompts. It works its steps, with some guesses and slips as there, and
-writes the answer in a form drawn anew each time, the topic's own with a probability of KNOWN. So
-pass@1 is about KNOWN times its skill, near 0.3, and eight samples mostly hold a right one. A
-client with few topics soon learns their forms, and then uses them for all other topics too.
+writes the answer in a form drawn anew each time, the topic's own with a probability of KNOWN: a
+third, so that it knows nothing of forms. pass@1 is a third of its skill, about 0.26, and pass@8
+0.83. A client with few topics soon learns their forms, and uses them for other topics too.
 Averaging clients that have gone different ways takes back some of what each has learnt.
 
 The problems are of the "demo" half, whose prompts the base model was never shown; `exact` is
@@ -43,8 +43,8 @@ FORMS = {
 }
 """The form that a topic wants its answers in."""
 
-KNOWN = 0.4
-MIX = demo.Mix(direct=0.15, wrong=0.6, sloppy=0.15)
+KNOWN = 1 / 3
+MIX = demo.Mix(direct=0.1, wrong=0.6, sloppy=0.1)
 PHRASE = "Answer: "
 
 

@@ -65,7 +65,8 @@ class Job(BaseModel):
         """The name of the run's folder: readable, and another one for anything that differs."""
         card = self.card()
         facts = {
-            "settings": self.settings.model_dump(mode="json"),
+            # A setting that did not exist when a store was begun makes no other run at its default.
+            "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
             "setting": self.setting,
             "members": [self.members, self.client],
             "model": [card.config_digest, card.tokenizer_digest, card.weights_digest],

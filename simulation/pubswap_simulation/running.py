@@ -25,7 +25,7 @@ def run_orders(
     orders = [_with_threads(order, count) for order in orders]
     # libgomp reads it once, before torch is told how many threads there are.
     threads = {"OMP_NUM_THREADS": str(orders[0].options["threads"])}
-    environments = [place | threads for place in _places(count, names)]
+    environments = [place | threads for place in places(count, names)]
     with Display(console, len(orders)) as display:
         sweep = Sweep(orders, environments, display)
         sweep.run()
@@ -57,19 +57,19 @@ def _run_one(order: Order, console: Console) -> int:
     return 0
 
 
-def _places(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
+def places(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each process: its GPU is the only one that it sees."""
-    places: list[dict[str, str]] = []
+    found: list[dict[str, str]] = []
     for number in range(count):
         if not devices:
-            places.append({})
+            found.append({})
             continue
         name = devices[number % len(devices)].strip()
         kind, _, index = name.partition(":")
         if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
             raise InvalidSettings(f"--devices {name}: give them as cuda:0,cuda:1.")
-        places.append({"CUDA_VISIBLE_DEVICES": _visible(index) if kind == "cuda" else ""})
-    return places
+        found.append({"CUDA_VISIBLE_DEVICES": _visible(index) if kind == "cuda" else ""})
+    return found
 
 
 def _visible(index: str) -> str:

@@ -4,6 +4,7 @@ Orders come on stdin and reports go to stdout, as lines of JSON. Whatever else i
 process's death too, goes to the log of the run that is under way.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -49,6 +50,7 @@ def main() -> None:
                 os.dup2(log.fileno(), 2)
             verifiers = verifiers or stack.enter_context(order.verifiers())
             last = _carried_out(order, verifiers, tell)
+            gc.collect()  # a run's model is part of cycles, and takes the next one's room
             tell(last)
             if last.failed is not None:
                 return
