@@ -157,6 +157,10 @@ def _show_rounds(console: Console, all_: dict[str, dict[str, dict[str, Any]]]) -
             row = (f"{entry['ours_seconds']:.2f}", f"{bound}{theirs:.2f}")
             table.add_row(size, name, *row, f"{bound}{entry['ratio']:.2f}")
     console.print(table)
+    for size, entry in all_.get("floor", {}).items():
+        if "hashing_seconds" in entry:
+            seconds = entry["hashing_seconds"]
+            console.print(f"{size}: a round's digests, which the floor leaves out: {seconds:.2f} s")
     if any(entry["flower"]["is_lower_bound"] for entry in all_.get("flower", {}).values()):
         console.print(
             ">=: Flower had not finished a round after its warm-up when its time was up; the "

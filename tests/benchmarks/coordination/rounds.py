@@ -1,8 +1,11 @@
 """Rounds: ours and the floor's in turns, then NVFlare's and Flower's, all of the same numbers."""
 
+import hashlib
 import os
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +82,9 @@ def measure(
         if floor:
             theirs = median(floor["seconds"])
             ratio = side["ours_seconds"] / theirs
-            yield "floor", payload.name, {**side, "floor": floor, "ratio": ratio}
+            hashing = hashing_seconds(payload)
+            entry = {**side, "floor": floor, "ratio": ratio, "hashing_seconds": hashing}
+            yield "floor", payload.name, entry
         for name, peer, cap in (
             ("nvflare", nvflare, NVFLARE_CAP_SECONDS),
             ("flower", flower, size.flower_cap_seconds),
@@ -92,6 +97,19 @@ def measure(
             entry = {**side, name: outcome.entry() | {"cap_seconds": cap}, "ratio": ratio}
             yield name, payload.name, entry
         rmtree(folder)
+
+
+def hashing_seconds(payload: Payload) -> float:
+    """How long this machine takes, with all cores, for the digests that a round asks for.
+
+    Three of each client's bytes: before they are sent, when they arrive, and of what is fetched.
+    The floor takes none.
+    """
+    data = payload.update(0).read_bytes()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        began = time.monotonic()
+        list(pool.map(hashlib.sha256, [data] * (3 * payload.clients)))
+        return time.monotonic() - began
 
 
 def _ours_and_floor(
