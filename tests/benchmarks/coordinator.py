@@ -47,6 +47,7 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=_parts, default=ALL, help=f"Some of {','.join(ALL)}.")
+    parser.add_argument("--sizes", type=_sizes, help="Of the rounds, such as 4x35,4x140.")
     parser.add_argument("--quick", action="store_true", help="Small sizes; prints, keeps nothing.")
     parser.add_argument("--scratch", type=Path, help="Where adapters are kept meanwhile: a disk.")
     parser.add_argument("--out", type=Path, help=f"{results.PATH.name} unless --quick.")
@@ -63,6 +64,13 @@ def _parts(text: str) -> tuple[str, ...]:
     return wanted
 
 
+def _sizes(text: str) -> tuple[rounds.Size, ...]:
+    known = {f"{size.clients}x{size.megabytes:g}": size for size in rounds.SIZES}
+    if unknown := set(text.split(",")) - set(known):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(known)}")
+    return tuple(known[name] for name in text.split(","))
+
+
 def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str, Any]:
     """Measure the chosen parts, and keep each as soon as it is there."""
     kept = results.Results(chosen.out)
@@ -77,7 +85,7 @@ def run(chosen: argparse.Namespace, scratch: Path, console: Console) -> dict[str
     against = set(chosen.only) & set(AGAINST)
     if against:
         console.rule("rounds")
-        sizes = rounds.QUICK_SIZES if chosen.quick else rounds.SIZES
+        sizes = chosen.sizes or (rounds.QUICK_SIZES if chosen.quick else rounds.SIZES)
         for name, size, entry in rounds.measure(sizes, against, scratch, tell):
             kept.add_round(name, size, entry)
     return kept.values
