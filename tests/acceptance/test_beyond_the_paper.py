@@ -27,8 +27,7 @@ def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Pat
     }
     view, first = federated_adapter(tmp_path / "first", settings, order=("alpha", "beta"))
     _, second = federated_adapter(tmp_path / "second", settings, order=("beta", "alpha"))
-    _, plain = federated_adapter(tmp_path / "plain", PERIOD_2)
-    assert first == second != plain
+    assert first == second
     assert [len(summary.swaps) for summary in view.rounds] == [0, 2, 2]
     assert all(swap.clients == 2 for summary in view.rounds for swap in summary.swaps)
     assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
