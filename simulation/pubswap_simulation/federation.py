@@ -158,7 +158,7 @@ class Federation:
         problems = self._job.problems(name)
         daemon: Daemon = make_daemon(shared.settings(name), shared.member(api, name), problems, log)
         daemon.trainer = trainer_in_turns(daemon.trainer, shared.turns.seat())
-        log.catch_up(daemon.progress, shared.run.settings.local_steps)
+        log.catch_up(daemon.progress, shared.run.settings)
         return daemon.work
 
     def _evaluator(self, shared: _Shared, api: CoordinatorClient) -> Callable[[], None]:

@@ -7,6 +7,8 @@ from pathlib import Path
 from pubswap_client.files import write_whole
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import StepReport
+from pubswap_protocol.schedule import update_order
+from pubswap_protocol.settings import RunSettings
 
 
 class RewardLog:
@@ -25,12 +27,14 @@ class RewardLog:
         lines = [_line(step, reward) for step, reward in self._rewards.items()]
         write_whole(path, "".join(lines).encode())
 
-    def catch_up(self, progress: ProgressStore, local_steps: int) -> None:
+    def catch_up(self, progress: ProgressStore, settings: RunSettings) -> None:
         """Add the steps of the last checkpoint that are not in the file."""
         checkpoint = progress.checkpoint()
         if checkpoint is not None:
-            for step, metrics in enumerate(checkpoint.steps, start=1):
-                overall = (checkpoint.round - 1) * local_steps + step
+            # A checkpoint has them in the order of their updates, which a pipelined run changes.
+            order = update_order(settings)
+            for step, metrics in zip(order, checkpoint.steps, strict=False):
+                overall = (checkpoint.round - 1) * settings.local_steps + step
                 if overall not in self._rewards:
                     self._add(overall, metrics.reward)
 
