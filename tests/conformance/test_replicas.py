@@ -114,7 +114,7 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     took: list[float] = []
 
     def wait() -> None:
-        assert there.members["a"].task(here.run.id, 5).kind is TaskKind.TRAIN
+        assert there.members["a"].task(here.run.id, 30).kind is TaskKind.TRAIN
         took.append(time.monotonic())
 
     waiting = threading.Thread(target=wait)
@@ -123,7 +123,7 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     begin = time.monotonic()
     here.start()
     waiting.join(10)
-    assert took[0] - begin < 3
+    assert took[0] - begin < 4.5
 
 
 def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Server]) -> None:
