@@ -1,9 +1,10 @@
 """Backups of coordinators that are serving, restored elsewhere."""
 
-import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ import pytest
 
 from pubswap_protocol.errors import BackupFault, InvalidSettings
 from pubswap_protocol.messages import OpenUpload, RunState
-from pubswap_server.admin import backup as backup_module
 from pubswap_server.admin.backup import backup
 from pubswap_server.admin.manifest import read_manifest
 from pubswap_server.admin.progress import Silent
@@ -21,7 +21,7 @@ from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
 from support.coordinator import Federation, Server, begun, serving
-from support.places import Places, admin, places
+from support.places import Places, admin, environment_of, places
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
 
@@ -153,6 +153,29 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
     assert list((folder / "incoming").iterdir()) == []
 
 
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from pubswap_server.admin import backup
+from pubswap_server.admin.progress import Silent
+from pubswap_server.settings import ServerSettings
+if sys.argv[1] != "nowhere":
+    setattr(backup, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+backup.backup(ServerSettings(), Path(sys.argv[2]), Silent())
+"""
+
+
+def dies_at(point: str, settings: ServerSettings, folder: Path) -> bool:
+    """Back up into the folder in a process that is killed at a function's call; whether it was.
+
+    No fork of this process: its other threads may hold locks that a child then waits for.
+    """
+    command = [sys.executable, "-c", DYING, point, str(folder)]
+    done = subprocess.run(command, env=environment_of(settings), timeout=120)
+    assert done.returncode in (0, -signal.SIGKILL)
+    return done.returncode != 0
+
+
 @pytest.mark.parametrize(
     "point", ["copy_rows", "_copied", "_publish", "write_manifest", "_prune", "nowhere"]
 )
@@ -160,14 +183,7 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
     """The one before up to the manifest, the new one from then on; the next one ends the work."""
     folder = tmp_path / "backup"
     shutil.copytree(kept.early, folder)
-    child = os.fork()
-    if child == 0:
-        if point != "nowhere":
-            setattr(backup_module, point, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        backup(kept.settings, folder, Silent())
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFEXITED(status) == (point == "nowhere")
+    assert dies_at(point, kept.settings, folder) == (point != "nowhere")
     expected = kept.folder if point in ("_prune", "nowhere") else kept.early
     place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
     assert restore(place, folder, Silent()).rows == read_manifest(expected).rows

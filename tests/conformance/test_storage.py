@@ -1,6 +1,8 @@
 """What every place for blobs and uploads must do: a local folder, and a real S3 server's bucket."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,16 +164,20 @@ def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
     storage.incoming.close()
 
 
+DYING = """
+import os, sys
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.making import make_storage
+make_storage(ServerSettings(data_dir=sys.argv[1])).incoming.new().write_bytes(b"under way")
+os._exit(0)
+"""
+
+
 def test_leftovers_of_a_killed_process_go_and_a_living_one_s_stay(tmp_path: Path) -> None:
     """A process that dies leaves bodies under way; the next one to start removes them."""
     living = make_storage(ServerSettings(data_dir=tmp_path))
     kept = living.incoming.new()
-    child = os.fork()
-    if child == 0:
-        dead = make_storage(ServerSettings(data_dir=tmp_path))
-        dead.incoming.new().write_bytes(DATA)
-        os._exit(0)
-    os.waitpid(child, 0)
+    subprocess.run([sys.executable, "-c", DYING, str(tmp_path)], check=True, timeout=120)
     folders = set((tmp_path / "incoming").iterdir())
     assert len(folders) == 2
     third = make_storage(ServerSettings(data_dir=tmp_path))
