@@ -57,12 +57,14 @@ def test_the_table_has_mean_interval_and_paired_difference() -> None:
 
 
 def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
-    """Chosen by the mean final pass@1; one with fewer seeds is not chosen; all are listed."""
-    finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.9, (0.001, 12): 0.7, (0.01, 12): 0.6}
+    """Chosen by the mean final pass@1 on the seeds that every mu has; all are listed."""
+    finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.5, (0.001, 12): 0.7, (0.01, 12): 0.6}
     results = [
         made_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
-        for (mu, tau), final in finals.items()
+        for (mu, tau), value in finals.items()
         for seed in range(1 if mu == 0.1 else 2)
+        # At seed 1, which not all have, 0.001 is the best.
+        for final in [0.9 if (seed, mu, tau) == (1, 0.001, 4) else value]
     ]
     section = only(results)
     assert section.tuned_mu == {"FedProx, best μ": {4: 0.01, 12: 0.001}}

@@ -22,8 +22,8 @@ per cent. Differences are paired by seed (paired t); behind each, how many seeds
 and below. No interval is corrected for the number of comparisons."""
 
 _BEST_MU = """\
-The best μ is the one with the highest mean final pass@1 at that τ, chosen on the test set as in
-the paper, which favours FedProx. Chosen:"""
+The best μ is the one with the highest mean final pass@1 at that τ, on the seeds that every μ has,
+and chosen on the test set as in the paper, which favours FedProx. Chosen:"""
 
 _DRIFT = """\
 L2 distances between the clients' LoRA factors at the rounds' ends. A round of small τ is short:

@@ -200,7 +200,7 @@ def _alone(cells: Cells) -> Cells:
 
 
 def _tuned(cells: Cells) -> Cells:
-    """FedProx with the mu of the best mean final pass@1 at each tau, of those with most seeds."""
+    """FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that all have."""
     parts: dict[Method, list[Method]] = defaultdict(list)
     for method in sorted(cells, key=lambda method: method.order):
         if method.name == "fedprox" and method.kind == "federated":
@@ -209,9 +209,9 @@ def _tuned(cells: Cells) -> Cells:
     for whole, mus in parts.items():
         for tau in sorted({tau for mu in mus for tau in cells[mu]}):
             theirs = [cells[mu][tau] for mu in mus if tau in cells[mu]]
-            made.setdefault(whole, {})[tau] = max(
-                theirs, key=lambda cell: (len(cell), fmean(by_seed(cell, _final).values()))
-            )
+            common = set[int].intersection(*(set(cell) for cell in theirs))
+            if common:
+                made.setdefault(whole, {})[tau] = max(theirs, key=lambda cell: _mean(cell, common))
     return made
 
 
@@ -223,6 +223,10 @@ def _base(cells: Cells) -> Cells:
             for seed, results in cell.items():
                 made[tau][seed] = made[tau].get(seed, ()) + results
     return {BASE: dict(made)}
+
+
+def _mean(cell: Cell, seeds: set[int]) -> float:
+    return fmean(final for seed, final in by_seed(cell, _final).items() if seed in seeds)
 
 
 def _final(result: Result) -> float:
