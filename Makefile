@@ -11,7 +11,7 @@ demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 
 test: .venv/dev.stamp  ## all tests, with coverage
 	$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines

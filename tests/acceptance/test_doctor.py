@@ -30,6 +30,8 @@ from support.processes import (
     wait_finished,
 )
 
+pytestmark = pytest.mark.usefixtures("unmeasured")
+
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:

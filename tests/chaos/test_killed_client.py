@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pubswap_client.demo.processes import Processes
 from support.processes import (
     client_command,
@@ -16,6 +18,8 @@ from support.processes import (
     wait_finished,
 )
 from support.zygote import Zygote
+
+pytestmark = pytest.mark.usefixtures("unmeasured")
 
 STEPS = 4
 PERIOD = 2

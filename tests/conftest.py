@@ -1,4 +1,4 @@
-"""What acceptance tests share."""
+"""What the tests of real processes share."""
 
 import pytest
 
