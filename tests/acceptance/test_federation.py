@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 
 @pytest.mark.parametrize(
     ("method", "strategy"),
-    [("pubswap", "keep"), ("pubswap", "random"), ("fedprox", "keep")],
+    [("pubswap", "keep"), ("pubswap", "random"), ("fedavg", "keep"), ("fedprox", "keep")],
 )
 def test_two_clients_train_two_rounds(tmp_path: Path, method: str, strategy: str) -> None:
     """The run finishes, with two updates a round and exchanges only under PubSwap."""
@@ -36,7 +36,9 @@ def test_same_seed_gives_the_same_adapter_bit_for_bit(tmp_path: Path) -> None:
     """Two runs with the same seed agree in every bit, in whichever order the clients start."""
     _, first = federated_adapter(tmp_path / "first", {}, order=("alpha", "beta"))
     _, second = federated_adapter(tmp_path / "second", {}, order=("beta", "alpha"))
+    _, other = federated_adapter(tmp_path / "other", {"seed": 8})
     assert first == second
+    assert first != other
 
 
 def test_clients_of_two_processes_train_what_clients_of_one_do(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from support.models import save_model
 from support.processes import (
+    ONE_THREAD,
     PUBSWAP,
     Coordinator,
     Processes,
@@ -32,7 +33,6 @@ PROGRAM = Path(__file__).parents[1] / "support" / "crewed.py"
 Alone = Callable[[int], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-UNMEASURED = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("COV")}
 
 
 def command(model: Path, out: Path, processes: int, kind: str, rows: int) -> list[str]:
@@ -130,7 +130,10 @@ def daemon(state: Path) -> subprocess.Popen[bytes]:
     """A client of two processes, whose private problems are already there."""
     command = client_command(state, 3, more=["--processes", "2"])
     return subprocess.Popen(
-        [*PUBSWAP, *command], env=UNMEASURED, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*PUBSWAP, *command],
+        env=os.environ | ONE_THREAD,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 

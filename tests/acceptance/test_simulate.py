@@ -57,7 +57,8 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
 @pytest.mark.parametrize(
     "overrides",
     [
-        {"method": "fedavg", "aggregation.rule": "fedex"},
+        {"method": "fedavg"},
+        {"aggregation.rule": "fedex"},
         {"swap.mode": "pipelined", "swap.donors": "likely", "swap.prompts": "informative"},
     ],
 )

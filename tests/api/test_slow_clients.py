@@ -4,7 +4,6 @@ import contextlib
 import json
 import socket
 import ssl
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -232,7 +231,7 @@ def test_a_long_poll_outlives_every_deadline(hasty: Server) -> None:
 
 
 def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
-    """With 200 of them, in headers and in bodies, half of the requests take under 1 s."""
+    """With 200 of them, in headers and in bodies, nine of ten requests take under 1 s."""
     fed = begun(hasty)
     with contextlib.ExitStack() as stack, hasty.http(None) as http:
         slow = [stack.enter_context(connected(hasty)) for _ in range(200)]
@@ -249,6 +248,8 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
             times.append(time.monotonic() - started)
             time.sleep(0.05)
         answers = [rest(raw) for raw in slow]
-    assert statistics.median(times) < 1
+    assert len(times) > 5
+    # The very slowest may be the machine's own.
+    assert sorted(times)[int(0.9 * len(times))] < 1
     assert all(not answer or b" 408 " in answer[:16] for answer in answers)
     assert sum(b" 408 " in answer[:16] for answer in answers) > 100

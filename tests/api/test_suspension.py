@@ -107,7 +107,7 @@ def test_an_exchange_does_not_wait_for_a_suspended_member(server: Server) -> Non
     suspend(fed, "b")
     started = time.monotonic()
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 4.5
     reinstate(fed, "b")
     receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, late)
     assert receipt.status == "late, unused"
@@ -131,8 +131,8 @@ def test_a_long_poll_gives_nothing_to_a_member_that_was_refused_meanwhile(
     timer.start()
     started = time.monotonic()
     with pytest.raises(Suspended if how == "suspend" else Unauthenticated):
-        fed.members["a"].task(fed.run.id, 30)
-    assert time.monotonic() - started < 20
+        fed.members["a"].task(fed.run.id, 5)
+    assert time.monotonic() - started < 4.5  # of the 5 s after which it would look anyway
     timer.join()
 
 
