@@ -39,7 +39,8 @@ class Clock:
 
     def set(self, moment: datetime, at: float | None = None) -> None:
         """It is `moment` now, or was when the steady seconds were `at`."""
-        self.origin, self._set_at = moment, self._steady() if at is None else at
+        self.origin = moment.astimezone(UTC)
+        self._set_at = self._steady() if at is None else at
 
     def not_before(self, moment: datetime | None) -> None:
         """Set it to `moment` if it shows an earlier one.

@@ -30,14 +30,20 @@ NAMING = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite keeps no time zone, so that it is put back on reading."""
+    """A moment in UTC: SQLite keeps no time zone, and PostgreSQL answers in the session's."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The same moment in UTC; the zone of another would be lost in SQLite."""
+        return value and value.astimezone(UTC)
+
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Mark what was read as UTC."""
-        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+        """What was read, in UTC."""
+        if value is None or value.tzinfo is not None:
+            return value and value.astimezone(UTC)
+        return value.replace(tzinfo=UTC)
 
 
 class Base(DeclarativeBase):

@@ -237,9 +237,11 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
         slow = [stack.enter_context(connected(hasty)) for _ in range(200)]
         for number, raw in enumerate(slow):
             raw.sendall(post(fed, 1000) + b"x" if number % 2 else b"GET /healthz HTTP/1.1\r\nA")
-        times = []
+        # Until 200 connections are taken in at once; that they stay open must cost nothing.
+        assert http.get(paths.READY).status_code == 200
+        times: list[float] = []
         until = time.monotonic() + 2.5
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(times) < 15:
             for raw in slow:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     raw.send(b"y")
@@ -248,7 +250,6 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
             times.append(time.monotonic() - started)
             time.sleep(0.05)
         answers = [rest(raw) for raw in slow]
-    assert len(times) > 5
     # The very slowest may be the machine's own.
     assert sorted(times)[int(0.9 * len(times))] < 1
     assert all(not answer or b" 408 " in answer[:16] for answer in answers)

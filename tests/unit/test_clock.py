@@ -1,6 +1,6 @@
 """The server's clock, against a wall clock that jumps."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 from pubswap_server.clock import Clock
 
@@ -70,3 +70,12 @@ def test_a_clock_is_set_ahead_but_not_back() -> None:
     clock.not_before(NOON + timedelta(days=1))
     machine.pass_by(2)
     assert clock.now() == NOON + timedelta(days=1, seconds=2)
+
+
+def test_a_clock_that_is_set_by_another_zones_shows_utc() -> None:
+    """PostgreSQL answers in the zone of its session."""
+    machine = Machine()
+    clock = machine.clock()
+    clock.set(NOON.astimezone(timezone(timedelta(hours=9))))
+    machine.pass_by(1)
+    assert clock.now().isoformat() == "2026-01-01T12:00:01+00:00"

@@ -1,9 +1,5 @@
 """Rows from one database to another, whichever two they are."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any
-
 from sqlalchemy import JSON, Connection, MetaData, Table, func, insert, select
 
 from pubswap_server.tables import Base
@@ -28,7 +24,7 @@ def _copy_table(source: Connection, target: Connection, table: Table) -> int:
         select(table).order_by(*table.primary_key), execution_options={"yield_per": _AT_ONCE}
     )
     for part in rows.mappings().partitions():
-        target.execute(statement, [_in_utc(row) for row in part])
+        target.execute(statement, [dict(row) for row in part])
         count += len(part)
     return count
 
@@ -40,14 +36,6 @@ def _nulls_as_nulls(table: Table) -> Table:
         if isinstance(column.type, JSON):
             column.type = JSON(none_as_null=True)
     return copy
-
-
-def _in_utc(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """PostgreSQL gives times in the session's zone, and SQLite would drop that zone."""
-    return {
-        key: value.astimezone(UTC) if isinstance(value, datetime) else value
-        for key, value in row.items()
-    }
 
 
 def reset_sequences(connection: Connection) -> None:
