@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from pubswap_client.api import CoordinatorClient
+from pubswap_client.participation import Participation
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import Reporter
 from pubswap_client.residuals import Residuals
@@ -47,13 +48,15 @@ class Daemon:
             raise WrongState("The coordinator gave a training task without an adapter.")
         self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
-            self.api,
-            self.run,
-            self.trainer,
-            self.progress,
-            self.reporter,
-            task.round,
-            task.adapter,
+            Participation(
+                self.api,
+                self.run,
+                self.trainer,
+                self.progress,
+                self.reporter,
+                task.round,
+                task.adapter,
+            )
         )
         local.train()
         local.hand_in(self.examples)

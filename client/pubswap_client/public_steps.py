@@ -8,14 +8,12 @@ import logging
 import time
 from dataclasses import replace
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.progress import OwnResponses, ProgressStore, PublicStep
-from pubswap_client.reporting import Reporter
+from pubswap_client.participation import Participation
+from pubswap_client.progress import OwnResponses, PublicStep
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import IdempotencyMismatch, InvalidSettings, RoundClosed
-from pubswap_protocol.messages import Digest, ReceiptStatus, RunView, SwapPrompts
+from pubswap_protocol.messages import ReceiptStatus, SwapPrompts
 from pubswap_protocol.offers import decode_offers
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import (
@@ -31,25 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class PublicSteps:
-    """The public steps of round `number`, which began from the global adapter `start`."""
+    """The public steps of one client's round."""
 
-    def __init__(
-        self,
-        api: CoordinatorClient,
-        run: RunView,
-        trainer: LocalTrainer,
-        progress: ProgressStore,
-        reporter: Reporter,
-        number: int,
-        start: Digest,
-    ) -> None:
-        self._api = api
-        self._run = run
-        self._trainer = trainer
-        self._progress = progress
-        self._reporter = reporter
-        self._number = number
-        self._start = start
+    def __init__(self, part: Participation) -> None:
+        self._part = part
         self._ahead: dict[int, tuple[SwapPrompts, bytes]] = {}
         self._waited = 0.0
 
@@ -61,18 +44,18 @@ class PublicSteps:
     def make(self, step: int) -> StepMetrics:
         """The whole of a step, or what is left of it after `send`."""
         prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
-        self._reporter.doing(f"public step {step}: waiting for the other organisations")
+        self._part.reporter.doing(f"public step {step}: waiting for the other organisations")
         received = self._received(step, prompts, own)
-        self._reporter.doing(f"public step {step}: updating")
-        metrics = self._trainer.public_step(step, _problems(prompts), received)
+        self._part.reporter.doing(f"public step {step}: updating")
+        metrics = self._part.trainer.public_step(step, _problems(prompts), received)
         return replace(metrics, waited=self._waited)
 
     def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
         """A public step's prompts, and our responses to them: sampled now, or kept from before."""
-        swap = public_step(self._run.settings, step)
+        swap = public_step(self._part.run.settings, step)
         assert swap is not None
-        self._reporter.doing(f"public step {step}: sampling")
-        prompts = self._api.swap_prompts(self._run.id, self._number, swap)
+        self._part.reporter.doing(f"public step {step}: sampling")
+        prompts = self._part.api.swap_prompts(self._part.run.id, self._part.number, swap)
         return prompts, self._own(step, prompts)
 
     def _own(self, step: int, prompts: SwapPrompts) -> bytes:
@@ -81,17 +64,17 @@ class PublicSteps:
         A coordinator that has it takes no other one, and an engine need not sample the same again.
         """
         problems = _problems(prompts)
-        key = PublicStep(self._number, self._start, prompts.swap)
-        kept = self._progress.own(key)
+        key = PublicStep(self._part.number, self._part.start, prompts.swap)
+        kept = self._part.progress.own(key)
         if kept is not None:
             groups = decode_responses(kept.body, self._rules(prompts))
-            self._trainer.resume_rollout(problems, groups, kept.seconds)
+            self._part.trainer.resume_rollout(problems, groups, kept.seconds)
             return kept.body
-        groups = self._trainer.public_rollout(step, problems)
+        groups = self._part.trainer.public_rollout(step, problems)
         body = encode_responses(_indices(prompts), groups)
         # What the coordinator would refuse must not be kept, or no restart could mend it.
         decode_responses(body, self._rules(prompts))
-        self._progress.save_own(key, OwnResponses(body, self._trainer.rollout_seconds))
+        self._part.progress.save_own(key, OwnResponses(body, self._part.trainer.rollout_seconds))
         return body
 
     def _received(self, step: int, prompts: SwapPrompts, own: bytes) -> list[list[Response]]:
@@ -99,23 +82,23 @@ class PublicSteps:
 
         Our own if we came too late for the exchange; kept like a peer's, that stays decided.
         """
-        key = PublicStep(self._number, self._start, prompts.swap)
-        kept = self._progress.received(key)
+        key = PublicStep(self._part.number, self._part.start, prompts.swap)
+        kept = self._part.progress.received(key)
         self._waited = 0.0
         body = kept if kept is not None else self._exchange(step, prompts, own)
         groups = decode_responses(body, self._rules(prompts))
         if kept is None:
-            self._progress.save_received(key, body)
+            self._part.progress.save_received(key, body)
         return groups
 
     def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> bytes:
         """The file of what we train on, from the coordinator, or our own."""
         # What was overtaken is with the coordinator, or the step that overtook it were not done.
-        if not staleness(self._run.settings, step) and not self._submit(prompts, own):
+        if not staleness(self._part.run.settings, step) and not self._submit(prompts, own):
             return own
         started = time.monotonic()
         try:
-            answer = self._api.exchanged(self._run.id, self._number, prompts.swap)
+            answer = self._part.api.exchanged(self._part.run.id, self._part.number, prompts.swap)
         except RoundClosed as error:
             log.warning("%s", error.detail)
             return own
@@ -126,7 +109,9 @@ class PublicSteps:
     def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
-            receipt = self._api.submit_responses(self._run.id, self._number, prompts.swap, own)
+            receipt = self._part.api.submit_responses(
+                self._part.run.id, self._part.number, prompts.swap, own
+            )
         except IdempotencyMismatch as error:
             # What we sent before was lost here; the exchange has it, and gives its groups.
             log.warning("%s Going on with what the coordinator has.", error.detail)
@@ -137,18 +122,20 @@ class PublicSteps:
 
     def _chosen(self, prompts: SwapPrompts, answer: bytes) -> bytes:
         """The exchange's groups, where need be after our own choice among what it offers."""
-        if self._run.settings.swap.donors != "likely":
+        if self._part.run.settings.swap.donors != "likely":
             return answer
         offers = decode_offers(answer, self._rules(prompts))
-        return encode_responses(_indices(prompts), self._trainer.choose(_problems(prompts), offers))
+        return encode_responses(
+            _indices(prompts), self._part.trainer.choose(_problems(prompts), offers)
+        )
 
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
-        grpo = self._run.settings.grpo
+        grpo = self._part.run.settings.grpo
         return ResponseRules(
             prompts=_indices(prompts),
             responses_per_prompt=grpo.responses_per_prompt,
             max_response_tokens=grpo.max_response_tokens,
-            vocabulary=self._run.model.vocabulary,
+            vocabulary=self._part.run.model.vocabulary,
         )
 
 

@@ -2,20 +2,17 @@
 
 import logging
 
-from pubswap_client.api import CoordinatorClient
 from pubswap_client.checkpoint import Checkpoint
-from pubswap_client.progress import ProgressStore, ReducedUpdate
+from pubswap_client.participation import Participation
+from pubswap_client.progress import ReducedUpdate
 from pubswap_client.public_steps import PublicSteps
-from pubswap_client.reporting import Reporter, StepReport, moving
+from pubswap_client.reporting import StepReport, moving
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import Adapter, decode_adapter
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
-    Digest,
     Progress,
     ReceiptStatus,
-    RunView,
     SubmitUpdate,
     UpdateMetrics,
 )
@@ -32,102 +29,91 @@ class LocalRound:
     kept. On a CPU the adapter then has the very bits of an undisturbed one.
     """
 
-    def __init__(
-        self,
-        api: CoordinatorClient,
-        run: RunView,
-        trainer: LocalTrainer,
-        progress: ProgressStore,
-        reporter: Reporter,
-        number: int,
-        start: Digest,
-    ) -> None:
-        """Round `number` (1, 2, ...) from the global adapter with the digest `start`."""
-        self._api = api
-        self._run = run
-        self._trainer = trainer
-        self._progress = progress
-        self._reporter = reporter
-        self._number = number
-        self._start = start
+    def __init__(self, part: Participation) -> None:
+        self._part = part
         self._done: list[StepMetrics] = []
         self._base: Adapter = {}
-        self._public = PublicSteps(api, run, trainer, progress, reporter, number, start)
+        self._public = PublicSteps(part)
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
-        settings = self._run.settings
+        settings = self._part.run.settings
         for step in update_order(settings)[len(self._done) :]:
             self._done.append(self._step(step))
             checkpoint = Checkpoint(
-                self._number, self._start, tuple(self._done), self._trainer.snapshot()
+                self._part.number,
+                self._part.start,
+                tuple(self._done),
+                self._part.trainer.snapshot(),
             )
-            self._progress.save(checkpoint, under_way=overtaken(settings, step) is not None)
+            self._part.progress.save(checkpoint, under_way=overtaken(settings, step) is not None)
             self._report(step)
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
-        moved = moving(self._reporter, "handing the adapter in")
-        digest = self._api.put_blob(self._run.id, self._update(), moved)
+        moved = moving(self._part.reporter, "handing the adapter in")
+        digest = self._part.api.put_blob(self._part.run.id, self._update(), moved)
         update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
-        receipt = self._api.submit_update(self._run.id, self._number, update)
+        receipt = self._part.api.submit_update(self._part.run.id, self._part.number, update)
         if receipt.status is ReceiptStatus.LATE:
-            self._progress.forget_update()
-        log.info("Round %d handed in: %s.", self._number, receipt.status)
+            self._part.progress.forget_update()
+        log.info("Round %d handed in: %s.", self._part.number, receipt.status)
 
     def _update(self) -> bytes:
         """The bytes to hand in: on disk before they are sent, if they leave something out.
 
         A process that is killed then sends the same again, and does not count a residual twice.
         """
-        settings = self._run.settings
-        layout = sent_layout(self._run.model.layout, settings.aggregation.rule)
-        kept = self._progress.update()
-        if kept is not None and (kept.round, kept.start) == (self._number, self._start):
+        settings = self._part.run.settings
+        layout = sent_layout(self._part.run.model.layout, settings.aggregation.rule)
+        kept = self._part.progress.update()
+        if kept is not None and (kept.round, kept.start) == (self._part.number, self._part.start):
             return kept.body
-        residual = kept.residual if kept is not None and kept.round < self._number else {}
-        factors = self._trainer.adapter()
+        residual = kept.residual if kept is not None and kept.round < self._part.number else {}
+        factors = self._part.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
         body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
         if left:
-            self._progress.save_update(ReducedUpdate(self._number, self._start, body, left))
+            self._part.progress.save_update(
+                ReducedUpdate(self._part.number, self._part.start, body, left)
+            )
         return body
 
     def _begin(self) -> None:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
-        moved = moving(self._reporter, "fetching the global adapter")
-        data = self._api.blob(self._run.id, self._start, moved)
-        adapter = decode_adapter(self._run.model.layout, data)
-        if self._run.settings.wire.precision != "float32":
+        moved = moving(self._part.reporter, "fetching the global adapter")
+        data = self._part.api.blob(self._part.run.id, self._part.start, moved)
+        adapter = decode_adapter(self._part.run.model.layout, data)
+        if self._part.run.settings.wire.precision != "float32":
             self._base = adapter  # what is sent is the difference to it
-        checkpoint = self._progress.checkpoint()
-        if checkpoint is not None and checkpoint.round < self._number:
+        checkpoint = self._part.progress.checkpoint()
+        if checkpoint is not None and checkpoint.round < self._part.number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
-            self._trainer.restore(checkpoint.snapshot)
-        self._trainer.begin_round(self._number, adapter)
+            self._part.trainer.restore(checkpoint.snapshot)
+        self._part.trainer.begin_round(self._part.number, adapter)
         if checkpoint is not None and (checkpoint.round, checkpoint.start) == (
-            self._number,
-            self._start,
+            self._part.number,
+            self._part.start,
         ):
-            self._trainer.restore(checkpoint.snapshot)
+            self._part.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
-            log.info("Round %d goes on after step %d.", self._number, checkpoint.step)
+            log.info("Round %d goes on after step %d.", self._part.number, checkpoint.step)
 
     def _step(self, step: int) -> StepMetrics:
-        if public_step(self._run.settings, step) is not None:
+        if public_step(self._part.run.settings, step) is not None:
             return self._public.make(step)
-        ahead = overtaken(self._run.settings, step)
+        ahead = overtaken(self._part.run.settings, step)
         if ahead is not None:
             self._public.send(ahead)
-        self._reporter.doing(f"private step {step}")
-        return self._trainer.private_step(step)
+        self._part.reporter.doing(f"private step {step}")
+        return self._part.trainer.private_step(step)
 
     def _report(self, step: int) -> None:
-        settings, metrics = self._run.settings, self._done[-1]
-        self._reporter.step(
+        settings, metrics = self._part.run.settings, self._done[-1]
+        self._part.reporter.step(
             StepReport(
-                round=self._number,
+                round=self._part.number,
                 rounds=settings.rounds,
                 step=len(self._done),
                 steps=settings.local_steps,
@@ -136,14 +122,14 @@ class LocalRound:
             )
         )
         progress = Progress(
-            round=self._number,
+            round=self._part.number,
             step=len(self._done),
             steps=settings.local_steps,
             reward=metrics.reward,
             loss=metrics.loss,
             tokens_per_second=metrics.tokens_per_second,
         )
-        self._api.heartbeat(self._run.id, progress)
+        self._part.api.heartbeat(self._part.run.id, progress)
 
 
 def _summary(steps: list[StepMetrics], examples: int) -> UpdateMetrics:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.checkpoint import Owner
+from pubswap_client.participation import Participation
 from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import LogLines, Reporter
 from pubswap_client.round import LocalRound
@@ -167,9 +168,9 @@ class World:
         )
         for number in range(1, ROUNDS + 1):
             if number not in self.coordinator.updates:
-                local: Any = LocalRound
+                api: Any = self.coordinator
                 told = reporter or LogLines()
-                one = local(self.coordinator, run, trainer, store, told, number, start)
+                one = LocalRound(Participation(api, run, trainer, store, told, number, start))
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)
