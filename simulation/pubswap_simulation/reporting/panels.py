@@ -1,5 +1,6 @@
 """Curves over steps, one panel for each tau, and what every picture shares."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 SMOOTHING = 12  # a line with a point at every step is smoothed over this part of them
 _TRUSTED = 3  # intervals of fewer seeds would hide everything else; the tables have them
+_LEGEND_LINE = 0.17  # inches
 
 Looks = Mapping[Method, Look]
 Lines = Mapping[int, Mapping[Method, Curve]]
@@ -103,5 +105,8 @@ def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, Look]]) -> No
     handles = [Line2D([], [], label=label, **how.line) for label, how in rows]
     longest = max((len(label) for label, _ in rows), default=1)
     columns = max(1, min(len(rows), int(figure.get_figwidth() / (0.5 + 0.065 * longest))))
+    # The panels keep their height, however many lines the legend has.
+    lines = math.ceil(len(rows) / columns)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * max(0, lines - 3))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     figure.suptitle(f"{title}: mean and 95 % interval over seeds", fontsize=9)
