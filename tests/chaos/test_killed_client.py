@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pubswap_client.demo.processes import Processes
 from support.processes import (
     client_command,
@@ -18,8 +16,6 @@ from support.processes import (
     wait_finished,
 )
 from support.zygote import Zygote
-
-pytestmark = pytest.mark.usefixtures("unmeasured")
 
 STEPS = 4
 PERIOD = 2
