@@ -15,7 +15,7 @@ from pubswap_client.retry import FOREVER, Backoff, retrying
 from pubswap_client.tls import TlsFiles
 from pubswap_client.transfers import Body, Moved, download, untold, upload
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     Problem,
     ProtocolMismatch,

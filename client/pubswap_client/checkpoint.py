@@ -10,7 +10,7 @@ from typing import Any, Self
 from pubswap_client.sealed import BrokenSeal, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.snapshot import Snapshot
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Digest, RunView
 
 FORMAT = 1

@@ -9,7 +9,8 @@ from pathlib import Path
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.files import sweep, write_whole
 from pubswap_client.settings import ClientSettings
-from pubswap_protocol.adapter import AdapterFile, digest_of
+from pubswap_protocol.adapter import AdapterFile
+from pubswap_protocol.digests import file_matches, hexadecimal
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import Digest, RunView
@@ -33,9 +34,9 @@ class Residuals:
         return [open_stack(self._kept(digest), self._run.model.layout) for digest in digests]
 
     def _kept(self, digest: Digest) -> Path:
-        path = self._folder / f"{digest.removeprefix('sha256:')}.safetensors"
+        path = self._folder / f"{hexadecimal(digest)}.safetensors"
         if digest not in self._checked:
-            if not path.exists() or digest_of(path.read_bytes()) != digest:
+            if not (path.exists() and file_matches(path, digest)):
                 write_whole(path, self._api.blob(self._run.id, digest))
             self._checked.add(digest)
         return path

@@ -4,7 +4,6 @@ What one request is, `api.py` knows; here is only which one comes next. A body i
 are views of it, and what arrives is written to its place in a buffer of the whole size.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from pubswap_client.retry import Backoff, Patience
+from pubswap_protocol.digests import Digester, algorithm_of
 from pubswap_protocol.errors import (
     DigestMismatch,
     PubSwapError,
@@ -115,7 +115,7 @@ def download(
     patience = Patience(backoff)
     with ThreadPoolExecutor(1, "hashing") as thread:
         for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
-            arriving = Arriving(thread)
+            arriving = Arriving(thread, algorithm_of(digest))
             while not arriving.complete:
                 try:
                     with requests.stream(digest, arriving.filled) as body:
@@ -132,15 +132,16 @@ def download(
 class Arriving:
     """A blob that is being received, hashed in a thread while the rest is on its way."""
 
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, thread: ThreadPoolExecutor, algorithm: str) -> None:
         self._thread = thread
+        self._algorithm = algorithm
         self._begin(0)
         self.complete = False
 
     def _begin(self, total: int) -> None:
         # Numpy asks for huge pages, of which far fewer must be touched for the first time.
         self._buffer = np.empty(total, np.uint8).data
-        self._hash = hashlib.sha256()
+        self._hash = Digester(self._algorithm)
         self._hashed = 0
         self._last: Future[None] | None = None
         self.filled = 0
@@ -179,7 +180,7 @@ class Arriving:
         self._hash_on()
         if self._last is not None:
             self._last.result()
-        return "sha256:" + self._hash.hexdigest()
+        return self._hash.digest()
 
     def _hash_on(self) -> None:
         part = self._buffer[self._hashed : self.filled]

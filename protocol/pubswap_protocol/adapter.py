@@ -4,7 +4,6 @@ Canonical means: tensors in the order of their names, float32, no metadata. Two 
 tensors are then equal bytes, so that a digest names an adapter's value.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors import (
@@ -169,16 +169,17 @@ class AdapterFile:
         part = self._bytes[begin : begin + 4 * (last - first) * columns]
         return part.view(np.float32).reshape(last - first, columns)
 
-    def digest(self) -> str:
+    def digest(self, algorithm: str = OURS) -> str:
         """The file's digest, when all its numbers are finite: one pass over the bytes.
 
         Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number.
         """
-        found = hashlib.sha256(self._bytes[: self._start].data)
+        found = Digester(algorithm)
+        found.update(self._bytes[: self._start].data)
         for name, part in self._slices():
             found.update(part.view(np.uint8).data)
             _check_finite([(name, part)])
-        return "sha256:" + found.hexdigest()
+        return found.digest()
 
     def check_finite(self) -> None:
         """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
@@ -225,8 +226,3 @@ def _same_names(layout: AdapterLayout, names: set[str]) -> None:
         raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
     if extra:
         raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
-
-
-def digest_of(data: bytes | memoryview) -> str:
-    """The digest that names these bytes: 'sha256:' and 64 hexadecimal digits."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()

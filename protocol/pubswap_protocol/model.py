@@ -86,8 +86,8 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         vocabulary=vocabulary,
         eos_token_ids=_eos_token_ids(folder, text_config),
         parameters=sum(_count(shape) for shape in shapes.values()),
-        config_digest=_digest(config_bytes),
-        tokenizer_digest=_digest(tokenizer_bytes),
+        config_digest=fingerprint(config_bytes),
+        tokenizer_digest=fingerprint(tokenizer_bytes),
         weights_digest=_weights_digest(weights),
         layout=adapter_layout(shapes, lora),
     )
@@ -175,7 +175,8 @@ def _count(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _digest(data: bytes) -> str:
+def fingerprint(data: bytes) -> str:
+    """SHA-256, as model hubs name files: by it members know that they have the same base model."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -185,4 +186,4 @@ def _weights_digest(weights: Iterable[Path]) -> str:
     for path in weights:
         with path.open("rb") as file:
             lines.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return _digest("\n".join(lines).encode())
+    return fingerprint("\n".join(lines).encode())

@@ -15,7 +15,6 @@ A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or 
 `NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from io import BytesIO
@@ -33,6 +32,7 @@ from pubswap_protocol.adapter import (
     Array,
     encode_adapter,
 )
+from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.quantise import (
     TOP,
@@ -134,7 +134,7 @@ class UpdateFile(Protocol):
         """Whether the file is what `canonical` gives, to the byte."""
         ...
 
-    def digest(self) -> str:
+    def digest(self, algorithm: str = OURS) -> str:
         """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
         ...
 
@@ -205,16 +205,17 @@ class ReducedFile:
                     f"{wanted.dtype} {wanted.shape}."
                 )
 
-    def digest(self) -> str:
+    def digest(self, algorithm: str = OURS) -> str:
         """The file's digest: one pass over the bytes.
 
         Raises InvalidAdapter, naming the tensor, if a number is not finite or beyond LARGEST, or a
         scale is negative.
         """
-        found = hashlib.sha256(self._bytes[: self._start].data)
+        found = Digester(algorithm)
+        found.update(self._bytes[: self._start].data)
         for part in self._checked():
             found.update(part.view(np.uint8).data)
-        return "sha256:" + found.hexdigest()
+        return found.digest()
 
     def check_finite(self) -> None:
         """Raises InvalidAdapter as `digest` does."""

@@ -14,17 +14,19 @@ from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
+from pubswap_protocol.digests import algorithm_of
 from pubswap_protocol.errors import PubSwapError, WrongState
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.wire import view_update
 from pubswap_server import events, exchanges, rounds, runs, stalls
-from pubswap_server.aggregation.round import Aggregated, Store, aggregate
+from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.leases import Lease
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY, aggregated
+from pubswap_server.storage.namedby import NamedBy, Store
 from pubswap_server.tables import RoundRow, RunRow, SwapRow, UpdateRow, now
 
 log = structlog.get_logger(__name__)
@@ -194,4 +196,5 @@ def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
         weights=tuple(wanted.weights),
         previous=previous,
     )
-    return aggregate(updates, wanted.server_state, wanted.settings.aggregation, blobs)
+    store = NamedBy(blobs, algorithm_of(wanted.previous))
+    return aggregate(updates, wanted.server_state, wanted.settings.aggregation, store)

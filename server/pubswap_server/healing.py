@@ -4,6 +4,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import initial_file
+from pubswap_protocol.digests import algorithm_of
 from pubswap_protocol.messages import RunState
 from pubswap_server import runs
 from pubswap_server.conductor import Aggregation, made_of
@@ -54,8 +55,8 @@ def _note(session: Session, run: str, digest: str, what: str) -> None:
     record(session, run, "blob damaged", digest=digest, what=what)
 
 
-def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
-    """Make a round's outcome once more; returns the adapter's digest, which must be the old one.
+def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None, wanted: str) -> str:
+    """Make a round's outcome once more; returns the adapter's digest, which must be `wanted`.
 
     `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
     if what it is made of is lost too.
@@ -63,4 +64,4 @@ def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str
     if inputs is not None:
         return made_of(blobs, inputs).adapter
     layout = runs.model_of(run).layout
-    return blobs.write(initial_file(layout, runs.settings_of(run).seed))[0]
+    return blobs.write(initial_file(layout, runs.settings_of(run).seed), algorithm_of(wanted))[0]

@@ -49,14 +49,16 @@ async def heal(services: Services) -> None:
 
 
 async def _make_again(services: Services, run: str, round_: int) -> None:
-    def look(session: Session) -> tuple[RunRow, Aggregation | None, str | None]:
+    def look(session: Session) -> tuple[RunRow, Aggregation | None, str]:
         row = session.get_one(RunRow, run)
         inputs = inputs_of(session, row, round_) if round_ else None
-        return row, inputs, session.get_one(RoundRow, (run, round_)).adapter
+        wanted = session.get_one(RoundRow, (run, round_)).adapter
+        assert wanted is not None  # or nothing of it was stored
+        return row, inputs, wanted
 
     row, inputs, wanted = await services.database.read(look)
     try:
-        made = await to_thread.run_sync(healing.made_again, services.blobs, row, inputs)
+        made = await to_thread.run_sync(healing.made_again, services.blobs, row, inputs, wanted)
     except PubSwapError as error:
         log.error("round cannot be made again", run=run, round=round_, error=error.detail)
         return

@@ -1,12 +1,12 @@
 """The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
 
-import hashlib
 import re
 
 from anyio import to_thread
 from fastapi import Request
 
 from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.digests import OURS, Digester, algorithm_of
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import open_update
@@ -43,7 +43,11 @@ async def append(
     opened = services.uploads.appending(row.id, first)
     file = await to_thread.run_sync(opened.__enter__)
     try:
-        digest = hashlib.sha256() if first == 0 else services.running.take(row.id, first)
+        digest = (
+            Digester(algorithm_of(row.digest))
+            if first == 0
+            else services.running.take(row.id, first)
+        )
         with Writer(file.fileno(), digest) as writer:
             try:
                 await _write(request, writer, count)
@@ -82,13 +86,13 @@ def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision
         running = services.running.take(upload.id, size)
         file = open_update(path, layout, precision)
         if running is None:
-            digest = file.digest()
+            digest = file.digest(algorithm_of(upload.digest))
         else:
-            digest = "sha256:" + running.hexdigest()
+            digest = running.digest()
             file.check_finite()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        if not file.is_canonical:
+        if not file.is_canonical or algorithm_of(digest) != OURS:
             return services.blobs.write(file.canonical())[0]
         services.blobs.keep(path, digest)
         return digest

@@ -20,6 +20,7 @@ from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.digests import named
 from support.coordinator import Federation, Server, begun, serving
 from support.places import Places, admin, environment_of, places
 
@@ -144,7 +145,7 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
             assert report.orphans == []
             now = {path: path.stat().st_ino for path in (folder / "blobs").rglob("*/*")}
             assert files.items() <= now.items()
-            assert {f"sha256:{path.name}" for path in now} == set(manifest.blobs)
+            assert {named(path.name) for path in now} == set(manifest.blobs)
             files = now
         training.join()
     assert len(seen) >= 3
@@ -225,7 +226,8 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     done = admin(kept.settings.model_copy(update={"data_dir": place}), "restore", str(folder))
     assert done.returncode == 1
     assert "backup_fault" in done.stderr
-    names = {"blob": blob.name, "no blob": blob.name, "database": database.name, "schema": "9"}
+    lost = named(blob.name)
+    names = {"blob": lost, "no blob": lost, "database": database.name, "schema": "9"}
     assert names.get(spoiled, "manifest.json") in done.stderr
     assert not (place / "pubswap.sqlite").exists()
     assert list(place.rglob("blobs/*/*")) == []
@@ -260,7 +262,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     lost.unlink()
     done = admin(settings, "backup", str(tmp_path / "backup"))
     assert done.returncode == 1
-    assert lost.name in done.stderr
+    assert named(lost.name) in done.stderr
     assert "--allow-missing" in done.stderr
     assert not (tmp_path / "backup" / "manifest.json").exists()
     done = admin(settings, "backup", str(tmp_path / "backup"), "--allow-missing")
@@ -268,7 +270,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     place = settings.model_copy(update={"data_dir": tmp_path / "there"})
     restore(place, tmp_path / "backup", Silent())
     (one,) = verify(place, Silent()).lost
-    assert one.digest == f"sha256:{lost.name}"
+    assert one.digest == named(lost.name)
 
 
 def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_simulation.results import Result
 from support.processes import federated_adapter
 from support.simulations import CLIENTS, command, simulated, write_recipe

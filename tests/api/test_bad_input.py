@@ -14,7 +14,8 @@ from safetensors.numpy import save
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import Adapter, digest_of, encode_adapter
+from pubswap_protocol.adapter import Adapter, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import CreateInvite, CreateRun, Hello, Progress, SetKind
 from pubswap_protocol.model import model_card

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from support.coordinator import Server, begun
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"

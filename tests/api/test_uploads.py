@@ -12,9 +12,11 @@ import httpx
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_server.housekeeping import heal, sweep
+from pubswap_server.storage.digests import file_name, folder_name
 from support.coordinator import Federation, Server, begun, serving, settings_for
 
 
@@ -225,7 +227,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     data = adapter_bytes(fed, 1)
     fed.submit("a", 1, fed.adapter(1))
     assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
-    file = fed.server.data_dir / "blobs" / digest_of(data)[7:9] / digest_of(data)[7:]
+    file = fed.server.data_dir / "blobs" / folder_name(digest_of(data)) / file_name(digest_of(data))
     spoiled = bytearray(data)
     spoiled[-1] ^= 1
     file.write_bytes(spoiled)
@@ -258,7 +260,7 @@ def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[...
     for summary in view.rounds[:2]:
         digest = summary.adapter or ""
         path = paths.BLOB.format(run=fed.run.id, digest=digest)
-        file = fed.server.data_dir / "blobs" / digest[7:9] / digest[7:]
+        file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
         right = file.read_bytes()
         file.write_bytes(right[:-1] + bytes([right[-1] ^ 4]))
         with fed.server.http(fed.tokens["a"]) as http:
@@ -273,7 +275,7 @@ def test_a_blob_that_was_sent_again_meanwhile_is_left_alone(own: Callable[..., S
     fed = begun(own(tick_seconds=60))
     digest = fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, 1))
     path = paths.BLOB.format(run=fed.run.id, digest=digest)
-    file = fed.server.data_dir / "blobs" / digest[7:9] / digest[7:]
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
     right = file.read_bytes()
     with fed.server.http(fed.tokens["a"]) as http:
         file.write_bytes(bytes(len(right)))

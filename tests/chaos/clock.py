@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.messages import CreateInvite, RunState
 from support.coordinator import Federation, begun

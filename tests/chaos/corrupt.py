@@ -18,10 +18,12 @@ import numpy as np
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import Adapter, digest_of, encode_adapter
+from pubswap_protocol.adapter import Adapter, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.messages import RunState, TaskKind
+from pubswap_server.storage.digests import file_name, folder_name
 from support.coordinator import Federation, begun
 from support.lives import Lives
 
@@ -83,8 +85,7 @@ class Flip:
 
     def damage(self, digest: str) -> None:
         """Flip a bit of a stored blob; the file's size and its time of change stay."""
-        name = digest.removeprefix("sha256:")
-        path = self.lives.data_dir / "blobs" / name[:2] / name
+        path = self.lives.data_dir / "blobs" / folder_name(digest) / file_name(digest)
         if self.down:
             self.lives.kill()
         before = path.stat()

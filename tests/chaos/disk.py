@@ -16,7 +16,8 @@ import httpx
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import NoSpace, PubSwapError, Unavailable, UnknownBlob
 from pubswap_protocol.messages import CreateInvite, RunState, SubmitUpdate, TaskKind, UpdateMetrics

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.responses import Response, encode_responses
 from pubswap_protocol.schedule import public_batch

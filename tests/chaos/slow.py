@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import UnknownBlob
 from pubswap_protocol.messages import TaskKind

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from chaos.coordinator import SETTINGS, run
+from pubswap_server.storage.digests import file_name, folder_name
 from support.coordinator import begun
 from support.fleet import Fleet, counted_wrong
 from support.lives import Lives
@@ -32,8 +33,7 @@ def test_a_receipt_that_no_longer_holds_is_found(tmp_path: Path) -> None:
             database.execute("DELETE FROM updates WHERE member = 'a'")
             digest = database.execute("SELECT canonical FROM blobs WHERE member = 'b'").fetchone()
         database.close()
-        name = digest[0].removeprefix("sha256:")
-        (lives.data_dir / "blobs" / name[:2] / name).unlink()
+        (lives.data_dir / "blobs" / folder_name(digest[0]) / file_name(digest[0])).unlink()
         lives.begin()
         lives.wait_ready()
         broken = fleet.ledger.broken(fleet.federation)

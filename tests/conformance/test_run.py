@@ -12,10 +12,10 @@ from pubswap_protocol.adapter import (
     Adapter,
     AdapterFile,
     decode_adapter,
-    digest_of,
     encode_adapter,
     initial_adapter,
 )
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
     InvalidAdapter,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     DamagedBlob,
     InvalidSettings,
@@ -17,6 +17,7 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.digests import file_name, named
 from pubswap_server.storage.making import Storage, make_storage
 from support.s3 import BUCKET, serving_s3
 
@@ -90,7 +91,7 @@ def test_every_flipped_bit_is_noticed_and_never_served(
 ) -> None:
     """The blob is reported, set aside, and can be stored anew."""
     digest, _ = storage.blobs.write([DATA])
-    (file,) = (path for path in places[1].rglob("*") if path.name == digest[7:])
+    (file,) = (path for path in places[1].rglob("*") if path.name == file_name(digest))
     for place in (0, len(DATA) // 2, len(DATA) - 1):
         spoiled = bytearray(DATA)
         spoiled[place] ^= 1
@@ -204,11 +205,10 @@ def test_a_cache_forgets_what_was_used_longest_ago(
         cached = tmp_path / "data" / "cache"
         assert len(list(cached.iterdir())) == 3
         for age, digest in zip((300, 200, 100), digests, strict=True):
-            os.utime(cached / digest[7:], (0, (cached / digest[7:]).stat().st_mtime - age))
+            file = cached / file_name(digest)
+            os.utime(file, (0, file.stat().st_mtime - age))
         storage.blobs.write([b"another", DATA[7:]])
-        assert {path.name for path in cached.iterdir()} & {d[7:] for d in digests} == {
-            digests[2][7:]
-        }
+        assert {named(path.name) for path in cached.iterdir()} & set(digests) == {digests[2]}
         assert storage.blobs.read(digests[0])[1:] == DATA[1:]
         storage.incoming.close()
 

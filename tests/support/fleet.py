@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.retry import Backoff
-from pubswap_protocol.adapter import decode_adapter, digest_of, encode_adapter
+from pubswap_protocol.adapter import decode_adapter, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import PubSwapError, RoundClosed
 from pubswap_protocol.messages import Receipt, RunView, SubmitUpdate, TaskKind, UpdateMetrics

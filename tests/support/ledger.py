@@ -3,7 +3,8 @@
 import numpy as np
 
 from pubswap_client.api import CoordinatorClient
-from pubswap_protocol.adapter import Adapter, digest_of, encode_adapter
+from pubswap_protocol.adapter import Adapter, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
 from support.coordinator import Federation
 

@@ -16,7 +16,8 @@ from pubswap_client.progress import ProgressStore
 from pubswap_client.reporting import LogLines, Reporter
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.adapter import AdapterFile, digest_of, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import AdapterFile, encode_adapter, initial_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Progress,

@@ -14,10 +14,10 @@ from pubswap_protocol.adapter import (
     AdapterFile,
     AdapterLayout,
     decode_adapter,
-    digest_of,
     encode_adapter,
     initial_adapter,
 )
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors import MAX_HEADER_BYTES, read_header
 

@@ -16,9 +16,9 @@ from pubswap_protocol.adapter import (
     AdapterFile,
     AdapterLayout,
     decode_adapter,
-    digest_of,
     encode_adapter,
 )
+from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation.fedit import FedIT
@@ -55,7 +55,7 @@ class Folder:
         return digest_of(data), len(data)
 
     def path(self, digest: str) -> Path:
-        return self.folder / digest.removeprefix("sha256:")
+        return self.folder / hexadecimal(digest)
 
     def keep(self, layout: AdapterLayout, adapter: Adapter) -> AdapterFile:
         """An adapter as a file."""
@@ -368,8 +368,8 @@ def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
             with path.open("wb") as file:
                 for part in parts:
                     size += file.write(part)
-            name = f"{len(list(self.folder.iterdir()))}"
-            path.rename(self.folder / name)
+            name = f"part:{len(list(self.folder.iterdir()))}"
+            path.rename(self.path(name))
             return name, size
 
     sink = Sink(folder / f"sink-{count}")

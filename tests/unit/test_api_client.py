@@ -8,7 +8,7 @@ import pytest
 from pubswap_client.api import CoordinatorClient, wait_until_ready
 from pubswap_client.retry import ONCE, Backoff
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     DigestMismatch,
     NameTaken,

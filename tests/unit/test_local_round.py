@@ -22,7 +22,8 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.policy import Policy, set_threads
 from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.adapter import digest_of, encode_adapter, initial_adapter
+from pubswap_protocol.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.messages import (
     Receipt,

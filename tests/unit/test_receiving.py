@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import hashlib
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_protocol.digests import Digester, digest_of
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_server.receiving import asked_bytes
 from pubswap_server.senders import BELIEVED_SECONDS, Sender, Senders
@@ -43,13 +43,14 @@ def test_a_sender_is_believed_for_five_seconds_and_not_after_its_upload() -> Non
 
 def test_a_running_digest_is_of_the_bytes_up_to_its_offset_or_not_known() -> None:
     """Asked for another offset it is forgotten, for somebody else wrote meanwhile."""
-    running = RunningDigests()
-    running.put("u", 3, hashlib.sha256(b"abc"))
+    running, abc = RunningDigests(), Digester()
+    abc.update(b"abc")
+    running.put("u", 3, abc)
     taken = running.take("u", 3)
     assert taken is not None
-    assert taken.hexdigest() == hashlib.sha256(b"abc").hexdigest()
+    assert taken.digest() == digest_of(b"abc")
     assert running.take("u", 3) is None
-    running.put("u", 3, hashlib.sha256(b"abc"))
+    running.put("u", 3, abc)
     assert running.take("u", 4) is None
     assert running.take("u", 3) is None
 
@@ -60,17 +61,17 @@ def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: 
     data = os.urandom(size)
 
     async def write(step: int) -> str:
-        digest = hashlib.sha256()
+        digest = Digester()
         with (tmp_path / "file").open("wb", buffering=0) as file:
             with Writer(file.fileno(), digest) as writer:
                 for begin in range(0, size, step):
                     await writer.write(data[begin : begin + step])
                 await writer.flush()
             assert writer.size == size
-        return digest.hexdigest()
+        return digest.digest()
 
     for step in (max(1, size // 1500), 65_536, size):
-        assert asyncio.run(write(step)) == hashlib.sha256(data).hexdigest()
+        assert asyncio.run(write(step)) == digest_of(data)
         assert (tmp_path / "file").read_bytes() == data
 
 

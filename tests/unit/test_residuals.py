@@ -9,7 +9,8 @@ import pytest
 
 from pubswap_client.residuals import Residuals, check_rebasing
 from pubswap_client.settings import ClientSettings
-from pubswap_protocol.adapter import AdapterLayout, digest_of, encode_adapter
+from pubswap_protocol.adapter import AdapterLayout, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter, InvalidSettings
 from pubswap_protocol.factors import modules, open_stack, sent_layout, stack_layout
 from pubswap_protocol.settings import AggregationSettings, RunSettings

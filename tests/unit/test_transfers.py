@@ -1,6 +1,5 @@
 """The order of requests by which adapters travel, against a coordinator in memory that fails."""
 
-import hashlib
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from pubswap_client.retry import Backoff
 from pubswap_client.transfers import Body, download, upload
 from pubswap_protocol.adapter import AdapterLayout, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     DigestMismatch,
     InvalidAdapter,
@@ -27,11 +27,6 @@ from pubswap_protocol.messages import OpenUpload, UploadSession
 
 AT_ONCE = Backoff(base_seconds=0.0, tries=3)
 CHUNK = 10
-
-
-def named(data: bytes) -> str:
-    """The digest of bytes."""
-    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 @dataclass
@@ -79,7 +74,7 @@ class Memory:
 
     def finish(self, upload: str, digest: str) -> None:
         data = bytes(self.open_.pop(upload))
-        if named(data) != digest:
+        if digest_of(data) != digest:
             raise DigestMismatch
         self.blobs[digest] = data
 
@@ -107,8 +102,8 @@ def test_an_upload_is_whole_after_any_cuts_and_sends_no_byte_twice(
 ) -> None:
     """However often it is cut, it goes on from the byte that the coordinator has."""
     memory = Memory(cuts=cuts)
-    upload(memory, data, named(data), AT_ONCE)
-    assert memory.blobs == {named(data): data}
+    upload(memory, data, digest_of(data), AT_ONCE)
+    assert memory.blobs == {digest_of(data): data}
     assert memory.taken == len(data)
 
 
@@ -117,15 +112,15 @@ def test_a_download_is_whole_after_any_cuts_and_takes_no_byte_twice(
     data: bytes, cuts: list[int]
 ) -> None:
     """However often it is cut, only the rest is asked for."""
-    memory = Memory(cuts=cuts, blobs={named(data): data})
-    assert download(memory, named(data), AT_ONCE) == data
+    memory = Memory(cuts=cuts, blobs={digest_of(data): data})
+    assert download(memory, digest_of(data), AT_ONCE) == data
     assert memory.taken == len(data)
 
 
 def test_a_blob_that_is_stored_is_not_sent() -> None:
     """One request, and no byte of it."""
-    memory = Memory(blobs={named(b"data"): b"data"})
-    upload(memory, b"data", named(b"data"), AT_ONCE)
+    memory = Memory(blobs={digest_of(b"data"): b"data"})
+    upload(memory, b"data", digest_of(b"data"), AT_ONCE)
     assert (memory.opened, memory.taken) == (1, 0)
 
 
@@ -141,8 +136,8 @@ def test_an_upload_that_expired_begins_again() -> None:
         send(upload, first, chunk)
 
     memory.send = expiring  # type: ignore[method-assign]
-    upload(memory, data, named(data), AT_ONCE)
-    assert memory.blobs == {named(data): data}
+    upload(memory, data, digest_of(data), AT_ONCE)
+    assert memory.blobs == {digest_of(data): data}
     assert memory.opened == 2
 
 
@@ -162,8 +157,8 @@ def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
 
     memory.send, memory.finish = deaf_send, deaf_finish  # type: ignore[method-assign]
     data = bytes(range(25))
-    upload(memory, data, named(data), AT_ONCE)
-    assert memory.blobs == {named(data): data}
+    upload(memory, data, digest_of(data), AT_ONCE)
+    assert memory.blobs == {digest_of(data): data}
     assert (memory.taken, memory.opened) == (25, 3)
 
 
@@ -171,20 +166,20 @@ def test_tries_are_counted_from_the_last_byte_that_arrived() -> None:
     """Ten cuts with progress are borne by three tries; three failures without any are not."""
     data = bytes(range(100))
     memory = Memory(cuts=[5] * 10)
-    upload(memory, data, named(data), AT_ONCE)
+    upload(memory, data, digest_of(data), AT_ONCE)
     assert memory.blobs
     with pytest.raises(Unreachable):
-        upload(Memory(cuts=[5, 0, 0, 0, 0]), data, named(data), AT_ONCE)
+        upload(Memory(cuts=[5, 0, 0, 0, 0]), data, digest_of(data), AT_ONCE)
 
 
 def test_room_that_is_not_there_is_waited_for() -> None:
     """507 is asked again; an adapter that is refused is not."""
     memory = Memory(raises=[NoSpace(), NoSpace()])
-    upload(memory, b"data", named(b"data"), AT_ONCE)
+    upload(memory, b"data", digest_of(b"data"), AT_ONCE)
     assert memory.blobs
     refusing = Memory(raises=[InvalidAdapter(), NoSpace()])
     with pytest.raises(InvalidAdapter):
-        upload(refusing, b"data", named(b"data"), AT_ONCE)
+        upload(refusing, b"data", digest_of(b"data"), AT_ONCE)
     assert len(refusing.raises) == 1
 
 
@@ -201,26 +196,26 @@ def test_bytes_that_changed_on_the_way_are_sent_once_more(times: int, comes: boo
 
     memory.send = spoiling  # type: ignore[method-assign]
     if comes:
-        upload(memory, b"data", named(b"data"), AT_ONCE)
-        assert memory.blobs == {named(b"data"): b"data"}
+        upload(memory, b"data", digest_of(b"data"), AT_ONCE)
+        assert memory.blobs == {digest_of(b"data"): b"data"}
     else:
         with pytest.raises(DigestMismatch):
-            upload(memory, b"data", named(b"data"), AT_ONCE)
+            upload(memory, b"data", digest_of(b"data"), AT_ONCE)
 
 
 def test_bytes_that_the_digest_does_not_name_are_never_given_out() -> None:
     """They are fetched twice, and then refused."""
-    memory = Memory(blobs={named(b"this"): b"that"})
+    memory = Memory(blobs={digest_of(b"this"): b"that"})
     with pytest.raises(DigestMismatch):
-        download(memory, named(b"this"), AT_ONCE)
+        download(memory, digest_of(b"this"), AT_ONCE)
     assert memory.taken == 8
 
 
 def test_a_coordinator_without_ranges_sends_all_again() -> None:
     """A whole body after a cut is taken from its start."""
     data = bytes(range(50))
-    memory = Memory(cuts=[20], ranges=False, blobs={named(data): data})
-    assert download(memory, named(data), AT_ONCE) == data
+    memory = Memory(cuts=[20], ranges=False, blobs={digest_of(data): data})
+    assert download(memory, digest_of(data), AT_ONCE) == data
 
 
 @pytest.mark.parametrize(
@@ -238,18 +233,18 @@ def test_a_body_that_was_not_asked_for_is_refused(body: Body) -> None:
 
     memory.stream = stream  # type: ignore[method-assign]
     with pytest.raises(ServerFault):
-        download(memory, named(b"this"), Backoff(tries=1))
+        download(memory, digest_of(b"this"), Backoff(tries=1))
 
 
 def test_both_ways_say_how_far_they_are() -> None:
     """From nothing to all of it."""
     data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()
-    upload(memory, data[:25], named(data[:25]), AT_ONCE, lambda *at: seen.append(at))
+    upload(memory, data[:25], digest_of(data[:25]), AT_ONCE, lambda *at: seen.append(at))
     assert seen == [(0, 25), (10, 25), (20, 25), (25, 25)]
-    memory.blobs[named(data)] = data
+    memory.blobs[digest_of(data)] = data
     seen.clear()
-    download(memory, named(data), AT_ONCE, lambda *at: seen.append(at))
+    download(memory, digest_of(data), AT_ONCE, lambda *at: seen.append(at))
     assert [total for _, total in seen] == [len(data)] * len(seen)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert (len(seen) > 2, seen[-1][0]) == (True, len(data))
@@ -271,7 +266,7 @@ def test_an_adapter_is_in_memory_once() -> None:
     layout = AdapterLayout(tensors={f"{n}.lora_A.weight": (64, 1024) for n in range(32)})
     adapter = {n: np.ones(shape, np.float32) for n, shape in layout.tensors.items()}
     data = encode_adapter(layout, adapter)
-    digest = named(data)
+    digest = digest_of(data)
     assert peak_over(lambda: encode_adapter(layout, adapter)) < 1.3 * len(data)
     memory = Memory(blobs={digest: data})
 

@@ -1,6 +1,5 @@
 """Updates in reduced precision: round trips, bounds, error feedback, and what is refused."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.messages import CreateRun
 from pubswap_protocol.model import ModelCard
@@ -99,7 +99,7 @@ def test_an_update_comes_back_as_base_plus_difference(tmp_path: Path, precision:
         assert np.allclose(found[name] + left[name], trained[name], atol=1e-6)
     assert encode_update(LAYOUT, precision, trained, base, {})[0] == body
     update = open_update(tmp_path / "update", LAYOUT, precision)
-    assert update.digest() == "sha256:" + hashlib.sha256(body).hexdigest()
+    assert update.digest() == digest_of(body)
     assert b"".join(update.canonical()) == body
     assert len(body) == largest_update(LAYOUT, precision)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pubswap_client.peft_folder import WEIGHTS, write_peft_folder
 from pubswap_client.training.policy import Policy
-from pubswap_protocol.adapter import digest_of, encode_adapter
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import StaleAdapter
 
 
@@ -46,7 +47,7 @@ class AdapterFolders:
         """A new version; its folder is there completely or not at all."""
         self._number += 1
         digest = digest_of(adapter)
-        name = f"pubswap-{digest.removeprefix('sha256:')[:16]}-{self._unique}-{self._number}"
+        name = f"pubswap-{hexadecimal(digest)[:16]}-{self._unique}-{self._number}"
         version = AdapterVersion(self._number, name, digest, self.root / name)
         partial = self.root / f".{name}"
         settings, card = self.policy.settings, self.policy.card

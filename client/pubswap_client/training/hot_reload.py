@@ -9,7 +9,7 @@ import logging
 from typing import Protocol
 
 from pubswap_client.training.adapter_folders import AdapterFolders, AdapterVersion
-from pubswap_protocol.adapter import digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import StaleAdapter
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
+from pubswap_protocol.digests import algorithm_of, digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.copying import copy_file
 from pubswap_server.admin.manifest import (
@@ -32,7 +33,6 @@ from pubswap_server.admin.rows import copy_rows
 from pubswap_server.admin.schema import newest_schema
 from pubswap_server.database import migrate
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.digests import digest_of_file
 from pubswap_server.storage.durable import publish
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.local import LocalBlobs
@@ -124,7 +124,7 @@ def _copied(place: Place, into: Folder, digest: str) -> int:
         return into.blobs.path(digest).stat().st_size
     source, file = place.blobs.path(digest), into.incoming.new()
     try:
-        found = copy_file(source, file)
+        found = copy_file(source, file, algorithm_of(digest))
         if found != digest:
             raise DamagedBlob(f"The bytes of {digest} were {found} when they were copied.")
         size = file.stat().st_size

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pubswap_protocol.digests import hexadecimal
 from pubswap_protocol.errors import BackupFault
 from pubswap_protocol.messages import Digest
 from pubswap_server.storage.durable import publish
@@ -63,7 +64,7 @@ class Manifest(_Written):
 
 def database_name(digest: str) -> str:
     """A name that another backup's database does not have."""
-    return DATABASES.replace("*", digest.removeprefix("sha256:")[:16])
+    return DATABASES.replace("*", hexadecimal(digest)[:16])
 
 
 def write_manifest(folder: Path, manifest: Manifest, temporary: Path) -> None:

@@ -7,10 +7,10 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import (
     AdapterLayout,
-    digest_of,
     encode_adapter,
     initial_adapter,
 )
+from pubswap_protocol.digests import algorithm_of, digest_of
 from pubswap_server import conductor, runs
 from pubswap_server.admin.place import Place
 from pubswap_server.storage.unkept import Unkept
@@ -52,7 +52,7 @@ def recounted(place: Place, finished: Finished) -> str:
     """The digest that the round's adapter must have; the blobs must all be there."""
     if finished.inputs is None:
         initial = initial_adapter(finished.layout, finished.seed)
-        return digest_of(encode_adapter(finished.layout, initial))
+        return digest_of(encode_adapter(finished.layout, initial), algorithm_of(finished.adapter))
     with Unkept(place.blobs, place.storage.incoming) as scratch:
         made = conductor.made_of(scratch, finished.inputs)
     place.forget_fetched()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine, create_engine
 
+from pubswap_protocol.digests import algorithm_of, file_matches
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.copying import copy_file
 from pubswap_server.admin.manifest import TOKEN, Manifest, read_manifest
@@ -17,7 +18,6 @@ from pubswap_server.admin.rows import copy_rows, count_rows, reset_sequences
 from pubswap_server.admin.schema import known_schemas, newest_schema
 from pubswap_server.database import migrate
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.digests import digest_of_file
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.local import LocalBlobs
 
@@ -55,7 +55,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Manif
 def _check_files(folder: Path, manifest: Manifest, kept: LocalBlobs, progress: Progress) -> None:
     """Raises BackupFault unless every file of the backup has its digest."""
     database = folder / manifest.database.file
-    if not database.is_file() or digest_of_file(database) != manifest.database.digest:
+    if not database.is_file() or not file_matches(database, manifest.database.digest):
         raise BackupFault(f"{database} is missing or damaged; restore another backup.")
     for digest in sorted(manifest.blobs):
         try:
@@ -112,7 +112,7 @@ def _check_empty(settings: ServerSettings, place: Place, manifest: Manifest) -> 
 def _put(place: Place, source: Path, digest: str) -> None:
     file = place.storage.incoming.new()
     try:
-        if copy_file(source, file) != digest:
+        if copy_file(source, file, algorithm_of(digest)) != digest:
             raise BackupFault(f"{source} has changed since it was checked; start again.")
         place.blobs.keep(file, digest)
     finally:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Request, Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol import paths
+from pubswap_protocol import digests, paths
 from pubswap_protocol.errors import UnknownBlob
 from pubswap_protocol.messages import Role
 from pubswap_server import runs
@@ -20,7 +20,7 @@ from pubswap_server.tables import BlobRow, RoundRow, RunRow
 router = APIRouter(tags=["blobs"])
 
 
-BlobName = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$")]
+BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
 
 
 @router.head(paths.BLOB, operation_id="has_blob", summary="Whether an adapter is stored")

@@ -10,7 +10,8 @@ JSONL = (
 )
 ADAPTER = (
     "A safetensors file with exactly the tensors of the run's `model.layout`, float32, without "
-    "metadata. Its name is its digest: `sha256:` and the hexadecimal SHA-256 of the bytes."
+    "metadata. Its name is its digest: `blake3:` and the hexadecimal BLAKE3 of the bytes, or "
+    "`sha256:` and their SHA-256."
 )
 RESPONSES = (
     "A safetensors file for P prompts with K responses each, in the order of the prompts: "

@@ -24,6 +24,7 @@ from pubswap_protocol.messages import (
     SetKind,
     SetReceipt,
 )
+from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
@@ -101,10 +102,11 @@ async def put_tokenizer(
     limit = services.settings.max_set_bytes
     received = await services.incoming.receive(request.stream(), limit, declared)
     try:
-        if received.digest != runs.model_of(row).tokenizer_digest:
+        tokenizer = received.path.read_bytes()
+        if fingerprint(tokenizer) != runs.model_of(row).tokenizer_digest:
             raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
         try:
-            load_tokenizer(received.path.read_bytes())
+            load_tokenizer(tokenizer)
         except ValueError as error:
             raise Invalid(str(error)) from None
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)

@@ -1,8 +1,8 @@
 """Blobs and uploads in an S3 bucket, which replicas on several machines share.
 
-    <prefix>/blobs/ab/abcd…       a blob
-    <prefix>/damaged/ab/abcd…     one whose bytes were found to be others
-    <prefix>/uploads/<id>/<n>     an upload's bytes from n (16 digits) on
+    <prefix>/blobs/ab/blake3-abcd…    a blob, see `digests.py` for the names
+    <prefix>/damaged/ab/blake3-abcd…  one whose bytes were found to be others
+    <prefix>/uploads/<id>/<n>         an upload's bytes from n (16 digits) on
 
 What is read is fetched into a local cache first, checked there, and mapped from there: aggregation
 and downloads read files, and a blob never changes.
@@ -19,13 +19,14 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
+from pubswap_protocol.digests import OURS, algorithm_of, digest_of_file
 from pubswap_protocol.errors import (
     DamagedBlob,
     Unavailable,
     UnknownUpload,
     WrongOffset,
 )
-from pubswap_server.storage.digests import Believed, digest_of_file, hexadecimal
+from pubswap_server.storage.digests import Believed, file_name, folder_name, named
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import Stored
 
@@ -54,7 +55,7 @@ class BucketBlobs:
 
     def path(self, digest: str) -> Path:
         """See BlobStore: in the cache, fetched if it is not there or is damaged there."""
-        path = self._cache / hexadecimal(digest)
+        path = self._cache / file_name(digest)
         try:
             self._believed.check(path, digest)
         except FileNotFoundError:
@@ -80,11 +81,11 @@ class BucketBlobs:
         """See BlobStore; the file is sent, and moved to the cache."""
         with _reachable():
             obstore.put(self._store, _key("blobs", digest), file)
-        self._into_cache(file, self._cache / hexadecimal(digest))
+        self._into_cache(file, self._cache / file_name(digest))
 
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
         """See BlobStore."""
-        written = self._incoming.write(parts)
+        written = self._incoming.write(parts, algorithm)
         try:
             self.keep(written.path, written.digest)
         finally:
@@ -96,7 +97,7 @@ class BucketBlobs:
         self._believed.damaged.discard(digest)
         with _reachable(), suppress(FileNotFoundError):
             obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
-        (self._cache / hexadecimal(digest)).unlink(missing_ok=True)
+        (self._cache / file_name(digest)).unlink(missing_ok=True)
 
     def remove_older(self, digest: str, moment: float) -> None:
         """See BlobStore. A bucket cannot remove on a condition; the time is asked just before."""
@@ -107,12 +108,12 @@ class BucketBlobs:
             ):
                 return
             obstore.delete(self._store, _key("blobs", digest))
-        (self._cache / hexadecimal(digest)).unlink(missing_ok=True)
+        (self._cache / file_name(digest)).unlink(missing_ok=True)
 
     def blobs(self) -> Iterator[Stored]:
         """See BlobStore."""
         for key, size, modified in _listed(self._store, "blobs/"):
-            yield Stored(f"sha256:{key.rsplit('/', 1)[-1]}", size, modified)
+            yield Stored(named(key.rsplit("/", 1)[-1]), size, modified)
 
     def check(self) -> None:
         """See BlobStore: a list of nothing, which only a bucket that is not there does not have."""
@@ -129,7 +130,7 @@ class BucketBlobs:
         try:
             with _reachable():
                 _download(self._store, _key("blobs", digest), temporary)
-            found = digest_of_file(temporary)
+            found = digest_of_file(temporary, algorithm_of(digest))
             if found != digest:
                 self._believed.damaged.add(digest)
                 raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")
@@ -239,8 +240,7 @@ class BucketUploads:
 
 
 def _key(kind: str, digest: str) -> str:
-    name = hexadecimal(digest)
-    return f"{kind}/{name[:2]}/{name}"
+    return f"{kind}/{folder_name(digest)}/{file_name(digest)}"
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]:

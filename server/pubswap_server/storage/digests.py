@@ -1,26 +1,36 @@
-"""Digests of files, and files that are believed only while they match theirs."""
+"""Blobs' files: their names, and that they are believed only while they match their digests.
 
-import hashlib
+A blob's file is called `blake3-` and the digest's hexadecimal, in a folder of its first two digits.
+One that was named by SHA-256 is called by its hexadecimal alone.
+"""
+
 import threading
 import time
 from pathlib import Path
 
+from pubswap_protocol.digests import algorithm_of, file_matches, hexadecimal
 from pubswap_protocol.errors import DamagedBlob
 
-SLICE = 1 << 20
 BELIEVED_SECONDS = 600.0
 _REMEMBERED = 4096
+_PLAIN = "sha256"
 
 
-def digest_of_file(path: Path) -> str:
-    """'sha256:' and the hexadecimal SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+def file_name(digest: str) -> str:
+    """What a blob's file is called."""
+    algorithm, name = algorithm_of(digest), hexadecimal(digest)
+    return name if algorithm == _PLAIN else f"{algorithm}-{name}"
 
 
-def hexadecimal(digest: str) -> str:
-    """The name of a blob's file: the digest without its algorithm."""
-    return digest.removeprefix("sha256:")
+def folder_name(digest: str) -> str:
+    """The folder of a blob's file."""
+    return hexadecimal(digest)[:2]
+
+
+def named(file: str) -> str:
+    """The digest that a file's name stands for."""
+    algorithm, _, name = file.rpartition("-")
+    return f"{algorithm or _PLAIN}:{name}"
 
 
 class Believed:
@@ -42,7 +52,7 @@ class Believed:
             known, at = self._seen.get(path, ((), 0.0))
         if known == state and time.monotonic() - at < BELIEVED_SECONDS:
             return
-        if digest_of_file(path) != digest:
+        if not file_matches(path, digest):
             self.damaged.add(digest)
             raise DamagedBlob(f"The stored bytes of {digest} are damaged; they are not served.")
         self.remember(path, state)

@@ -1,7 +1,6 @@
 """Bodies under way: files in a folder of this process, gone when it ends or is killed."""
 
 import fcntl
-import hashlib
 import os
 import shutil
 import tempfile
@@ -10,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_server.storage.writing import GATHERED, Writer, begin_writing_out
 
@@ -64,7 +64,7 @@ class Incoming:
         """
         if declared is not None and declared > limit:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
-        path, digest = self.new(), hashlib.sha256()
+        path, digest = self.new(), Digester()
         try:
             with path.open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
                 async for chunk in body:
@@ -83,11 +83,11 @@ class Incoming:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return Received(path, "sha256:" + digest.hexdigest(), writer.size)
+        return Received(path, digest.digest(), writer.size)
 
-    def write(self, parts: Iterable[bytes]) -> Received:
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> Received:
         """Parts as one file."""
-        path, digest, size, begun = self.new(), hashlib.sha256(), 0, 0
+        path, digest, size, begun = self.new(), Digester(algorithm), 0, 0
         try:
             with path.open("wb", buffering=GATHERED) as file:
                 for part in parts:
@@ -101,7 +101,7 @@ class Incoming:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return Received(path, "sha256:" + digest.hexdigest(), size)
+        return Received(path, digest.digest(), size)
 
 
 def _own_folder(parent: Path) -> tuple[Path, int]:

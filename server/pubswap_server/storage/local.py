@@ -1,9 +1,9 @@
 """Blobs and uploads in a local folder, which processes of one machine can share.
 
-blobs/ab/abcd…        a blob, named by its digest
-blobs/ab/abcd….damaged  one whose bytes were found to be others
-uploads/<id>          an upload's first bytes; its size is its offset
-incoming/…/           bodies under way, see `incoming.py`
+blobs/ab/blake3-abcd…          a blob, named by its digest, see `digests.py`
+blobs/ab/blake3-abcd….damaged  one whose bytes were found to be others
+uploads/<id>                   an upload's first bytes; its size is its offset
+incoming/…/                    bodies under way, see `incoming.py`
 """
 
 import fcntl
@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from pubswap_protocol.digests import OURS
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
-from pubswap_server.storage.digests import Believed, hexadecimal
+from pubswap_server.storage.digests import Believed, file_name, folder_name, named
 from pubswap_server.storage.durable import publish
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import Stored
@@ -57,9 +58,9 @@ class LocalBlobs:
         publish(file, place)
         self._believed.remember(place)
 
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
         """See BlobStore."""
-        written = self._incoming.write(parts)
+        written = self._incoming.write(parts, algorithm)
         try:
             self.keep(written.path, written.digest)
         finally:
@@ -91,7 +92,7 @@ class LocalBlobs:
         """See BlobStore."""
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             if not path.suffix:
-                yield from _stored(path, f"sha256:{path.name}")
+                yield from _stored(path, named(path.name))
 
     def check(self) -> None:
         """See BlobStore."""
@@ -104,8 +105,7 @@ class LocalBlobs:
         return found.f_bavail * found.f_frsize
 
     def _place(self, digest: str) -> Path:
-        name = hexadecimal(digest)
-        return self.folder / name[:2] / name
+        return self.folder / folder_name(digest) / file_name(digest)
 
 
 class LocalUploads:

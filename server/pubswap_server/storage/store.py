@@ -1,7 +1,7 @@
 """What the coordinator asks of a place for blobs and of a place for uploads.
 
-Both are used from worker threads. A blob is named by its digest, 'sha256:' and 64 hexadecimal
-digits, and never changes; an upload is a blob's first bytes, which may stay for a day.
+Both are used from worker threads. A blob is named by its digest and never changes; an upload is a
+blob's first bytes, which may stay for a day.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
+
+from pubswap_protocol.digests import OURS
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class BlobStore(Protocol):
         The file is moved or copied. Raises NoSpace or another OSError; there is no blob then.
         """
 
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
         """Store parts as one blob, durable on return; returns digest and size."""
 
     def set_aside(self, digest: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from pubswap_protocol.digests import OURS
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore
 
@@ -23,9 +24,9 @@ class Unkept:
         for path in self._made.values():
             path.unlink(missing_ok=True)
 
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
         """A file of the parts; returns digest and size."""
-        made = self._incoming.write(parts)
+        made = self._incoming.write(parts, algorithm)
         self._made[made.digest] = made.path
         return made.digest, made.size
 

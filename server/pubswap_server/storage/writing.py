@@ -3,26 +3,17 @@
 import asyncio
 import os
 from collections import OrderedDict
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 from anyio import to_thread
+
+from pubswap_protocol.digests import Digester
 
 GATHERED = 512 << 10
 GATHERED_BY_ALL = 8 << 20
 PULLED = 256 << 10
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
 _UPLOADS = 4096
-
-
-class Hash(Protocol):
-    """What hashlib gives."""
-
-    def update(self, data: bytes | memoryview, /) -> None:
-        """Take further bytes."""
-
-    def hexdigest(self) -> str:
-        """The digest of all bytes so far."""
-        ...
 
 
 class Writer:
@@ -33,7 +24,7 @@ class Writer:
 
     open: ClassVar[int] = 0  # how many there are, who share what may be gathered
 
-    def __init__(self, descriptor: int, digest: Hash | None = None) -> None:
+    def __init__(self, descriptor: int, digest: Digester | None = None) -> None:
         """Bytes go to the file's present position; `digest` takes them too, if it is given."""
         self.size = 0  # all bytes given, written or not
         self._descriptor = descriptor
@@ -144,14 +135,14 @@ class RunningDigests:
     """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, Hash]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[int, Digester]] = OrderedDict()
 
-    def take(self, upload: str, offset: int) -> Hash | None:
+    def take(self, upload: str, offset: int) -> Digester | None:
         """The digest of the first `offset` bytes, to be continued or read; None if not known."""
         position, digest = self._known.pop(upload, (-1, None))
         return digest if position == offset else None
 
-    def put(self, upload: str, offset: int, digest: Hash) -> None:
+    def put(self, upload: str, offset: int, digest: Digester) -> None:
         """Keep the digest of the first `offset` bytes."""
         self._known[upload] = (offset, digest)
         while len(self._known) > _UPLOADS:
