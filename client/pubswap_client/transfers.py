@@ -4,8 +4,8 @@ What one request is, `api.py` knows; here is only which one comes next. A body i
 are views of it, and what arrives is written to its place in a buffer of the whole size.
 """
 
+import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +19,7 @@ from pubswap_protocol.errors import (
     PubSwapError,
     ServerFault,
     UnknownUpload,
+    Unreachable,
     WrongOffset,
 )
 from pubswap_protocol.messages import OpenUpload, UploadSession
@@ -26,20 +27,52 @@ from pubswap_protocol.messages import OpenUpload, UploadSession
 Moved = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
 
-HASH_BYTES = 4 << 20
+TOLD_BYTES = 4 << 20
+# What arrives at once is hashed while it is in the processor's cache.
+PIECE_BYTES = 1 << 20
 
 
 def untold(done: int, total: int) -> None:
     """A `Moved` that tells nobody."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Body:
-    """A part of a blob as it arrives, from byte `first` to the end of `total`."""
+    """A part of a blob as it arrives, from byte `first` to the end of `total`.
+
+    What follows the first chunk is read from `connection` if there is one, into its place: the
+    HTTP parser would take it in small pieces and copy each of them twice.
+    """
 
     first: int
     total: int
     chunks: Iterator[bytes]
+    connection: socket.socket | None = None
+    _begun: bool = False
+
+    def into(self, place: memoryview) -> int:
+        """Put what comes next at the beginning of `place`; returns how many bytes, 0 at the end.
+
+        Raises Unreachable if the connection is cut, ServerFault if more comes than has room.
+        """
+        if self._begun and self.connection is not None:
+            return _received(self.connection, place[:PIECE_BYTES]) if place else 0
+        self._begun = True
+        chunk = next(self.chunks, b"")
+        if len(chunk) > len(place):
+            raise ServerFault("The coordinator sent more than the whole blob.")
+        place[: len(chunk)] = chunk
+        return len(chunk)
+
+
+def _received(connection: socket.socket, place: memoryview) -> int:
+    try:
+        count = connection.recv_into(place)
+    except OSError as error:
+        raise Unreachable(f"The connection was cut in the middle of a blob ({error}).") from None
+    if not count:
+        raise Unreachable("The connection was closed in the middle of a blob.")
+    return count
 
 
 class BlobRequests(Protocol):
@@ -113,43 +146,48 @@ def download(
     After a cut the rest is asked for, whatever was cut.
     """
     patience = Patience(backoff)
-    with ThreadPoolExecutor(1, "hashing") as thread:
-        for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
-            arriving = Arriving(thread, algorithm_of(digest))
-            while not arriving.complete:
-                try:
-                    with requests.stream(digest, arriving.filled) as body:
-                        arriving.take(body, moved, patience)
-                except PubSwapError as error:
-                    patience.wait(error)
-            if arriving.digest() == digest:
-                break
-            if mismatches:
-                raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
+    for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
+        arriving = Arriving(algorithm_of(digest))
+        while not arriving.complete:
+            try:
+                with requests.stream(digest, arriving.filled) as body:
+                    arriving.take(body, moved, patience)
+            except PubSwapError as error:
+                patience.wait(error)
+        if arriving.digest() == digest:
+            break
+        if mismatches:
+            raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
     return arriving.data
 
 
 class Arriving:
-    """A blob that is being received, hashed in a thread while the rest is on its way."""
+    """A blob that is being received, and hashed as it comes."""
 
-    def __init__(self, thread: ThreadPoolExecutor, algorithm: str) -> None:
-        self._thread = thread
+    def __init__(self, algorithm: str) -> None:
         self._algorithm = algorithm
+        self._known = False
         self._begin(0)
-        self.complete = False
 
     def _begin(self, total: int) -> None:
         # Numpy asks for huge pages, of which far fewer must be touched for the first time.
         self._buffer = np.empty(total, np.uint8).data
-        self._hash = Digester(self._algorithm)
-        self._hashed = 0
-        self._last: Future[None] | None = None
+        self._digester = Digester(self._algorithm)
         self.filled = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here, also if the connection was cut right after the last byte."""
+        return self._known and self.filled == len(self._buffer)
 
     @property
     def data(self) -> memoryview:
         """What has arrived, read-only."""
         return self._buffer.toreadonly()
+
+    def digest(self) -> str:
+        """The digest of what has arrived."""
+        return self._digester.digest()
 
     def take(self, body: Body, moved: Moved, patience: Patience) -> None:
         """Put a body's bytes in their place; what came before a cut stays.
@@ -159,30 +197,26 @@ class Arriving:
         if body.first == 0:
             self._begin(body.total)
         elif (body.first, body.total) != (self.filled, len(self._buffer)):
-            self._begin(0)
+            self._forget()
             raise ServerFault("The coordinator sent another part of the blob than was asked for.")
-        for chunk in body.chunks:
-            end = self.filled + len(chunk)
-            if end > body.total:
-                self._begin(0)
-                raise ServerFault("The coordinator sent more than the whole blob.")
-            self._buffer[self.filled : end] = chunk
-            self.filled = end
-            patience.renew()
-            if end - self._hashed >= HASH_BYTES:
-                self._hash_on()
-                moved(end, body.total)
+        self._known = True
+        try:
+            self._fill(body, moved, patience)
+        except ServerFault:
+            self._forget()
+            raise
         moved(self.filled, body.total)
-        self.complete = self.filled == body.total
 
-    def digest(self) -> str:
-        """The digest of all that has arrived."""
-        self._hash_on()
-        if self._last is not None:
-            self._last.result()
-        return self._hash.digest()
+    def _forget(self) -> None:
+        self._known = False
+        self._begin(0)
 
-    def _hash_on(self) -> None:
-        part = self._buffer[self._hashed : self.filled]
-        self._last = self._thread.submit(self._hash.update, part)
-        self._hashed = self.filled
+    def _fill(self, body: Body, moved: Moved, patience: Patience) -> None:
+        told = self.filled
+        while count := body.into(self._buffer[self.filled :]):
+            self._digester.update(self._buffer[self.filled : self.filled + count])
+            self.filled += count
+            patience.renew()
+            if self.filled - told >= TOLD_BYTES:
+                moved(self.filled, body.total)
+                told = self.filled
