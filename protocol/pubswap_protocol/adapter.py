@@ -139,11 +139,7 @@ class AdapterFile:
         """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
         self.path = path
         self.layout = layout
-        with path.open("rb") as file:
-            length = header_length(file.read(8))
-            self._specs = parse_header(file.read(length))
-        self._start = 8 + length
-        _check_specs(layout, self._specs)
+        self._specs, self._start = _header_of(path, layout)
         size, expected = path.stat().st_size, self._start + 4 * layout.parameters
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
@@ -152,8 +148,7 @@ class AdapterFile:
     @property
     def is_canonical(self) -> bool:
         """Whether the file is what `canonical` gives, to the byte."""
-        header = self.layout.header
-        return self._start == len(header) and self._bytes[: self._start].tobytes() == header
+        return self._specs is self.layout.specs
 
     def tensor(self, name: str) -> Array:
         """One tensor, read from the map."""
@@ -201,6 +196,19 @@ class AdapterFile:
     def load(self) -> Adapter:
         """All tensors, copied into memory."""
         return {name: np.array(self.tensor(name)) for name in self.layout.specs}
+
+
+def _header_of(path: Path, layout: AdapterLayout) -> tuple[Mapping[str, TensorSpec], int]:
+    """Where the tensors lie, and where the first one begins; raises InvalidAdapter."""
+    with path.open("rb") as file:
+        # That it is the one header that a canonical file has is all there is to be checked of it.
+        if file.read(len(layout.header)) == layout.header:
+            return layout.specs, len(layout.header)
+        file.seek(0)
+        length = header_length(file.read(8))
+        specs = parse_header(file.read(length))
+    _check_specs(layout, specs)
+    return specs, 8 + length
 
 
 def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None:

@@ -1,6 +1,7 @@
 """`pubswap serve`, and beside it `pubswap admin`."""
 
 import errno
+import gc
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -172,6 +173,8 @@ def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
 
     keep_heap_small()
     app = create_app(settings)
+    # What is there by now stays: no collection needs to look at all the modules again.
+    gc.freeze()
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

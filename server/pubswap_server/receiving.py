@@ -1,6 +1,9 @@
 """The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import IO
 
 from anyio import to_thread
 from fastapi import Request
@@ -12,6 +15,7 @@ from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import open_update
 from pubswap_server.services import Services
 from pubswap_server.socket_body import socket_body
+from pubswap_server.storage.store import UploadStore
 from pubswap_server.storage.writing import Writer
 from pubswap_server.tables import UploadRow
 
@@ -40,14 +44,10 @@ async def append(
 
     Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
     """
-    opened = services.uploads.appending(row.id, first)
-    file = await to_thread.run_sync(opened.__enter__)
-    try:
-        digest = (
-            Digester(algorithm_of(row.digest))
-            if first == 0
-            else services.running.take(row.id, first)
-        )
+    async with _appending(services.uploads, row.id, first) as file:
+        digest = services.running.take(row.id, first)
+        if first == 0:
+            digest = Digester(algorithm_of(row.digest))
         with Writer(file.fileno(), digest) as writer:
             try:
                 await _write(request, writer, count)
@@ -57,6 +57,19 @@ async def append(
                     services.running.put(row.id, first + writer.size, digest)
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
+
+
+@asynccontextmanager
+async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIterator[IO[bytes]]:
+    """The store's `appending`, in a thread where it may take long."""
+    opened = uploads.appending(upload, first)
+    if uploads.at_hand:
+        with opened as file:
+            yield file
+        return
+    file = await to_thread.run_sync(opened.__enter__)
+    try:
+        yield file
     finally:
         await to_thread.run_sync(opened.__exit__, None, None, None)
 

@@ -43,4 +43,7 @@ def _plain_mean(rows: Sequence[Array], out: Row) -> None:
     np.copyto(out, rows[0])
     for row in rows[1:]:
         np.add(out, row, out=out)
-    np.divide(out, len(rows), out=out)
+    if len(rows) & (len(rows) - 1):
+        np.divide(out, len(rows), out=out)
+    else:  # of a power of two the inverse is exact, and a product takes a quarter of the time
+        np.multiply(out, 1 / len(rows), out=out)

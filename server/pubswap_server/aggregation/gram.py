@@ -58,8 +58,9 @@ class Gram:
 class GramSum:
     """G, summed up slice by slice."""
 
-    def __init__(self, clients: int, width: int) -> None:
-        """For slices of at most `width` numbers of each client."""
+    def __init__(self, updates: Updates) -> None:
+        clients = len(updates.sources)
+        width = widest(updates.layout, width_for(clients))
         self._matrix = np.zeros((clients, clients))
         self._centred = np.empty((clients, width), dtype=np.float32)
 
@@ -82,9 +83,8 @@ class GramSum:
 
 def gram_of(updates: Updates) -> Gram:
     """G around the round's global adapter: one pass over all files."""
-    width = width_for(len(updates.sources))
-    total = GramSum(len(updates.sources), widest(updates.layout, width))
-    for slice_ in slices(updates.layout, width):
+    total = GramSum(updates)
+    for slice_ in slices(updates.layout, width_for(len(updates.sources))):
         place = (slice_.name, slice_.first, slice_.last)
         rows = [source.rows(*place).reshape(-1) for source in updates.sources]
         total.add(rows, updates.previous.rows(*place).reshape(-1))

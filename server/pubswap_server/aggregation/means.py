@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pubswap_protocol.adapter import Array
+from pubswap_server.aggregation.gram import GramSum
 from pubswap_server.aggregation.rule import Aggregator, Row
 from pubswap_server.aggregation.slices import Slice, slices, widest, width_for
 from pubswap_server.aggregation.updates import Updates
@@ -13,9 +14,11 @@ from pubswap_server.aggregation.updates import Updates
 class Means:
     """What the rule makes of the updates. A pass reads each file once."""
 
-    def __init__(self, updates: Updates, rule: Aggregator) -> None:
+    def __init__(self, updates: Updates, rule: Aggregator, gram: GramSum | None = None) -> None:
+        """`gram` is given the slices as they come by."""
         self.updates = updates
         self.rule = rule
+        self._gram = gram
         self._width = width_for(len(updates.sources))
 
     def adapter(self) -> Iterator[bytes]:
@@ -42,16 +45,19 @@ class Means:
         return rows.reshape(-1)
 
     def _combining(self) -> "_Combining":
-        return _Combining(self.updates, self.rule, widest(self.updates.layout, self._width))
+        return _Combining(self.updates, self.rule, self._gram)
 
 
 class _Combining:
     """One pass: its buffers are used again for each slice."""
 
-    def __init__(self, updates: Updates, rule: Aggregator, width: int) -> None:
+    def __init__(self, updates: Updates, rule: Aggregator, gram: GramSum | None) -> None:
         self._sources = updates.sources
+        self._previous = updates.previous
         self._shares = updates.shares
         self._rule = rule
+        self._gram = gram
+        width = widest(updates.layout, width_for(len(updates.sources)))
         self._exact: Row = np.empty(width)
         self._rounded = np.empty(width, dtype=np.float32)
 
@@ -59,6 +65,8 @@ class _Combining:
         """The result, and the result rounded, in the buffers."""
         place = (slice_.name, slice_.first, slice_.last)
         rows = [source.rows(*place).reshape(-1) for source in self._sources]
+        if self._gram is not None:
+            self._gram.add(rows, self._previous.rows(*place).reshape(-1))
         exact, rounded = self._exact[: slice_.numbers], self._rounded[: slice_.numbers]
         self._rule.combine(rows, self._shares, exact)
         np.copyto(rounded, exact, casting="same_kind")

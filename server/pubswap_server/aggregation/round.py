@@ -1,7 +1,6 @@
 """One round's aggregation, from the clients' updates to the blobs that it leaves."""
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +11,7 @@ from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation import stacking
 from pubswap_server.aggregation.choosing import Note, rule_for
 from pubswap_server.aggregation.clipping import clipped, scales
-from pubswap_server.aggregation.gram import Gram, gram_of
+from pubswap_server.aggregation.gram import Gram, GramSum, gram_of
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.optimized import adapter_bytes, state_bytes, state_layout
 from pubswap_server.aggregation.rule import Aggregator
@@ -52,23 +51,24 @@ def aggregate(
     the order they came in, give the same digests.
     """
     rule, notes = rule_for(settings, len(updates.sources))
-    # Unless the rule asks for it, only the report waits for the drift: it takes another core.
-    with ThreadPoolExecutor(1, "drift") as thread:
-        gram = thread.submit(gram_of, updates)
-        if rule.chooses or settings.clip_norm is not None:
-            updates, more = _prepared(updates, gram.result(), rule, settings.clip_norm)
-            notes += more
-        means = Means(updates, rule)
-        optimizer, new_state = server_optimizer(settings), None
-        if optimizer is None:
-            adapter, _ = store.write(means.adapter())
-        else:
-            new_state, adapter = _optimized(means, optimizer, state, store)
-        residual = None
-        if settings.rule == "fedex":
-            mean = AdapterFile(store.path(adapter), updates.previous.layout)
-            residual, _ = store.write(stacking.residual(updates, mean)[1])
-        return Aggregated(adapter, gram.result().drift(), tuple(notes), residual, new_state)
+    before = None
+    passing = GramSum(updates)  # if only the report asks for the drift, it needs no pass of its own
+    if rule.chooses or settings.clip_norm is not None:
+        before = gram_of(updates)
+        updates, more = _prepared(updates, before, rule, settings.clip_norm)
+        notes += more
+    means = Means(updates, rule, passing if before is None else None)
+    optimizer, new_state = server_optimizer(settings), None
+    if optimizer is None:
+        adapter, _ = store.write(means.adapter())
+    else:
+        new_state, adapter = _optimized(means, optimizer, state, store)
+    residual = None
+    if settings.rule == "fedex":
+        mean = AdapterFile(store.path(adapter), updates.previous.layout)
+        residual, _ = store.write(stacking.residual(updates, mean)[1])
+    drift = (before or passing.total()).drift()
+    return Aggregated(adapter, drift, tuple(notes), residual, new_state)
 
 
 def _prepared(

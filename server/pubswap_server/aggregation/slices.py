@@ -3,7 +3,7 @@
 A slice of a client stays in a core's cache between the operations on it, and so do the buffers
 that are used again for each slice. Dealing the slices of one pass to two threads was tried: handing
 them over, and the interpreter's lock between operations of a few microseconds, cost more than it
-gained. Two passes at once, each over all files, do gain.
+gained.
 """
 
 from collections.abc import Iterator

@@ -167,6 +167,8 @@ class BucketBlobs:
 class BucketUploads:
     """Implements UploadStore: each request's bytes are an object of their own."""
 
+    at_hand = False
+
     def __init__(self, store: ObjectStore, incoming: Incoming) -> None:
         self._store = store
         self._incoming = incoming

@@ -4,17 +4,18 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
-from pubswap_server.storage.writing import GATHERED, Writer, begin_writing_out
+from pubswap_server.storage.writing import Writer, begin_writing_out, write_whole
 
 _LOCK = ".lock"
-_BEGIN = 4 << 20  # bytes written before the disk is told to begin with them
+_BATCH = 1 << 20  # bytes handed to the writing thread at a time
 
 
 @dataclass(frozen=True)
@@ -87,21 +88,46 @@ class Incoming:
 
     def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> Received:
         """Parts as one file."""
-        path, digest, size, begun = self.new(), Digester(algorithm), 0, 0
+        path, digest, size = self.new(), Digester(algorithm), 0
+
+        def take(batch: memoryview, begin: int) -> None:
+            digest.update(batch)
+            write_whole(file.fileno(), batch)
+            begin_writing_out(file.fileno(), begin, len(batch))
+
         try:
-            with path.open("wb", buffering=GATHERED) as file:
-                for part in parts:
-                    digest.update(part)
-                    size += len(part)
-                    file.write(part)
-                    if size - begun >= _BEGIN:
-                        file.flush()
-                        begin_writing_out(file.fileno(), begun, size - begun)
-                        begun = size
+            # Hashed and written by another thread, while the next parts are made.
+            with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1, "writing") as thread:
+                under_way = thread.submit(take, memoryview(b""), 0)
+                for batch in _batches(parts):
+                    under_way.result()
+                    under_way = thread.submit(take, batch, size)
+                    size += len(batch)
+                under_way.result()
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         return Received(path, digest.digest(), size)
+
+
+def _batches(parts: Iterable[bytes]) -> Iterator[memoryview]:
+    """The same bytes in pieces that are worth a thread's while.
+
+    A piece is good until the next but one is asked for: of new memory, each page would have to be
+    made and cleared, which takes longer than to write it.
+    """
+    buffers = memoryview(bytearray(_BATCH)), memoryview(bytearray(_BATCH))
+    turn = filled = 0
+    for part in parts:
+        left = memoryview(part)
+        while left:
+            count = min(len(left), _BATCH - filled)
+            buffers[turn][filled : filled + count] = left[:count]
+            left, filled = left[count:], filled + count
+            if filled == _BATCH:
+                yield buffers[turn]
+                turn, filled = 1 - turn, 0
+    yield buffers[turn][:filled]
 
 
 def _own_folder(parent: Path) -> tuple[Path, int]:

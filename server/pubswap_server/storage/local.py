@@ -111,6 +111,8 @@ class LocalBlobs:
 class LocalUploads:
     """Implements UploadStore: one file for each upload, and a lock on it while it is written."""
 
+    at_hand = True
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder

@@ -63,14 +63,16 @@ class Writer:
 
         Through a buffer that stays in the processor's cache, and past the event loop.
         """
-        await self.flush()
-        count = await to_thread.run_sync(self._pull, source, most)
+        await self._written()
+        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        count = await to_thread.run_sync(self._pull, pieces, source, most)
         self.size += count
         return count
 
-    def _pull(self, source: int, most: int) -> int:
+    def _pull(self, pieces: list[bytes], source: int, most: int) -> int:
         begin = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        buffer, done = memoryview(bytearray(PULLED)), 0
+        self._write_pieces(pieces)
+        buffer, done = memoryview(bytearray(min(most, PULLED))), 0
         while done < most:
             try:
                 count = os.readv(source, [buffer[: most - done]])
@@ -85,8 +87,7 @@ class Writer:
                     self._digest.update(piece[:written])
                 piece = piece[written:]
             done += count
-        if done:
-            begin_writing_out(self._descriptor, begin, done)
+        begin_writing_out(self._descriptor, begin, sum(map(len, pieces)) + done)
         return done
 
     async def _hand_over(self) -> None:
@@ -107,8 +108,12 @@ class Writer:
             raise
 
     def _write_all(self, pieces: list[bytes]) -> None:
-        """Write pieces in order; one call of the system may take less than it is given."""
         begin = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        self._write_pieces(pieces)
+        begin_writing_out(self._descriptor, begin, sum(map(len, pieces)))
+
+    def _write_pieces(self, pieces: list[bytes]) -> None:
+        """Write pieces in order; one call of the system may take less than it is given."""
         left = [memoryview(piece) for piece in pieces]
         while left:
             written = os.writev(self._descriptor, left[:_AT_ONCE])
@@ -116,7 +121,13 @@ class Writer:
                 written -= len(left.pop(0))
             if left:
                 left[0] = left[0][written:]
-        begin_writing_out(self._descriptor, begin, sum(map(len, pieces)))
+
+
+def write_whole(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of it; one call of the system may take less than it is given."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def begin_writing_out(descriptor: int, begin: int, count: int) -> None:
