@@ -5,6 +5,7 @@ are views of it, and what arrives is written to its place in a buffer of the who
 """
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Moved = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
 
 TOLD_BYTES = 4 << 20
+QUICK_SECONDS = 1.0
 # What arrives at once is hashed while it is in the processor's cache.
 PIECE_BYTES = 1 << 20
 
@@ -132,9 +134,16 @@ def _send_rest(
     requests: BlobRequests, session: UploadSession, view: memoryview, moved: Moved
 ) -> None:
     assert session.upload is not None, "a session without an id is of a blob that is stored"
-    for first in range(session.offset, len(view), session.chunk_bytes):
+    first, size = session.offset, session.chunk_bytes
+    while first < len(view):
         moved(first, len(view))
-        requests.send(session.upload, first, view[first : first + session.chunk_bytes])
+        began = time.monotonic()
+        requests.send(session.upload, first, view[first : first + size])
+        first += size
+        # On a fast link a request costs more than its bytes do; on a slow one a chunk is small, so
+        # that its end can be waited for, and little is lost with it where a proxy held it back.
+        if time.monotonic() - began < QUICK_SECONDS:
+            size = min(2 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)
 
 

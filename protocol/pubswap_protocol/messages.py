@@ -313,7 +313,8 @@ class UploadSession(Message):
     size: int = Field(description="Bytes of the whole blob.")
     offset: int = Field(ge=0, description="Bytes already here, also after a cut connection.")
     stored: bool = Field(description="This member has already sent the blob; send nothing.")
-    chunk_bytes: int = Field(gt=0, description="The most bytes of one PATCH.")
+    chunk_bytes: int = Field(gt=0, description="Bytes of the first PATCH, and of one after a cut.")
+    largest_chunk_bytes: int = Field(gt=0, description="The most bytes of one PATCH.")
     expires_at: datetime | None = Field(description="Null when the blob is already stored.")
 
 

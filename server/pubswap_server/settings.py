@@ -47,7 +47,12 @@ class ServerSettings(BaseSettings):
     cache_bytes: int = Field(
         default=32 << 30, gt=0, description="What blobs fetched from blob_url may take in data_dir."
     )
-    chunk_bytes: int = Field(default=4 << 20, gt=0, description="The most bytes of one chunk.")
+    chunk_bytes: int = Field(
+        default=4 << 20, gt=0, description="Bytes of an upload's first chunk, and after a cut."
+    )
+    largest_chunk_bytes: int = Field(
+        default=16 << 20, gt=0, description="The most bytes of a chunk while nothing is cut."
+    )
     max_uploads_per_member: int = Field(
         default=4, gt=0, description="How many uploads a member may have under way."
     )

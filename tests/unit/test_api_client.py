@@ -103,7 +103,12 @@ def body(data: bytes, status: int = 200, **headers: str) -> httpx.Response:
 def session(**changes: object) -> httpx.Response:
     """An open upload of b"data"."""
     message = {"upload": "u", "digest": digest_of(b"data"), "size": 4, "offset": 0}
-    more = {"stored": False, "chunk_bytes": 3, "expires_at": "2026-01-01T00:00:00Z"}
+    more = {
+        "stored": False,
+        "chunk_bytes": 3,
+        "largest_chunk_bytes": 3,
+        "expires_at": "2026-01-01T00:00:00Z",
+    }
     return httpx.Response(200, json={**message, **more, **changes})
 
 

@@ -58,6 +58,7 @@ class Memory:
             offset=here,
             stored=stored,
             chunk_bytes=self.chunk,
+            largest_chunk_bytes=4 * self.chunk,
             expires_at=None,
         )
 

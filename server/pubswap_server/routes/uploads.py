@@ -98,6 +98,7 @@ async def open_upload(
             offset=body.size,
             stored=True,
             chunk_bytes=services.settings.chunk_bytes,
+            largest_chunk_bytes=services.settings.largest_chunk_bytes,
             expires_at=None,
         )
     return await _session(services, found)
@@ -127,6 +128,7 @@ async def _session(services: Services, row: UploadRow) -> UploadSession:
         offset=await to_thread.run_sync(services.uploads.offset, row.id),
         stored=False,
         chunk_bytes=services.settings.chunk_bytes,
+        largest_chunk_bytes=services.settings.largest_chunk_bytes,
         expires_at=row.expires_at,
     )
 
@@ -163,7 +165,7 @@ async def send_chunk(
     services: ServicesDep,
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
-    first, count = asked_bytes(content_range, services.settings.chunk_bytes, row.size)
+    first, count = asked_bytes(content_range, services.settings.largest_chunk_bytes, row.size)
     try:
         await append(services, row, first, count, request)
     except WrongOffset as error:
