@@ -176,10 +176,6 @@ class AdapterFile:
             _check_finite([(name, part)])
         return found.digest()
 
-    def check_finite(self) -> None:
-        """Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number."""
-        _check_finite(self._slices())
-
     def _slices(self) -> Iterator[tuple[str, Array]]:
         """All numbers in the file's order, with their tensor's name."""
         for name in self._specs:

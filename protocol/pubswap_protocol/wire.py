@@ -138,10 +138,6 @@ class UpdateFile(Protocol):
         """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
         ...
 
-    def check_finite(self) -> None:
-        """Raises InvalidAdapter, naming the tensor, if a number is not acceptable."""
-        ...
-
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
         ...
@@ -216,11 +212,6 @@ class ReducedFile:
         for part in self._checked():
             found.update(part.view(np.uint8).data)
         return found.digest()
-
-    def check_finite(self) -> None:
-        """Raises InvalidAdapter as `digest` does."""
-        for _ in self._checked():
-            pass
 
     def _checked(self) -> Iterator[NDArray[Any]]:
         """All numbers in the file's order."""

@@ -9,7 +9,7 @@ from anyio import to_thread
 from fastapi import Request
 
 from pubswap_protocol.adapter import AdapterLayout
-from pubswap_protocol.digests import OURS, Digester, algorithm_of
+from pubswap_protocol.digests import OURS, algorithm_of
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import open_update
@@ -45,16 +45,11 @@ async def append(
     Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
     """
     async with _appending(services.uploads, row.id, first) as file:
-        digest = services.running.take(row.id, first)
-        if first == 0:
-            digest = Digester(algorithm_of(row.digest))
-        with Writer(file.fileno(), digest) as writer:
+        with Writer(file.fileno()) as writer:
             try:
                 await _write(request, writer, count)
             finally:
                 await writer.flush()
-                if digest is not None:
-                    services.running.put(row.id, first + writer.size, digest)
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
 
@@ -96,13 +91,8 @@ def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision
         size = path.stat().st_size
         if size != upload.size:
             raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
-        running = services.running.take(upload.id, size)
         file = open_update(path, layout, precision)
-        if running is None:
-            digest = file.digest(algorithm_of(upload.digest))
-        else:
-            digest = running.digest()
-            file.check_finite()
+        digest = file.digest(algorithm_of(upload.digest))
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
         if not file.is_canonical or algorithm_of(digest) != OURS:

@@ -22,7 +22,6 @@ from pubswap_server.senders import Senders
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
-from pubswap_server.storage.writing import RunningDigests
 from pubswap_server.waiting import Bells, Shared
 from pubswap_server.work import Work
 
@@ -46,7 +45,6 @@ class Services:
     limits: RequestLimits
     readiness: Readiness
     senders: Senders = field(default_factory=Senders)
-    running: RunningDigests = field(default_factory=RunningDigests)
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)

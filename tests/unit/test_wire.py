@@ -242,9 +242,8 @@ def test_numbers_out_of_range_are_refused(
     path = tmp_path / "update"
     path.write_bytes(spoilt(precision, tensor, value))
     update = open_update(path, LAYOUT, precision)
-    for check in (update.digest, update.check_finite):
-        with pytest.raises(InvalidAdapter, match=tensor.replace(".", r"\.")):
-            check()
+    with pytest.raises(InvalidAdapter, match=tensor.replace(".", r"\.")):
+        update.digest()
 
 
 def test_the_largest_update_that_is_made_is_taken(tmp_path: Path) -> None:

@@ -2,33 +2,25 @@
 
 import asyncio
 import os
-from collections import OrderedDict
 from typing import ClassVar, Self
 
 from anyio import to_thread
-
-from pubswap_protocol.digests import Digester
 
 GATHERED = 512 << 10
 GATHERED_BY_ALL = 8 << 20
 PULLED = 256 << 10
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
-_UPLOADS = 4096
 
 
 class Writer:
-    """Appends to an open file in a worker thread, while the next bytes arrive.
-
-    `digest` takes each piece as it comes, while it is in the processor's cache.
-    """
+    """Appends to an open file in a worker thread, while the next bytes arrive."""
 
     open: ClassVar[int] = 0  # how many there are, who share what may be gathered
 
-    def __init__(self, descriptor: int, digest: Digester | None = None) -> None:
-        """Bytes go to the file's present position; `digest` takes them too, if it is given."""
+    def __init__(self, descriptor: int) -> None:
+        """Bytes go to the file's present position."""
         self.size = 0  # all bytes given, written or not
         self._descriptor = descriptor
-        self._digest = digest
         self._pieces: list[bytes] = []
         self._waiting = 0
         self._writing: asyncio.Task[None] | None = None
@@ -44,8 +36,6 @@ class Writer:
         """Take a piece; raises OSError if the disk is full."""
         if not piece:
             return
-        if self._digest is not None:
-            self._digest.update(piece)
         self._pieces.append(piece)
         self._waiting += len(piece)
         self.size += len(piece)
@@ -83,8 +73,6 @@ class Writer:
             piece = buffer[:count]
             while piece:
                 written = os.write(self._descriptor, piece)
-                if self._digest is not None:
-                    self._digest.update(piece[:written])
                 piece = piece[written:]
             done += count
         begin_writing_out(self._descriptor, begin, sum(map(len, pieces)) + done)
@@ -136,25 +124,3 @@ def begin_writing_out(descriptor: int, begin: int, count: int) -> None:
     The pages stay in memory, for what is being written out cannot be dropped.
     """
     os.posix_fadvise(descriptor, begin, count, os.POSIX_FADV_DONTNEED)
-
-
-class RunningDigests:
-    """Digests of uploads, as far as this process has written them without a gap.
-
-    An upload that another process, or an earlier life of this one, took part in is not here, and
-    is hashed from its file. Holders of the upload's lock only may ask.
-    """
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, Digester]] = OrderedDict()
-
-    def take(self, upload: str, offset: int) -> Digester | None:
-        """The digest of the first `offset` bytes, to be continued or read; None if not known."""
-        position, digest = self._known.pop(upload, (-1, None))
-        return digest if position == offset else None
-
-    def put(self, upload: str, offset: int, digest: Digester) -> None:
-        """Keep the digest of the first `offset` bytes."""
-        self._known[upload] = (offset, digest)
-        while len(self._known) > _UPLOADS:
-            self._known.popitem(last=False)
