@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pubswap_client.retry import Backoff
-from pubswap_client.transfers import Body, download, upload
+from pubswap_client.transfers import QUICK_SECONDS, Body, download, upload
 from pubswap_protocol.adapter import AdapterLayout, encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -142,6 +142,44 @@ def test_an_upload_that_expired_begins_again() -> None:
     assert memory.opened == 2
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.0, [10, 20, 40, 40, 20]), (2 * QUICK_SECONDS, [10] * 13)],
+    ids=["quick", "slow"],
+)
+def test_chunks_grow_while_they_come_quickly(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
+) -> None:
+    """Twice as much each time, up to the session's largest; on a slow link they stay small."""
+    memory, sizes, clock = Memory(), list[int](), [0.0]
+    send = memory.send
+    monkeypatch.setattr("pubswap_client.transfers.time.monotonic", lambda: clock[0])
+
+    def noting(upload: str, first: int, chunk: memoryview) -> None:
+        sizes.append(len(chunk))
+        clock[0] += seconds
+        send(upload, first, chunk)
+
+    memory.send = noting  # type: ignore[method-assign]
+    data = bytes(130)
+    upload(memory, data, digest_of(data), AT_ONCE)
+    assert (sizes, memory.blobs) == (expected, {digest_of(data): data})
+
+
+def test_after_a_cut_chunks_begin_small_again() -> None:
+    """What a proxy had held back of a cut request is sent again, and is little."""
+    memory, sizes = Memory(cuts=[10, 20, 0]), list[int]()
+    send = memory.send
+
+    def noting(upload: str, first: int, chunk: memoryview) -> None:
+        sizes.append(len(chunk))
+        send(upload, first, chunk)
+
+    memory.send = noting  # type: ignore[method-assign]
+    upload(memory, bytes(100), digest_of(bytes(100)), AT_ONCE)
+    assert sizes == [10, 20, 40, 10, 20, 40]
+
+
 def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
     """The chunk that arrived is not sent again, nor is a blob that was finished."""
     memory = Memory()
@@ -242,7 +280,7 @@ def test_both_ways_say_how_far_they_are() -> None:
     data, seen = bytes(12 << 20), list[tuple[int, int]]()
     memory = Memory()
     upload(memory, data[:25], digest_of(data[:25]), AT_ONCE, lambda *at: seen.append(at))
-    assert seen == [(0, 25), (10, 25), (20, 25), (25, 25)]
+    assert seen == [(0, 25), (10, 25), (25, 25)]
     memory.blobs[digest_of(data)] = data
     seen.clear()
     download(memory, digest_of(data), AT_ONCE, lambda *at: seen.append(at))
