@@ -62,9 +62,9 @@ class GuardedProtocol(SocketBodyProtocol):
             return
         if self._phase is Phase.NOTHING:
             self._await_headers()
-        unfinished = self._header_bytes + len(data)
+        unfinished, in_body = self._header_bytes + len(data), self._phase is Phase.BODY
         super().data_received(data)
-        if self._phase is Phase.HEADERS:
+        if self._phase is Phase.HEADERS and not in_body:  # or some of it was the body's
             self._header_bytes = unfinished
         if self._header_bytes > self.limits.header_bytes:
             self._refuse_headers()

@@ -75,6 +75,14 @@ class SocketBodyProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._socket_body: SocketBody | None = None
+        self._after_body = b""
+
+    def data_received(self, data: bytes) -> None:
+        """What the parser took for the rest of a body, and is not, is the next request."""
+        super().data_received(data)
+        while self._after_body:
+            data, self._after_body = self._after_body, b""
+            super().data_received(data)
 
     def on_headers_complete(self) -> None:
         """Offer the body, unless the requests before this one are still being answered."""
@@ -93,10 +101,7 @@ class SocketBodyProtocol(HttpToolsProtocol):
         if here is None:
             super().on_body(body)
             return
-        if len(body) > here.left:
-            # It took a request that followed at once for the rest of the body; it is not answered.
-            self.cycle.keep_alive = False
-            body = body[: here.left]
+        body, self._after_body = body[: here.left], body[here.left :]
         here.left -= len(body)
         super().on_body(body)
         if here.taken:
