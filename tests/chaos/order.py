@@ -130,7 +130,7 @@ def _receipt(
     if kind is None or digest is None:
         return
     verdict.seen[kind] = verdict.seen.get(kind, 0) + 1
-    blob = next((b for name, b in blobs.items() if PurePath(name).name == digest[1]), _Blob())
+    blob = next((b for name, b in blobs.items() if name.endswith(digest[1])), _Blob())
     begun_at = since if kind == "update" else blob.folder
     if not blob.ordered():
         verdict.early.append(f"{kind} {digest[1][:12]}: {blob}")

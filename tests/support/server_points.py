@@ -115,8 +115,8 @@ def _around_storage(points: Points) -> None:
         sync_folder(folder)
         points.hit("folder synced")
 
-    def writing(self: LocalBlobs, parts: Iterable[bytes]) -> tuple[str, int]:
-        found = write(self, halfway(parts))
+    def writing(self: LocalBlobs, parts: Iterable[bytes], *args: Any) -> tuple[str, int]:
+        found = write(self, halfway(parts), *args)
         points.hit("blob written")
         return found
 
