@@ -148,6 +148,15 @@ class ServerSettings(BaseSettings):
             raise ValueError("require_client_certificate needs proxy_secret")
         return self
 
+    @model_validator(mode="after")
+    def _the_first_chunk_is_taken(self) -> Self:
+        if self.chunk_bytes > self.largest_chunk_bytes:
+            raise ValueError(
+                f"chunk_bytes {self.chunk_bytes} is more than largest_chunk_bytes "
+                f"{self.largest_chunk_bytes}; raise that too, or every upload would be refused"
+            )
+        return self
+
     @property
     def sqlalchemy_url(self) -> str:
         """The database's URL."""

@@ -70,10 +70,7 @@ class Writer:
                 break
             if not count:
                 break
-            piece = buffer[:count]
-            while piece:
-                written = os.write(self._descriptor, piece)
-                piece = piece[written:]
+            write_whole(self._descriptor, buffer[:count])
             done += count
         begin_writing_out(self._descriptor, begin, sum(map(len, pieces)) + done)
         return done
