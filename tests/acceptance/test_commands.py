@@ -1,5 +1,8 @@
 """The commands as people type them, and as they mistype them."""
 
+import contextlib
+import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -114,7 +117,52 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     out = ["--out", str(tmp_path / "adapter"), "--which", "0"]
     assert "from_pretrained" in pubswap("run", "export", "typed", *out, *options).stdout
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
-    assert "cancelled" in pubswap("run", "cancel", "typed", *options).stdout
+
+
+def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
+    coordinator: Coordinator,
+) -> None:
+    """Cancelling names the run, its round and its members, and changes nothing without consent."""
+    run = create_run(coordinator, {"name": "kept"})
+    enroll(coordinator, run, "alone")
+    cancel = ("run", "cancel", "kept", *operator(coordinator))
+    refused = pubswap(*cancel)
+    assert refused.returncode == 1
+    for part in (run.id, "round 0 of 2", "alone", "final", "--yes"):
+        assert part in refused.stderr
+    revoke = pubswap("member", "revoke", "kept", "alone", *operator(coordinator))
+    assert revoke.returncode == 1 and "--yes" in revoke.stderr
+    status, screen = typed("n\n", *cancel)
+    assert status == 1 and "alone" in screen and "Nothing was changed" in screen
+    view = coordinator.api.run(run.id)
+    assert view.state == "open" and view.members[0].active
+    status, screen = typed("y\n", *cancel)
+    assert status == 0 and "is cancelled" in screen
+    assert coordinator.api.run(run.id).state == "cancelled"
+
+
+def test_yes_cancels_without_a_terminal(coordinator: Coordinator) -> None:
+    """A script says beforehand that it means it."""
+    run = create_run(coordinator, {"name": "scripted"})
+    done = pubswap("run", "cancel", "scripted", "--yes", *operator(coordinator))
+    assert done.returncode == 0, done.stderr
+    assert coordinator.api.run(run.id).state == "cancelled"
+
+
+def typed(text: str, *arguments: str) -> tuple[int, str]:
+    """Run a command on a terminal where this is typed; its status, and what the screen shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pubswap_protocol", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        os.write(ours, text.encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while piece := os.read(ours, 4096):
+                shown += piece
+        status = process.wait(60)
+    os.close(ours)
+    return status, shown.decode()
 
 
 def test_a_shipped_recipe_is_a_real_federations_run(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateInvite, Role, RunView
@@ -32,6 +33,11 @@ Run = Annotated[str, typer.Argument(help="The run's id or name.")]
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
+
+CANCELLING = (
+    "Cancelling is final: its members stop, and the round under way is lost. The adapters of the "
+    "rounds before it are kept."
+)
 
 run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
 
@@ -169,9 +175,29 @@ def resume(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOK
 
 
 @run_commands.command("cancel")
-def cancel(run: Run, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE) -> None:
+def cancel(
+    run: Run,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
     """End a run for good; its adapters so far are kept."""
+    if not yes:
+        with connect(url, token_file) as api:
+            view = api.run(run)
+        confirm(f"{_described(view)} {CANCELLING}", yes=yes)
+        run = view.id  # the very one that was shown, should another take its name meanwhile
     _move(run, paths.RUN_CANCEL, url, token_file)
+
+
+def _described(view: RunView) -> str:
+    from pubswap_client.operator.tables import state_text
+
+    members = ", ".join(member.name for member in view.members if member.active) or "nobody"
+    return (
+        f"Run {view.name} ({view.id}) is {state_text(view)}, in round {view.round} of "
+        f"{view.settings.rounds}, with {members}."
+    )
 
 
 @run_commands.command("export")

@@ -13,6 +13,7 @@ from pubswap_client.operator.commands import (
     Url,
     connect,
 )
+from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
 
@@ -60,9 +61,18 @@ def reinstate(
 
 @member_commands.command("revoke")
 def revoke(
-    run: Run, name: Name, url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE
+    run: Run,
+    name: Name,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Make a member's token worthless for good; what it handed in before counts."""
+    confirm(
+        f"Revoking {name} of run {run} is final: its token is worthless at once, and its name "
+        "stays taken.",
+        yes=yes,
+    )
     with connect(url, token_file) as api:
         api.revoke(run, name)
     typer.echo(f"{name} is revoked; to have the organisation back, invite it under another name.")
