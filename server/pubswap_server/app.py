@@ -1,6 +1,5 @@
 """The application, and the only place where its parts are made and joined."""
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -12,16 +11,17 @@ from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server import events, problem_json
 from pubswap_server.auth import sha256
+from pubswap_server.background import Background
 from pubswap_server.clock import process_clock
 from pubswap_server.conductor import conduct
 from pubswap_server.database import Database, database_time, migrate
 from pubswap_server.hints import Hints
 from pubswap_server.housekeeping import keep_house
-from pubswap_server.leases import Leases
+from pubswap_server.leases import Leases, forget, start_name
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed
-from pubswap_server.readiness import Readiness, checks_of
+from pubswap_server.readiness import Readiness, checks_of, turns_check
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
@@ -65,35 +65,39 @@ def create_app(settings: ServerSettings) -> FastAPI:
 @contextlib.asynccontextmanager
 async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[Services]:
     """The parts, opened and at work; closed in the end."""
-    url = settings.sqlalchemy_url
+    url, replica = settings.sqlalchemy_url, start_name()
     migrate(url)
-    wakeups = wakeups_for(url, settings.replica_name, settings.workers)
-    services = _joined(settings, metrics, Database(url, wakeups))
+    wakeups = wakeups_for(url, replica, settings.workers)
+    services = _joined(settings, metrics, Database(url, wakeups), replica)
     database = services.database
     database.heard = services.changed
     if database.shared:
         process_clock().set(await database.read(database_time))
+    elif settings.workers == 1:
+        await database.write(forget)
     process_clock().not_before(await database.read(events.latest))
-    tasks = [
-        asyncio.create_task(conduct(services)),
-        asyncio.create_task(keep_house(services)),
-        asyncio.create_task(services.hints.flush_for_ever()),
-        asyncio.create_task(wakeups.listen(services.changed)),
-    ]
+    services.background = Background(
+        {
+            "conductor": conduct(services),
+            "housekeeping": keep_house(services),
+            "hints": services.hints.flush_for_ever(),
+            "wakeups": wakeups.listen(services.changed),
+        }
+    )
     try:
         yield services
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await services.background.stop()
         await services.hints.flush()
         services.verifiers.close()
         database.close()
         services.incoming.close()
 
 
-def _joined(settings: ServerSettings, metrics: Metrics, database: Database) -> Services:
-    storage = make_storage(settings)
+def _joined(
+    settings: ServerSettings, metrics: Metrics, database: Database, replica: str
+) -> Services:
+    storage, work = make_storage(settings), Work()
     return Services(
         settings=settings,
         operator_sha256=sha256(operator_token(settings)),
@@ -104,14 +108,15 @@ def _joined(settings: ServerSettings, metrics: Metrics, database: Database) -> S
         verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
         metrics=metrics,
         bells=Bells(),
-        work=Work(),
+        work=work,
         hints=Hints(database),
-        leases=Leases(settings.replica_name, settings.lease_seconds),
+        leases=Leases(replica, settings.lease_seconds),
         limits=RequestLimits(
             Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
             Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
         ),
         readiness=Readiness(
             checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
+            | {"conductor": turns_check(work, settings.tick_seconds)}
         ),
     )

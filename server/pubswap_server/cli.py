@@ -164,7 +164,10 @@ def _serve(settings: "ServerSettings") -> None:
 
 
 def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
-    """Serve in this process until SIGTERM or SIGINT; requests under way are finished."""
+    """Serve in this process until SIGTERM or SIGINT; requests under way are finished.
+
+    Exits with status 1 when a background task dies.
+    """
     import uvicorn
 
     from pubswap_server.app import create_app
@@ -177,6 +180,10 @@ def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
     gc.freeze()
 
     class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            stops = await super().on_tick(counter)
+            return stops or app.state.services.background.died
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # Long polls would otherwise keep a stopping server for up to half a minute.
             app.state.services.bells.close()
@@ -190,7 +197,10 @@ def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
         lifespan="on",
         **http_options(settings),
     )
-    Server(config).run(sockets=[listening])
+    server = Server(config)
+    server.run(sockets=[listening])
+    if server.started and app.state.services.background.died:
+        raise SystemExit(1)  # so that a supervisor starts another; the log says why
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,6 +8,8 @@ result is published in a transaction that checks the term; that, not the time, k
 
 import asyncio
 import contextlib
+import secrets
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -21,6 +23,16 @@ from pubswap_server.database import Database
 from pubswap_server.tables import LeaseRow
 
 log = structlog.get_logger(__name__)
+
+
+def start_name() -> str:
+    """The name of this start of a replica, which no other has: hosts and ports are not unique."""
+    return f"{socket.gethostname()}/{secrets.token_hex(8)}"
+
+
+def forget(session: Session) -> None:
+    """End all leases, where nobody but this process works: they are those of one that died."""
+    session.execute(update(LeaseRow).values(holder=None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +57,6 @@ class Leases:
         if row is None:
             row = LeaseRow(run_id=run, holder=None, term=0, beats=0)
             session.add(row)
-        # Its own lease is one of the process before it: names are not shared by the living.
         if row.holder not in (None, self.replica) and not self._silent(row):
             return None
         row.holder, row.term, row.beats = self.replica, row.term + 1, 0

@@ -1,4 +1,4 @@
-"""Whether requests can be served now: the database and the blob store answer, the disk has room."""
+"""Whether requests can be served now: database and store answer, disk has room, runs move."""
 
 import asyncio
 import os
@@ -12,11 +12,15 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import PubSwapError
+from pubswap_server.clock import steady
 from pubswap_server.database import Database
 from pubswap_server.storage.store import BlobStore
+from pubswap_server.work import Work
 
 FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
+# A turn of the conductor is a wait of a tick and a short reading of the database.
+TURN_SECONDS = 30.0
 
 Check = Callable[[], Coroutine[Any, Any, str | None]]
 
@@ -94,3 +98,15 @@ def checks_of(
         "blob store": store_answers,
         "disk": disk_has_room,
     }
+
+
+def turns_check(work: Work, tick_seconds: float) -> Check:
+    """Whether the conductor still asks for work, as it does at each of its turns."""
+
+    async def conductor_turns() -> str | None:
+        silent = steady() - work.asked_at
+        if silent > tick_seconds + TURN_SECONDS:
+            return f"the conductor has taken no turn for {silent:.0f} s; restart this process"
+        return None
+
+    return conductor_turns

@@ -11,6 +11,7 @@ from pubswap_protocol.responses import Response
 from pubswap_protocol.texts import decode_all, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.answers import Answers
+from pubswap_server.background import Background
 from pubswap_server.board import Board, read_board
 from pubswap_server.database import Database
 from pubswap_server.hints import Hints
@@ -45,6 +46,7 @@ class Services:
     limits: RequestLimits
     readiness: Readiness
     senders: Senders = field(default_factory=Senders)
+    background: Background = field(init=False)  # begun when all else is there
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-import socket
 import tempfile
 from pathlib import Path
 from typing import Literal, Self
@@ -89,12 +88,6 @@ class ServerSettings(BaseSettings):
         default=1.0, gt=0, description="How often deadlines are looked at when nothing happens."
     )
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
-    replica: str | None = Field(
-        default=None,
-        max_length=240,
-        description="This replica's name, which no other has while it runs; by default its host "
-        "and port.",
-    )
     lease_seconds: float = Field(
         default=15.0, gt=0, description="A replica that shows no life for so long is replaced."
     )
@@ -161,11 +154,6 @@ class ServerSettings(BaseSettings):
     def sqlalchemy_url(self) -> str:
         """The database's URL."""
         return self.database_url or f"sqlite:///{self.data_dir / 'pubswap.sqlite'}"
-
-    @property
-    def replica_name(self) -> str:
-        """What other replicas know this one by."""
-        return self.replica or f"{socket.gethostname()}:{self.port}"
 
     @property
     def token_file(self) -> Path:

@@ -53,7 +53,7 @@ class Supervisor:
 
     def _start(self, index: int) -> None:
         clock = process_clock()
-        arguments = (self._settings, self._listening, index, (clock.now(), steady()))
+        arguments = (self._settings, self._listening, (clock.now(), steady()))
         # Not forked: a copy of this process would share its connections and locks.
         spawn = multiprocessing.get_context("spawn")
         worker = spawn.Process(target=work, args=arguments, name=f"worker-{index}")
@@ -81,15 +81,12 @@ class Supervisor:
             worker.terminate()
 
 
-def work(
-    settings: ServerSettings, listening: socket.socket, index: int, clock: tuple[datetime, float]
-) -> None:
-    """One worker: a replica with a name of its own, which ends with its parent."""
+def work(settings: ServerSettings, listening: socket.socket, clock: tuple[datetime, float]) -> None:
+    """One worker: a replica which ends with its parent."""
     configure_logs(settings)
     process_clock().set(*clock)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    name = f"{settings.replica_name}/{index}"
-    run_server(settings.model_copy(update={"replica": name}), listening)
+    run_server(settings, listening)
 
 
 def _end_with_parent() -> None:

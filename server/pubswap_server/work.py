@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+from pubswap_server.clock import steady
+
 
 class Work:
     """What has changed since the conductor last asked."""
@@ -11,6 +13,7 @@ class Work:
         self._runs: set[str] = set()
         self._all = False
         self._event = asyncio.Event()
+        self.asked_at = steady()  # when the conductor came last
 
     def add(self, run: str | None) -> None:
         """Look at this run; None: at every one."""
@@ -22,6 +25,7 @@ class Work:
 
     async def take(self, seconds: float) -> set[str] | None:
         """The runs that changed, waiting for one; None, that is all, after `seconds` at most."""
+        self.asked_at = steady()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), seconds)
         every, runs = self._all or not self._runs, self._runs

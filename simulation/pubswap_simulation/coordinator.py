@@ -130,5 +130,4 @@ def coordinator_settings(folder: Path) -> ServerSettings:
         member_requests_per_second=1e6,
         member_burst=1_000_000,
         workers=1,
-        replica="simulation",
     )

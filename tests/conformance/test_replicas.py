@@ -17,8 +17,10 @@ from pubswap_protocol import paths
 from pubswap_protocol.adapter import decode_adapter
 from pubswap_protocol.errors import Fenced
 from pubswap_protocol.messages import Progress, Role, RunState, TaskKind
+from pubswap_server import conductor
+from pubswap_server.conductor import made_of
 from pubswap_server.database import Database
-from pubswap_server.leases import Lease, Leases
+from pubswap_server.leases import Lease, Leases, start_name
 from pubswap_server.tables import RunRow
 from support.coordinator import Federation, Server, begun, create, serving, settings_for
 
@@ -29,10 +31,7 @@ def pair(database_url: str, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
     shared = {"database_url": database_url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
     settings = settings_for(tmp_path / "data").model_copy(update=shared)
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(serving(settings.model_copy(update={"replica": name})))
-            for name in ("one", "other")
-        ]
+        servers = [stack.enter_context(serving(settings)) for _ in range(2)]
         for server in servers:
             stack.enter_context(server.closing)
         yield servers[0], servers[1]
@@ -95,8 +94,7 @@ def test_replicas_choose_the_same_public_prompts(pair: tuple[Server, Server]) ->
     second = asked(2)
     assert len(first) == len(second) == 1
     assert first != second
-    later = pair[0].app.state.services.settings.model_copy(update={"replica": "later"})
-    with serving(later) as server, server.closing:
+    with serving(pair[0].app.state.services.settings) as server, server.closing:
         again = seen_from(here, server)
         for swap, batch in ((1, first), (2, second)):
             prompts = again.members["b"].swap_prompts(here.run.id, 1, swap).prompts
@@ -209,18 +207,49 @@ def test_a_lease_is_taken_over_only_when_its_holder_shows_no_life(
     in_a_loop(play)
 
 
-def test_a_replica_that_starts_again_takes_its_own_lease_back_at_once(
-    server: Server, database: Database
+def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
+    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart in the middle of an aggregation costs no waiting."""
-    run = create(server).run.id
+    """A round whose mean takes longer than many looks at it is averaged once, by one of them.
 
-    async def play() -> None:
-        assert await took(database, Leases("one", 1000), run) is not None
-        assert await took(database, Leases("another", 1000), run) is None
-        assert await took(database, Leases("one", 1000), run) is not None
+    They have the same settings, as two machines made from one image have.
+    """
+    began: list[str] = []
 
-    in_a_loop(play)
+    def slowly(blobs: Any, wanted: Any) -> Any:
+        began.append(wanted.adapters[0])
+        time.sleep(2)
+        return made_of(blobs, wanted)
+
+    monkeypatch.setattr(conductor, "made_of", slowly)
+    for server in pair:
+        services = server.app.state.services
+        services.settings = services.settings.model_copy(update={"tick_seconds": 0.05})
+    here = begun(pair[0], method="fedavg", rounds=1)
+    there = seen_from(here, pair[1])
+    assert here.submit("a", 1, here.adapter(1)) == "accepted"
+    assert there.submit("b", 1, here.adapter(2)) == "accepted"
+    assert here.wait_for(1).state is RunState.FINISHED
+    assert len(began) == 1
+
+
+def test_the_only_process_on_a_sqlite_file_goes_on_at_once_after_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    """A restart in the middle of an aggregation costs no waiting for the dead one's lease."""
+    settings = settings_for(tmp_path).model_copy(update={"lease_seconds": 1000.0})
+    with serving(settings) as server, server.closing:
+        run = create(server).run.id
+        services = server.app.state.services
+        died = Leases(start_name(), 1000)
+        in_a_loop(lambda: took(services.database, died, run))
+    with serving(settings) as server:
+        services = server.app.state.services
+
+        async def play() -> None:
+            assert await took(services.database, services.leases, run) is not None
+
+        in_a_loop(play)
 
 
 def test_a_change_that_was_decided_on_an_older_state_is_refused(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pubswap_server import readiness
+from pubswap_server import readiness, work
 from pubswap_server.readiness import Readiness
 
 
@@ -61,3 +61,23 @@ def test_a_check_that_hangs_is_told_of_in_time_and_begun_once(
         assert await asked.reasons() == ["the disk is full"]
 
     asyncio.run(ask())
+
+
+def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for a tick is no silence; half a minute beyond it is, until the next turn."""
+    present = 1000.0
+    for module in (readiness, work):
+        monkeypatch.setattr(module, "steady", lambda: present)
+
+    async def play() -> None:
+        nonlocal present
+        asked = work.Work()
+        check = readiness.turns_check(asked, tick_seconds=5.0)
+        present += 34
+        assert await check() is None
+        present += 2
+        assert await check() == ("the conductor has taken no turn for 36 s; restart this process")
+        await asked.take(0.01)
+        assert await check() is None
+
+    asyncio.run(play())
