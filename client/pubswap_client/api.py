@@ -40,6 +40,7 @@ from pubswap_protocol.messages import (
     OpenUpload,
     Progress,
     Receipt,
+    Reissue,
     RunList,
     RunView,
     SetKind,
@@ -137,6 +138,11 @@ class CoordinatorClient:
         """A one-time invite."""
         return self._send(Invite, "POST", paths.RUN_INVITES.format(run=run), body)
 
+    def reissue(self, run: str, member: str, body: Reissue) -> Invite:
+        """A one-time invite for a member that has enrolled; using it ends the old token."""
+        path = paths.RUN_MEMBER_REISSUE.format(run=run, member=member)
+        return self._send(Invite, "POST", path, body)
+
     def members(self, run: str) -> MemberList:
         """Who takes part, and where they are."""
         return self._get(MemberList, paths.RUN_MEMBERS.format(run=run))
@@ -169,9 +175,10 @@ class CoordinatorClient:
 
     # A member
 
-    def enroll(self, invite: str) -> Membership:
-        """Exchange an invite for a token."""
-        return self._send(Membership, "POST", paths.ENROLL, Enroll(invite=invite), _new_key())
+    def enroll(self, invite: str, key: str | None = None) -> Membership:
+        """Exchange an invite for a token; again with the same key, it is the same one."""
+        body = Enroll(invite=invite)
+        return self._send(Membership, "POST", paths.ENROLL, body, key or _new_key())
 
     def rotate(self) -> Membership:
         """A new token in place of this one."""

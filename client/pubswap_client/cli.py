@@ -51,11 +51,11 @@ def enroll(
 ) -> None:
     """Exchange an invite for this organisation's long-lived token.
 
-    The TLS files stay where they are; their paths are kept beside the token.
+    The TLS files stay where they are; their paths are kept beside the token. Should anything go
+    wrong in the middle, the same command with the same folder gets the same token again.
     """
-    from pubswap_client.api import CoordinatorClient
-    from pubswap_client.membership import StoredMembership, save_membership
-    from pubswap_client.retry import ONCE
+    from pubswap_client import enrolling
+    from pubswap_client.membership import membership_path
     from pubswap_client.tls import TlsFiles, absolute
 
     if (client_cert is None) != (client_key is None):
@@ -63,11 +63,8 @@ def enroll(
     tls = TlsFiles(
         ca_file=absolute(ca_file), certificate=absolute(client_cert), key=absolute(client_key)
     )
-    with CoordinatorClient(coordinator, backoff=ONCE, tls=tls) as api:
-        api.check_version()
-        membership = api.enroll(invite)
-    stored = StoredMembership(coordinator=coordinator, membership=membership, tls=tls)
-    path = save_membership(state, stored)
+    membership = enrolling.enroll(coordinator, invite, state, tls).membership
+    path = membership_path(state)
     typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")
     follow = "client start --data private.jsonl" if membership.role == "client" else "evaluate"
     typer.echo(f"Next: pubswap {follow} --state {state}")

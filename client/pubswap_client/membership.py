@@ -27,7 +27,7 @@ def membership_path(state: Path) -> Path:
 
 def save_membership(state: Path, stored: StoredMembership) -> Path:
     """Write the membership atomically, mode 0600."""
-    state.mkdir(parents=True, exist_ok=True)
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = membership_path(state)
     write_whole(path, f"{stored.model_dump_json(indent=2)}\n".encode())
     return path
@@ -45,5 +45,6 @@ def load_membership(state: Path) -> StoredMembership:
         ) from None
     except ValidationError as error:
         raise InvalidSettings(
-            f"{path} is damaged; enroll again with a new invite: {error}"
+            f"{path} is damaged. Move it away, ask the operator for `pubswap member reissue`, and "
+            f"enroll again. ({error.errors()[0]['msg']})"
         ) from None

@@ -193,12 +193,22 @@ class RunList(Message):
     runs: list[RunView]
 
 
+InviteSeconds = Annotated[int, Field(gt=0, le=10 * 366 * 24 * 3600)]
+_A_WEEK = 7 * 24 * 3600
+
+
 class CreateInvite(Message):
     """Ask for a one-time invite for a member of this name."""
 
     name: Name
     role: Role = Role.CLIENT
-    expires_in_seconds: int = Field(default=7 * 24 * 3600, gt=0, le=10 * 366 * 24 * 3600)
+    expires_in_seconds: InviteSeconds = _A_WEEK
+
+
+class Reissue(Message):
+    """Ask for a one-time invite for a member that has enrolled already."""
+
+    expires_in_seconds: InviteSeconds = _A_WEEK
 
 
 class Invite(Message):

@@ -35,6 +35,7 @@ RUN_MEMBERS = RUN + "/members"
 RUN_MEMBER = RUN + "/members/{member}"
 RUN_MEMBER_SUSPEND = RUN_MEMBER + "/suspend"
 RUN_MEMBER_REINSTATE = RUN_MEMBER + "/reinstate"
+RUN_MEMBER_REISSUE = RUN_MEMBER + "/reissue"
 RUN_MEMBER_CERTIFICATE = RUN_MEMBER + "/certificate"
 RUN_ADAPTER = RUN + "/adapters/{which}"
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -32,6 +32,30 @@ def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
     """A new invite; raises NameTaken if a member of the run has the name."""
     if _named(session, run.id, wanted.name) is not None:
         raise NameTaken(f"Run {run.name} already has a member {wanted.name!r}; choose another.")
+    record(session, run.id, "invited", member=wanted.name, role=wanted.role)
+    return _new_invite(session, run, wanted, reissue=False)
+
+
+def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
+    """A new invite for a member: using it ends the token that the member has until then.
+
+    An earlier one that was not used is worthless from now on. Raises NotFound, or WrongState for a
+    member that is revoked.
+    """
+    row = _existing(session, run, name)
+    if not row.active:
+        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    session.execute(
+        update(InviteRow)
+        .where(InviteRow.run_id == run.id, InviteRow.name == name, InviteRow.used_at.is_(None))
+        .values(expires_at=now())
+    )
+    record(session, run.id, "reissued", member=name)
+    wanted = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
+    return _new_invite(session, run, wanted, reissue=True)
+
+
+def _new_invite(session: Session, run: RunRow, wanted: CreateInvite, *, reissue: bool) -> Invite:
     code = new_secret()
     expires_at = now() + timedelta(seconds=wanted.expires_in_seconds)
     session.add(
@@ -41,9 +65,9 @@ def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
             name=wanted.name,
             role=wanted.role,
             expires_at=expires_at,
+            reissue=reissue,
         )
     )
-    record(session, run.id, "invited", member=wanted.name, role=wanted.role)
     return Invite(invite=code, name=wanted.name, role=wanted.role, expires_at=expires_at)
 
 
@@ -53,7 +77,7 @@ def enroll(
     """Use an invite; again with the same key, the answer is the same.
 
     `certificate` is the fingerprint that the member's token is bound to from then on. Raises
-    Unauthenticated, InviteUsed, InviteExpired or NameTaken.
+    Unauthenticated, InviteUsed, InviteExpired, NameTaken or, for one that was revoked, WrongState.
     """
     row = session.get(InviteRow, sha256(code), with_for_update=True)
     if row is None:
@@ -66,19 +90,17 @@ def enroll(
         raise InviteUsed("This invite was already used; ask the operator for a new one.")
     if row.expires_at <= now():
         raise InviteExpired("This invite has expired; ask the operator for a new one.")
-    if before is not None:
+    if before is None:
+        before = MemberRow(run_id=row.run_id, name=row.name, role=row.role)
+        session.add(before)
+    elif not row.reissue:
         raise NameTaken(f"A member {row.name!r} has enrolled already, with another invite.")
+    elif not before.active:
+        raise WrongState(f"{row.name} was revoked, which is for good; ask the operator.")
     row.used_at = now()
-    member = MemberRow(
-        run_id=row.run_id,
-        name=row.name,
-        role=row.role,
-        token_sha256=sha256(token),
-        certificate=certificate,
-    )
-    session.add(member)
+    before.token_sha256, before.certificate = sha256(token), certificate
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
-    return _membership(session, member, token)
+    return _membership(session, before, token)
 
 
 def rotate(session: Session, member: Member, old: str, key: str | None = None) -> Membership:

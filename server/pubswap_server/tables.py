@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -135,7 +136,7 @@ class MemberRow(Base):
 
 
 class InviteRow(Base):
-    """A one-time invite."""
+    """A one-time invite; a `reissue` replaces the token of a member that has enrolled."""
 
     __tablename__ = "invites"
 
@@ -145,6 +146,7 @@ class InviteRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
+    reissue: Mapped[bool] = mapped_column(default=False, server_default=false())
 
 
 class BlobRow(Base):

@@ -107,7 +107,12 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     state = tmp_path / "solo"
     join = ["--coordinator", coordinator.api.url, "--invite", code, "--state", str(state)]
     assert "Enrolled as solo in run typed" in pubswap("client", "enroll", *join).stdout
-    assert "[invite_used]" in pubswap("client", "enroll", *join).stderr
+    assert "solo in run typed" in pubswap("client", "enroll", *join).stderr
+    elsewhere = [*join[:-1], str(tmp_path / "elsewhere")]
+    assert "[invite_used]" in pubswap("client", "enroll", *elsewhere).stderr
+    code = pubswap("member", "reissue", "typed", "solo", "--quiet", *options).stdout.strip()
+    again = ["--coordinator", coordinator.api.url, "--invite", code, *elsewhere[-2:]]
+    assert "Enrolled as solo in run typed" in pubswap("client", "enroll", *again).stdout
 
     for verb, shown in (("start", "training"), ("pause", "paused"), ("resume", "training")):
         assert shown in pubswap("run", verb, "typed", *options).stdout

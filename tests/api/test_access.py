@@ -60,6 +60,7 @@ ALLOWED = {
     "revoke_member": OPERATOR,
     "suspend_member": OPERATOR,
     "reinstate_member": OPERATOR,
+    "reissue_member": OPERATOR,
     "bind_certificate": OPERATOR,
     "rotate_token": EVERY_MEMBER,
     "hello": MEMBER,
@@ -83,6 +84,7 @@ DIGEST = digest_of(b"somebody's")
 BODIES: dict[str, dict[str, Any]] = {
     "create_run": {"name": "x"},
     "create_invite": {"name": "somebody"},
+    "reissue_member": {},
     "bind_certificate": {"sha256": None},
     "hello": {
         "config_digest": DIGEST,

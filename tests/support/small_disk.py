@@ -49,6 +49,14 @@ def small_disk(folder: Path, size: int) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[Path]:
+    """A folder on a disk that takes no writing from anybody, root neither."""
+    with small_disk(folder, 1 << 20):
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        yield folder
+
+
 def missing() -> str | None:
     """Why no small disk can be made here."""
     if sys.platform != "linux" or shutil.which("mount") is None:

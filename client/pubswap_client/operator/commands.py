@@ -13,7 +13,7 @@ import typer
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import CreateInvite, Role, RunView
+from pubswap_protocol.messages import CreateInvite, Invite, Role, RunView
 
 if TYPE_CHECKING:
     from pubswap_client.api import CoordinatorClient
@@ -30,6 +30,11 @@ TokenFile = Annotated[
     ),
 ]
 Run = Annotated[str, typer.Argument(help="The run's id or name.")]
+Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
+Quiet = Annotated[bool, typer.Option(help="Print the code alone.")]
+
+A_WEEK = 7 * 24.0
+LONGEST_HOURS = 10 * 366 * 24
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
@@ -223,15 +228,27 @@ def invite(
     run: Run,
     name: Annotated[str, typer.Argument(help="The member's name, such as hospital-a.")],
     role: Annotated[Role, typer.Option(help="client or evaluator.")] = Role.CLIENT,
-    hours: Annotated[float, typer.Option(help="How long the invite is good for.")] = 168,
-    quiet: Annotated[bool, typer.Option(help="Print the code alone.")] = False,
+    hours: Hours = A_WEEK,
+    quiet: Quiet = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Make a one-time invite; send its code to the organisation over a channel you trust."""
+    body = CreateInvite(name=name, role=role, expires_in_seconds=invite_seconds(hours))
     with connect(url, token_file) as api:
-        body = CreateInvite(name=name, role=role, expires_in_seconds=max(1, int(hours * 3600)))
         made = api.invite(run, body)
+    print_invite(made, url, quiet)
+
+
+def invite_seconds(hours: float) -> int:
+    """An invite's life; raises InvalidSettings for less than a second or more than 10 years."""
+    if not 1 / 3600 <= hours <= LONGEST_HOURS:
+        raise InvalidSettings(f"--hours is between 1/3600 and {LONGEST_HOURS}, not {hours:g}.")
+    return max(1, int(hours * 3600))
+
+
+def print_invite(made: Invite, url: str, quiet: bool) -> None:
+    """The code alone, or the command that uses it."""
     if quiet:
         typer.echo(made.invite)
         return

@@ -6,16 +6,22 @@ from typing import Annotated
 import typer
 
 from pubswap_client.operator.commands import (
+    A_WEEK,
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
+    Hours,
+    Quiet,
     Run,
     TokenFile,
     Url,
     connect,
+    invite_seconds,
+    print_invite,
 )
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Reissue
 
 Name = Annotated[str, typer.Argument(help="The member's name.")]
 
@@ -76,6 +82,25 @@ def revoke(
     with connect(url, token_file) as api:
         api.revoke(run, name)
     typer.echo(f"{name} is revoked; to have the organisation back, invite it under another name.")
+
+
+@member_commands.command("reissue")
+def reissue(
+    run: Run,
+    name: Name,
+    hours: Hours = A_WEEK,
+    quiet: Quiet = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Make a new invite for a member that has lost its token.
+
+    The old token works until the invite is used; suspend the member if it must stop at once. What
+    it has handed in, and the progress in its state folder, stay good.
+    """
+    with connect(url, token_file) as api:
+        made = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
+    print_invite(made, url, quiet)
 
 
 @member_commands.command("certificate")

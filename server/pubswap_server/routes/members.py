@@ -16,6 +16,7 @@ from pubswap_protocol.messages import (
     MemberList,
     Membership,
     Progress,
+    Reissue,
 )
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
@@ -122,6 +123,24 @@ async def reinstate_member(
 ) -> Response:
     """A suspended member goes on, and rounds wait for it again."""
     return await _decided(run, member, members.reinstate, operator, services)
+
+
+@router.post(
+    paths.RUN_MEMBER_REISSUE,
+    operation_id="reissue_member",
+    status_code=201,
+    summary="Make another invite for a member",
+)
+async def reissue_member(
+    run: str, member: str, body: Reissue, operator: OperatorDep, services: ServicesDep
+) -> Invite:
+    """For a token that was lost: enrolling with it replaces the token, which works until then."""
+
+    def work(session: Session) -> Invite:
+        row = runs.find(session, run, operator)
+        return members.reissue(session, row, member, body.expires_in_seconds)
+
+    return await services.database.write(work)
 
 
 @router.put(

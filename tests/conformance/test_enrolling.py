@@ -1,0 +1,144 @@
+"""Enrolling: whatever happens in the middle, the invite's token is not lost."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from pubswap_client import enrolling
+from pubswap_client.lock import locked
+from pubswap_client.membership import load_membership, membership_path
+from pubswap_client.tls import TlsFiles
+from pubswap_protocol import paths
+from pubswap_protocol.errors import (
+    InviteExpired,
+    InviteUsed,
+    NotSaved,
+    StateInUse,
+    Unauthenticated,
+    WrongState,
+)
+from pubswap_protocol.messages import CreateInvite, Reissue
+from support.coordinator import Federation, Server, begun, create
+from support.small_disk import missing, read_only, small_disk
+
+needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def enroll(fed: Federation, invite: str, state: Path) -> str:
+    """Enrol into a folder; the token that was kept there."""
+    enrolling.enroll(fed.server.url, invite, state, TlsFiles())
+    return load_membership(state).membership.token
+
+
+def invited(fed: Federation, name: str) -> str:
+    """An invite's code."""
+    return fed.operator.invite(fed.run.id, CreateInvite(name=name)).invite
+
+
+@needs_mounts
+def test_an_invite_is_not_spent_where_its_token_cannot_be_kept(
+    server: Server, tmp_path: Path
+) -> None:
+    """Neither a read-only nor a full folder costs it: it enrols elsewhere afterwards."""
+    fed = create(server)
+    code = invited(fed, "a")
+    with read_only(tmp_path / "read-only") as folder, pytest.raises(OSError, match="Read-only"):
+        enroll(fed, code, folder / "state")
+    with small_disk(tmp_path / "full", 1 << 20) as disk:
+        (disk.folder / "state").mkdir()
+        disk.fill()
+        with pytest.raises(NotSaved):
+            enroll(fed, code, disk.folder / "state")
+    assert enroll(fed, code, tmp_path / "state")
+
+
+def test_a_folder_that_is_in_use_or_holds_a_membership_is_left_alone(
+    server: Server, tmp_path: Path
+) -> None:
+    """The refusal comes before the invite is spent, and names the run and what to do."""
+    fed, other = create(server), create(server)
+    state = tmp_path / "state"
+    enroll(fed, invited(fed, "a"), state)
+    before, code = membership_path(state).read_bytes(), invited(other, "b")
+    with pytest.raises(StateInUse, match=f"a in run {fed.run.name}.*--state"):
+        enroll(other, code, state)
+    assert membership_path(state).read_bytes() == before
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    with locked(busy), pytest.raises(StateInUse):
+        enroll(other, code, busy)
+    assert enroll(other, code, tmp_path / "free")
+
+
+@pytest.mark.parametrize("end", ["killed", "not saved"])
+def test_the_same_command_again_gets_the_token_that_was_not_saved(
+    server: Server, tmp_path: Path, end: str
+) -> None:
+    """A process that ends between spending the invite and saving its token loses nothing."""
+    fed = create(server)
+    code, state = invited(fed, "a"), tmp_path / "state"
+
+    def no_disk(*_: object) -> None:
+        raise NotSaved("The disk is full.")
+
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        enrolling.save_membership = no_disk if end == "not saved" else killed  # type: ignore[assignment]
+        try:
+            enroll(fed, code, state)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == (9 if end == "killed" else 1 << 8)
+    assert [member.name for member in fed.view().members] == ["a"]  # spent
+    assert not membership_path(state).exists()
+    with pytest.raises(InviteUsed):
+        enroll(fed, code, tmp_path / "another's folder")
+    token = enroll(fed, code, state)
+    assert server.client(token).run(fed.run.id).id == fed.run.id
+    assert {path.name for path in state.iterdir()} == {"lock", "membership.json"}
+
+
+def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path) -> None:
+    """The old token works until the new invite is used, and never again; the update counts."""
+    fed = begun(server)
+    assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
+    unused, code = (fed.operator.reissue(fed.run.id, "a", Reissue()).invite for _ in range(2))
+    assert fed.members["a"].task(fed.run.id, 0).round == 1
+    with pytest.raises(InviteExpired):
+        enroll(fed, unused, tmp_path / "state")
+    token = enroll(fed, code, tmp_path / "state")
+    with pytest.raises(Unauthenticated):
+        fed.members["a"].task(fed.run.id, 0)
+    assert server.client(token).task(fed.run.id, 0).kind == "wait"  # its update is there
+    assert [member.name for member in fed.view().members] == ["a", "b", "judge"]
+    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+    assert (kinds.count("reissued"), kinds.count("enrolled")) == (2, 4)
+
+
+def test_a_revoked_member_stays_revoked(server: Server, tmp_path: Path) -> None:
+    """Reissuing is refused, and an invite reissued before is worthless."""
+    fed = begun(server)
+    code = fed.operator.reissue(fed.run.id, "a", Reissue()).invite
+    fed.operator.revoke(fed.run.id, "a")
+    with pytest.raises(WrongState):
+        fed.operator.reissue(fed.run.id, "a", Reissue())
+    with pytest.raises(WrongState):
+        enroll(fed, code, tmp_path / "state")
+
+
+def test_a_suspended_member_that_was_reissued_stays_suspended(
+    server: Server, tmp_path: Path
+) -> None:
+    """A token that is in strange hands can be stopped at once, and replaced in peace."""
+    fed = begun(server)
+    fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
+    code = fed.operator.reissue(fed.run.id, "a", Reissue()).invite
+    token = enroll(fed, code, tmp_path / "state")
+    assert next(m for m in fed.view().members if m.name == "a").suspended
+    fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_REINSTATE)
+    assert server.client(token).task(fed.run.id, 0).kind == "train"
