@@ -9,16 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors import (
+    MAX_TENSORS,
     TensorSpec,
     header_bytes,
     header_length,
@@ -28,6 +29,8 @@ from pubswap_protocol.tensors import (
 
 Array = NDArray[np.float32]
 Adapter = dict[str, Array]
+TensorName = Annotated[str, Field(max_length=1000)]
+Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
 
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
@@ -37,7 +40,8 @@ class AdapterLayout(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tensors: dict[str, tuple[int, int]]
+    # What the coordinator keeps of a server optimizer has two tensors for each of an update.
+    tensors: Annotated[dict[TensorName, tuple[Side, Side]], Field(max_length=2 * MAX_TENSORS)]
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:

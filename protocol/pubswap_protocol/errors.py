@@ -52,7 +52,7 @@ The server sends an error as RFC 9457 problem+json; the client raises the same c
 
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Problem(BaseModel):
@@ -62,7 +62,7 @@ class Problem(BaseModel):
 
     type: str = "about:blank"
     title: str
-    status: int
+    status: int = Field(ge=100, le=599)
     detail: str
     code: str
     request_id: str | None = None

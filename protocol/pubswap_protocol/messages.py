@@ -1,13 +1,24 @@
 """The JSON bodies of the HTTP interface. An unknown field is an error on both sides."""
 
-import math
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pubswap_protocol import digests
+from pubswap_protocol.bounds import (
+    MAX_COUNT,
+    MAX_SECONDS,
+    Count,
+    Measured,
+    Norm,
+    Number,
+    Positive,
+    Seconds,
+    Share,
+    Word,
+)
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -16,28 +27,21 @@ from pubswap_protocol.tensors import MAX_TENSORS
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
-def _told(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# Training that has diverged measures no number; JSON has none to tell that with.
-Measured = Annotated[float | None, BeforeValidator(_told)]
+Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]
+Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 
 
 class Message(BaseModel):
     """Base of all bodies."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Version(Message):
     """The answer to the handshake."""
 
-    software: str
-    protocol: str
+    software: Word
+    protocol: Word
 
 
 class RunState(StrEnum):
@@ -89,10 +93,10 @@ class CreateRun(Message):
 class Traffic(Message):
     """Bytes of adapters and of responses, as seen by the organisations (up = sent)."""
 
-    adapters_up: int = 0
-    adapters_down: int = 0
-    responses_up: int = 0
-    responses_down: int = 0
+    adapters_up: Count = 0
+    adapters_down: Count = 0
+    responses_up: Count = 0
+    responses_down: Count = 0
 
     @property
     def up(self) -> int:
@@ -108,35 +112,35 @@ class Traffic(Message):
 class Drift(Message):
     """How far the clients' factors moved apart in a round, as L2 norms over all A and B."""
 
-    pairwise: float = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
-    from_mean: float = Field(description="Mean of |theta_n - mean theta|.")
+    pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
+    from_mean: Norm = Field(description="Mean of |theta_n - mean theta|.")
 
 
 class Evaluation(Message):
     """pass@1 of a round's global adapter on the test set; round 0 is the base model."""
 
     pass_at_1: Share
-    by_topic: dict[str, Share]
-    problems: int = Field(gt=0)
-    seconds: float = Field(ge=0, allow_inf_nan=False)
+    by_topic: Topics
+    problems: Positive
+    seconds: Seconds
 
 
 class SwapSummary(Message):
     """What one exchange did."""
 
-    swap: int
-    clients: int
-    replaced: int = Field(description="Responses replaced, over all clients and prompts.")
-    replaced_share: dict[str, Share] = Field(description="alpha = replaced / (b K), by client.")
-    correct_share: dict[str, Share] = Field(description="Correct share of own responses.")
+    swap: Number
+    clients: Number
+    replaced: Count = Field(description="Responses replaced, over all clients and prompts.")
+    replaced_share: dict[Name, Share] = Field(description="alpha = replaced / (b K), by client.")
+    correct_share: dict[Name, Share] = Field(description="Correct share of own responses.")
 
 
 class RoundSummary(Message):
     """One round: its adapter (after aggregation), its evaluation, its exchanges."""
 
-    round: int
+    round: Number
     adapter: Digest | None = None
-    updates: int = 0
+    updates: Number = 0
     drift: Drift | None = None
     evaluation: Evaluation | None = None
     swaps: list[SwapSummary] = []
@@ -146,9 +150,9 @@ class RoundSummary(Message):
 class Progress(Message):
     """A heartbeat: where a member is, in numbers only."""
 
-    round: int = Field(ge=0)
-    step: int = Field(ge=0)
-    steps: int = Field(ge=0)
+    round: Number
+    step: Number
+    steps: Number
     reward: Measured = None
     loss: Measured = None
     tokens_per_second: Measured = None
@@ -172,11 +176,11 @@ class MemberView(Message):
 class RunView(Message):
     """A run as its members and the operator see it."""
 
-    id: str
+    id: Word
     name: Name
     state: RunState
     paused: bool
-    round: int = Field(description="The round under way; 0 before the start.")
+    round: Number = Field(description="The round under way; 0 before the start.")
     waiting_for: str | None = Field(
         default=None, description="What the operator must do before the run can go on, if anything."
     )
@@ -193,7 +197,7 @@ class RunList(Message):
     runs: list[RunView]
 
 
-InviteSeconds = Annotated[int, Field(gt=0, le=10 * 366 * 24 * 3600)]
+InviteSeconds = Annotated[int, Field(gt=0, le=MAX_SECONDS, strict=True)]
 _A_WEEK = 7 * 24 * 3600
 
 
@@ -214,7 +218,7 @@ class Reissue(Message):
 class Invite(Message):
     """A one-time invite; it is shown once."""
 
-    invite: str
+    invite: Word
     name: Name
     role: Role
     expires_at: datetime
@@ -229,17 +233,17 @@ class BindCertificate(Message):
 class Enroll(Message):
     """Exchange an invite for a token."""
 
-    invite: str = Field(max_length=200)
+    invite: Word
 
 
 class Membership(Message):
     """A member's long-lived token; it is shown once, and only its SHA-256 is stored."""
 
-    run: str
+    run: Word
     run_name: Name
     name: Name
     role: Role
-    token: str
+    token: Word
 
 
 class Hello(Message):
@@ -248,7 +252,7 @@ class Hello(Message):
     config_digest: Digest
     tokenizer_digest: Digest
     weights_digest: Digest
-    verifier_version: str
+    verifier_version: Word
 
 
 class TaskKind(StrEnum):
@@ -268,7 +272,7 @@ class Task(Message):
 
     kind: TaskKind
     state: RunState
-    round: int = 0
+    round: Number = 0
     adapter: Digest | None = None
     residuals: list[Digest] = []
 
@@ -276,15 +280,17 @@ class Task(Message):
 class UpdateMetrics(Message):
     """What an organisation reports of a round's local training: counters, nothing else."""
 
-    examples: int = Field(ge=1, description="The size of the private set, for weighting.")
-    steps: int = Field(ge=0)
+    examples: Annotated[int, Field(gt=0, le=10**9, strict=True)] = Field(
+        description="The size of the private set, for weighting."
+    )
+    steps: Number
     reward: Measured = Field(default=None, description="Mean over own responses.")
     loss: Measured = None
     kl: Measured = None
     clip_share: Measured = None
     zero_variance_share: Measured = None
     response_tokens: Measured = None
-    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    seconds: Seconds | None = None
 
 
 class SubmitUpdate(Message):
@@ -312,19 +318,19 @@ class OpenUpload(Message):
     """Announce a blob before its first byte; the room for it is reserved."""
 
     digest: Digest
-    size: int = Field(gt=0, description="Bytes of the whole blob.")
+    size: Bytes = Field(description="Bytes of the whole blob.")
 
 
 class UploadSession(Message):
     """An upload and how far it has come; it goes on from `offset`."""
 
-    upload: str | None = Field(description="Null when the blob is already stored.")
+    upload: Word | None = Field(description="Null when the blob is already stored.")
     digest: Digest
-    size: int = Field(description="Bytes of the whole blob.")
-    offset: int = Field(ge=0, description="Bytes already here, also after a cut connection.")
+    size: Bytes = Field(description="Bytes of the whole blob.")
+    offset: Count = Field(description="Bytes already here, also after a cut connection.")
     stored: bool = Field(description="This member has already sent the blob; send nothing.")
-    chunk_bytes: int = Field(gt=0, description="Bytes of the first PATCH, and of one after a cut.")
-    largest_chunk_bytes: int = Field(gt=0, description="The most bytes of one PATCH.")
+    chunk_bytes: Bytes = Field(description="Bytes of the first PATCH, and of one after a cut.")
+    largest_chunk_bytes: Bytes = Field(description="The most bytes of one PATCH.")
     expires_at: datetime | None = Field(description="Null when the blob is already stored.")
 
 
@@ -332,30 +338,30 @@ class BlobReceipt(Message):
     """A stored blob."""
 
     digest: Digest
-    size: int
+    size: Count
 
 
 class PublicPrompt(Message):
     """A public problem and its position in the public set."""
 
-    index: int
+    index: Number
     problem: Problem
 
 
 class SwapPrompts(Message):
     """The prompts of a public step, the same for every client, in the order of the groups."""
 
-    round: int
-    swap: int
+    round: Number
+    swap: Number
     prompts: list[PublicPrompt]
 
 
 class Event(Message):
     """One line of a run's append-only log."""
 
-    id: int
+    id: Count
     at: datetime
-    kind: str
+    kind: Word
     details: dict[str, Any]
 
 
@@ -369,7 +375,7 @@ class SetReceipt(Message):
     """A stored problem set."""
 
     kind: SetKind
-    problems: int
+    problems: Number
     digest: Digest
 
 

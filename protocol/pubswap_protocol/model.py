@@ -8,11 +8,12 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.bounds import Count, Number, Positive, Word
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors import header_length, parse_header
@@ -36,15 +37,15 @@ class ModelCard(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: str = Field(description="A hub id, or the name of the operator's folder.")
-    revision: str | None = None
-    architecture: str
-    vocabulary: int = Field(gt=0, description="Token ids are below this.")
-    eos_token_ids: tuple[int, ...] = Field(min_length=1)
-    parameters: int = Field(gt=0)
-    config_digest: str
-    tokenizer_digest: str
-    weights_digest: str
+    source: Word = Field(description="A hub id, or the name of the operator's folder.")
+    revision: Word | None = None
+    architecture: Word
+    vocabulary: Positive = Field(description="Token ids are below this.")
+    eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
+    parameters: Count
+    config_digest: Word
+    tokenizer_digest: Word
+    weights_digest: Word
     layout: AdapterLayout
 
     def check_same(self, other: HasDigests) -> None:

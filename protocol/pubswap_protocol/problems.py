@@ -6,7 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import InvalidProblems
+
+MAX_TEXT = 1 << 20  # characters
 
 
 class Problem(BaseModel):
@@ -15,10 +18,10 @@ class Problem(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(min_length=1, max_length=200)
-    prompt: str = Field(min_length=1)
-    answer: str = Field(min_length=1)
-    topic: str = "all"
-    verifier: str | None = Field(default=None, description="Overrides the run's verifier.")
+    prompt: str = Field(min_length=1, max_length=MAX_TEXT)
+    answer: str = Field(min_length=1, max_length=MAX_TEXT)
+    topic: Word = "all"
+    verifier: Word | None = Field(default=None, description="Overrides the run's verifier.")
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="What the verifier needs beside the answer."
     )

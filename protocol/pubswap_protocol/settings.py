@@ -5,7 +5,24 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
+from pubswap_protocol.bounds import (
+    MAX_COUNT,
+    MAX_FACTOR,
+    Deadline,
+    Decay,
+    Factor,
+    PositiveFactor,
+    Word,
+)
+from pubswap_protocol.tensors import MAX_TENSORS
+
+PositiveShare = Annotated[float, Field(gt=0, le=1, strict=True)]
+Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
+# Far beyond what anybody means, and far below what overflows.
+Rounds = Annotated[int, Field(gt=0, le=10**6, strict=True)]
+Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
+Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
+Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
 
 
@@ -17,9 +34,9 @@ class _Settings(BaseModel):
 class LoraSettings(_Settings):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
-    rank: Positive = 32
-    alpha: float = Field(default=64, gt=0)
-    target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
+    rank: Group = 32
+    alpha: PositiveFactor = 64
+    target_modules: Literal["all-linear"] | Modules = Field(
         default="all-linear",
         description="'all-linear', or the last parts of the module names, such as 'q_proj'.",
     )
@@ -28,46 +45,50 @@ class LoraSettings(_Settings):
 class GrpoSettings(_Settings):
     """One GRPO step (paper, section 3.1 and appendix)."""
 
-    prompts_per_step: Positive = Field(default=8, description="b")
-    responses_per_prompt: int = Field(default=8, ge=2, description="K")
-    gradient_epochs: Positive = 2
-    learning_rate: float = Field(default=1e-5, gt=0)
-    weight_decay: float = Field(default=0.01, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    clip_high: float = Field(default=0.25, ge=0)
-    dual_clip: float | None = Field(default=None, gt=1, description="verl's default is 3.0.")
-    kl_beta: float = Field(default=1e-4, ge=0)
-    entropy_coefficient: float = 0.0
-    advantage_epsilon: float = Field(default=1e-6, ge=0)
+    prompts_per_step: Group = Field(default=8, description="b")
+    responses_per_prompt: Annotated[int, Field(ge=2, le=1 << 16, strict=True)] = Field(
+        default=8, description="K"
+    )
+    gradient_epochs: Group = 2
+    learning_rate: PositiveFactor = 1e-5
+    weight_decay: Factor = 0.01
+    max_grad_norm: PositiveFactor = 1.0
+    clip_low: Decay = 0.2
+    clip_high: Factor = 0.25
+    dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
+        default=None, description="verl's default is 3.0."
+    )
+    kl_beta: Factor = 1e-4
+    entropy_coefficient: Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, strict=True)] = 0.0
+    advantage_epsilon: Factor = 1e-6
     loss_aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
     donor_ratio: Literal["local", "donor", "decoupled"] = Field(
         default="local",
         description="The old log-probabilities of a donated response: recomputed here, its "
         "donor's, or ours with a truncated weight ours / donor's.",
     )
-    donor_ratio_cap: float = Field(default=2.0, gt=0, description="C of the decoupled ratio.")
+    donor_ratio_cap: PositiveFactor = Field(default=2.0, description="C of the decoupled ratio.")
     rollout_correction: Literal["token_truncate", "none"] = Field(
         default="token_truncate",
         description="Weigh own tokens by min(pi_old / pi_engine, C): 1 but for rounding when the "
         "trainer itself samples, a correction when vLLM does.",
     )
-    rollout_correction_cap: float = Field(default=2.0, gt=0, description="C of that ratio.")
+    rollout_correction_cap: PositiveFactor = Field(default=2.0, description="C of that ratio.")
     zero_variance: Literal["kl", "drop"] = Field(
         default="kl",
         description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
     )
     optimizer_state: Literal["reset", "keep"] = "reset"
-    temperature: float = Field(default=0.7, gt=0)
-    max_prompt_tokens: Positive = 1024
-    max_response_tokens: Positive = 2048
+    temperature: PositiveFactor = 0.7
+    max_prompt_tokens: Tokens = 1024
+    max_response_tokens: Tokens = 2048
 
 
 class SwapSettings(_Settings):
     """Public steps and the exchange (paper, section 3.4)."""
 
     strategy: Literal["keep", "random"] = "keep"
-    period: int = Field(default=2, ge=1, description="Step s is public when s mod period = 0.")
+    period: Rounds = Field(default=2, description="Step s is public when s mod period = 0.")
     prompts: Literal["uniform", "informative"] = Field(
         default="uniform",
         description="Which public prompts a step takes: each as often as another, or more often "
@@ -78,7 +99,7 @@ class SwapSettings(_Settings):
         description="Which correct responses of peers a client gets with `keep`: any, or of "
         "several candidates those most likely under its own policy. uniform is the paper's.",
     )
-    candidates: Positive = Field(
+    candidates: Group = Field(
         default=4, description="Candidates for each place to fill, with donors = 'likely'."
     )
     mode: Literal["synchronous", "pipelined"] = Field(
@@ -86,19 +107,17 @@ class SwapSettings(_Settings):
         description="pipelined: make the next private step while peers answer, and update on the "
         "exchange after it, one step late. synchronous, which waits, is the paper's.",
     )
-    max_donated_tokens: Positive | None = Field(
+    max_donated_tokens: Tokens | None = Field(
         default=None, description="A longer response is not donated; by default any length is."
     )
-    max_donor_share: float = Field(
+    max_donor_share: PositiveShare = Field(
         default=1.0,
-        gt=0,
-        le=1,
         description="The largest share of a receiver's donated responses in one exchange that one "
         "donor may give; with `keep`. 1 is the paper's.",
     )
-    quorum: Positive = Field(default=1, description="Fewest clients an exchange may close with.")
-    deadline_seconds: float = Field(
-        default=600, gt=0, description="Counted from the first client's responses."
+    quorum: Clients = Field(default=1, description="Fewest clients an exchange may close with.")
+    deadline_seconds: Deadline = Field(
+        default=600, description="Counted from the first client's responses."
     )
 
     def check_possible(self, responses: int, local_steps: int) -> None:
@@ -140,7 +159,7 @@ class SwapSettings(_Settings):
 class FedProxSettings(_Settings):
     """(mu / 2) |theta - theta_round|^2 over the LoRA factors."""
 
-    mu: float = Field(default=0.01, ge=0)
+    mu: Factor = 0.01
 
 
 class AggregationSettings(_Settings):
@@ -148,28 +167,33 @@ class AggregationSettings(_Settings):
 
     rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = "fedit"
     weights: Literal["uniform", "examples"] = "uniform"
-    trim: float = Field(
-        default=0.2, gt=0, lt=0.5, description="beta: what trimmed_mean drops at either end."
+    max_weight_share: PositiveShare = Field(
+        default=0.5,
+        description="With weights = 'examples', which members report themselves: the largest share "
+        "of the mean that one member has. The others share the rest by their weights; where "
+        "that cannot be, all have the same.",
     )
-    krum_f: Positive = Field(default=1, description="How many bad clients multi_krum stands.")
-    krum_m: Positive | None = Field(
+    trim: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = Field(
+        default=0.2, description="beta: what trimmed_mean drops at either end."
+    )
+    krum_f: Clients = Field(default=1, description="How many bad clients multi_krum stands.")
+    krum_m: Clients | None = Field(
         default=None, description="How many clients multi_krum averages; n - f if not set."
     )
-    clip_norm: float | None = Field(
+    clip_norm: PositiveFactor | None = Field(
         default=None,
-        gt=0,
         description="c: no |theta_n - theta_round| is over c times the median of them.",
     )
     server_optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
-    server_learning_rate: float | None = Field(
-        default=None, gt=0, description="eta; if not set, 1 for momentum and 0.01 for the others."
+    server_learning_rate: PositiveFactor | None = Field(
+        default=None, description="eta; if not set, 1 for momentum and 0.01 for the others."
     )
-    server_beta1: float = Field(default=0.9, ge=0, lt=1)
-    server_beta2: float = Field(default=0.99, ge=0, lt=1)
-    server_tau: float = Field(default=1e-3, gt=0, description="Adaptivity; v begins at tau^2.")
-    quorum: Positive = Field(default=1, description="Fewest updates a round may close with.")
-    deadline_seconds: float = Field(
-        default=3600, gt=0, description="Counted from the round's first update."
+    server_beta1: Decay = 0.9
+    server_beta2: Decay = 0.99
+    server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v begins at tau^2.")
+    quorum: Clients = Field(default=1, description="Fewest updates a round may close with.")
+    deadline_seconds: Deadline = Field(
+        default=3600, description="Counted from the round's first update."
     )
 
     @model_validator(mode="after")
@@ -215,9 +239,9 @@ class AggregationSettings(_Settings):
 class EvaluationSettings(_Settings):
     """pass@1 on the held-out test set, after every round."""
 
-    samples: Positive = 1
-    temperature: float = Field(default=0.7, gt=0)
-    batch_size: Positive = 512
+    samples: Group = 1
+    temperature: PositiveFactor = 0.7
+    batch_size: Group = 512
 
 
 class WireSettings(_Settings):
@@ -234,12 +258,12 @@ class WireSettings(_Settings):
 class RunSettings(_Settings):
     """Everything that decides what a run computes."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = 0
     method: Literal["fedavg", "fedprox", "pubswap"] = "pubswap"
-    rounds: Positive = 9
-    local_steps: Positive = Field(default=40, description="tau")
-    clients: Positive = Field(default=4, description="N: a run starts when this many have joined.")
-    verifier: str = "math"
+    rounds: Rounds = 9
+    local_steps: Rounds = Field(default=40, description="tau")
+    clients: Clients = Field(default=4, description="N: a run starts when this many have joined.")
+    verifier: Word = "math"
     chat_template: Literal["auto", "none"] = "auto"
     lora: LoraSettings = LoraSettings()
     grpo: GrpoSettings = GrpoSettings()

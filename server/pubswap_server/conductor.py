@@ -195,6 +195,7 @@ def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
         ),
         weights=tuple(wanted.weights),
         previous=previous,
+        largest_share=wanted.settings.aggregation.max_weight_share,
     )
     store = NamedBy(blobs, algorithm_of(wanted.previous))
     return aggregate(updates, wanted.server_state, wanted.settings.aggregation, store)

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from structlog.contextvars import bind_contextvars
 
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_NUMBER
 from pubswap_protocol.errors import Invalid, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
@@ -137,11 +138,17 @@ MemberDep = Annotated[Member, Depends(get_member)]
 ClientDep = Annotated[Member, Depends(get_client)]
 EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
 Wait = Annotated[
-    float, Query(ge=0, le=3600, description="Seconds to wait; the coordinator may wait less.")
+    float,
+    Query(
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds to wait; the coordinator may wait less.",
+    ),
 ]
 
 
-Number = Annotated[int, PathParameter(ge=0, le=2**31 - 1)]
+Number = Annotated[int, PathParameter(ge=0, le=MAX_NUMBER)]
 
 
 async def declared_length(request: Request) -> int | None:

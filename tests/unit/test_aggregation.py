@@ -25,6 +25,7 @@ from pubswap_server.aggregation.fedit import FedIT
 from pubswap_server.aggregation.gram import gram_of
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.shares import shares_of
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import Updates
 from support import dense
@@ -421,3 +422,34 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
     assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
     assert gram_of(updates).drift().pairwise > 0
     assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=12),
+    st.floats(0.05, 1.0),
+)
+def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
+    weights: list[int], largest: float
+) -> None:
+    """The shares are min(largest, c w): c is found here by halving, independently."""
+    found = shares_of([float(weight) for weight in weights], largest)
+    assert sum(found) == pytest.approx(1)
+    if largest * len(weights) <= 1:
+        assert len(set(found)) == 1
+        return
+    low, high = 0.0, 2.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = sum(min(largest, middle * weight) for weight in weights)
+        low, high = (middle, high) if total < 1 else (low, middle)
+    assert found == pytest.approx([min(largest, high * weight) for weight in weights], abs=1e-9)
+    assert max(found) <= largest
+
+
+def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:
+    """By default; of two clients so each has a half, and weights that nobody bounds stay."""
+    largest = AggregationSettings().max_weight_share
+    assert shares_of([1e9, 30.0, 10.0], largest) == (0.5, 0.375, 0.125)
+    assert shares_of([1e9, 1.0], largest) == (0.5, 0.5)
+    assert shares_of([20.0, 10.0, 10.0], largest) == (0.5, 0.25, 0.25)
+    assert shares_of([1e9, 1.0], 1.0)[0] > 0.999999

@@ -16,8 +16,9 @@ from pubswap_client.recipes.shipped import find_recipe
 from pubswap_client.recipes.sources import ModelSource, RecipeData
 from pubswap_client.recipes.steps import with_rounds
 from pubswap_client.recipes.sweep import Sweep
+from pubswap_protocol.bounds import Positive
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.settings import Positive, RunSettings
+from pubswap_protocol.settings import RunSettings
 
 
 class Recipe(RunSettings):

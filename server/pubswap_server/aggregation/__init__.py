@@ -1,6 +1,7 @@
 """Aggregation: what becomes of the clients' adapters when a round closes.
 
     updates.py           what goes in
+    shares.py            what part of the mean a client has
     slices.py            rows of tensors, a few at a time
     rule.py              the interface of a rule
     fedit.py, robust.py, krum.py

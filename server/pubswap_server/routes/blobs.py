@@ -8,16 +8,18 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import digests, paths
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import UnknownBlob
 from pubswap_protocol.messages import Role
 from pubswap_server import runs
 from pubswap_server.auth import Member
 from pubswap_server.dependencies import MemberDep, ServicesDep
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.routes.bodies import TENSORS_REPLY
 from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import BlobRow, RoundRow, RunRow
 
-router = APIRouter(tags=["blobs"])
+router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 
 BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
@@ -25,7 +27,7 @@ BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
 
 @router.head(paths.BLOB, operation_id="has_blob", summary="Whether an adapter is stored")
 async def has_blob(
-    run: str, digest: BlobName, member: MemberDep, services: ServicesDep
+    run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
 ) -> Response:
     """404 if it must be sent."""
     _, stored = await services.database.read(lambda session: _visible(session, run, digest, member))
@@ -43,7 +45,7 @@ async def has_blob(
     responses=TENSORS_REPLY,
 )
 async def get_blob(
-    run: str, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep
+    run: Word, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep
 ) -> Response:
     """Takes Range and If-None-Match. Members see the global adapters and what they sent."""
     row, stored = await services.database.read(

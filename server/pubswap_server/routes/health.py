@@ -7,8 +7,9 @@ from pubswap_protocol.errors import Unavailable
 from pubswap_protocol.messages import Version
 from pubswap_server.census import take_census
 from pubswap_server.dependencies import ServicesDep
+from pubswap_server.plain_json import PlainJsonRoute
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=PlainJsonRoute)
 
 
 @router.get(paths.HEALTH, operation_id="health", summary="Whether the process runs")

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Conflict, Unauthenticated
 from pubswap_protocol.messages import (
     BindCertificate,
@@ -29,16 +30,17 @@ from pubswap_server.dependencies import (
     RandomKey,
     ServicesDep,
 )
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.tables import RunRow
 
-router = APIRouter(tags=["members"])
+router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
 
 @router.post(
     paths.RUN_INVITES, operation_id="create_invite", status_code=201, summary="Make an invite"
 )
 async def create_invite(
-    run: str, body: CreateInvite, operator: OperatorDep, services: ServicesDep
+    run: Word, body: CreateInvite, operator: OperatorDep, services: ServicesDep
 ) -> Invite:
     """Good once, and for a time; it is shown in this answer only."""
 
@@ -82,7 +84,7 @@ async def rotate_token(
 
 
 @router.get(paths.RUN_MEMBERS, operation_id="list_members", summary="Who takes part")
-async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -> MemberList:
+async def list_members(run: Word, operator: OperatorDep, services: ServicesDep) -> MemberList:
     """With progress and bytes."""
 
     def look(session: Session) -> MemberList:
@@ -96,7 +98,7 @@ async def list_members(run: str, operator: OperatorDep, services: ServicesDep) -
     paths.RUN_MEMBER, operation_id="revoke_member", status_code=204, summary="Revoke a member"
 )
 async def revoke_member(
-    run: str, member: str, operator: OperatorDep, services: ServicesDep
+    run: Word, member: Word, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """Its token is worthless at once and for good; rounds no longer wait for it."""
     return await _decided(run, member, members.revoke, operator, services)
@@ -106,7 +108,7 @@ async def revoke_member(
     paths.RUN_MEMBER_SUSPEND, operation_id="suspend_member", status_code=204, summary="Suspend"
 )
 async def suspend_member(
-    run: str, member: str, operator: OperatorDep, services: ServicesDep
+    run: Word, member: Word, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """Refused with 403 `suspended` until reinstated; what it handed in before counts."""
     return await _decided(run, member, members.suspend, operator, services)
@@ -119,7 +121,7 @@ async def suspend_member(
     summary="Reinstate",
 )
 async def reinstate_member(
-    run: str, member: str, operator: OperatorDep, services: ServicesDep
+    run: Word, member: Word, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """A suspended member goes on, and rounds wait for it again."""
     return await _decided(run, member, members.reinstate, operator, services)
@@ -132,7 +134,7 @@ async def reinstate_member(
     summary="Make another invite for a member",
 )
 async def reissue_member(
-    run: str, member: str, body: Reissue, operator: OperatorDep, services: ServicesDep
+    run: Word, member: Word, body: Reissue, operator: OperatorDep, services: ServicesDep
 ) -> Invite:
     """For a token that was lost: enrolling with it replaces the token, which works until then."""
 
@@ -150,7 +152,7 @@ async def reissue_member(
     summary="Bind a token to another client certificate",
 )
 async def bind_certificate(
-    run: str, member: str, body: BindCertificate, operator: OperatorDep, services: ServicesDep
+    run: Word, member: Word, body: BindCertificate, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """For a certificate that was renewed; before, enrolling has bound the first one."""
 
@@ -175,7 +177,7 @@ async def _decided(
 
 
 @router.post(paths.HELLO, operation_id="hello", status_code=204, summary="Compare base models")
-async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
+async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
     """409 `base_model_mismatch` unless config, tokenizer and weights are the run's."""
 
     def work(session: Session) -> None:
@@ -194,7 +196,9 @@ async def hello(run: str, body: Hello, member: MemberDep, services: ServicesDep)
 
 
 @router.post(paths.HEARTBEAT, operation_id="heartbeat", status_code=204, summary="Tell progress")
-async def heartbeat(run: str, body: Progress, member: MemberDep, services: ServicesDep) -> Response:
+async def heartbeat(
+    run: Word, body: Progress, member: MemberDep, services: ServicesDep
+) -> Response:
     """Numbers only. They are a hint: kept in memory, and on the disk about a second later."""
     require_own(run, member)
     services.hints.seen(member, body)

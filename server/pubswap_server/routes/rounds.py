@@ -4,6 +4,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server import rounds, runs
@@ -19,13 +20,14 @@ from pubswap_server.dependencies import (
     Wait,
 )
 from pubswap_server.events import record
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.tables import RoundRow
 
-router = APIRouter(tags=["rounds"])
+router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
 
 
 @router.get(paths.TASK, operation_id="get_task", summary="What to do now")
-async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
+async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
     """Answers at once when there is something to do, and otherwise after `wait` seconds."""
     require_own(run, member)
 
@@ -39,7 +41,7 @@ async def get_task(run: str, member: MemberDep, services: ServicesDep, wait: Wai
 
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
 async def submit_update(
-    run: str,
+    run: Word,
     round: Number,
     body: SubmitUpdate,
     member: ClientDep,
@@ -59,7 +61,7 @@ async def submit_update(
     paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
 )
 async def submit_evaluation(
-    run: str, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+    run: Word, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
 ) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 

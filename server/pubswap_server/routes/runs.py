@@ -11,6 +11,7 @@ from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout, initial_file
+from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import (
@@ -39,6 +40,7 @@ from pubswap_server.dependencies import (
     RandomKey,
     ServicesDep,
 )
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
@@ -46,7 +48,7 @@ from pubswap_server.storage.incoming import Received
 from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import RoundRow, RunRow, SetRow
 
-router = APIRouter(tags=["runs"])
+router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
 
 @router.post(paths.RUNS, operation_id="create_run", status_code=201, summary="Create a run")
@@ -75,7 +77,7 @@ async def list_runs(operator: OperatorDep, services: ServicesDep) -> RunList:
 
 
 @router.get(paths.RUN, operation_id="show_run", summary="One run")
-async def show_run(run: str, principal: PrincipalDep, services: ServicesDep) -> RunView:
+async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) -> RunView:
     """Members see their own run, without the list of members."""
     await services.hints.flush()
     return await services.database.read(
@@ -91,7 +93,7 @@ async def show_run(run: str, principal: PrincipalDep, services: ServicesDep) -> 
     openapi_extra=binary_body("application/octet-stream", "The file as it is."),
 )
 async def put_tokenizer(
-    run: str,
+    run: Word,
     request: Request,
     declared: DeclaredLength,
     operator: OperatorDep,
@@ -128,7 +130,7 @@ async def put_tokenizer(
     openapi_extra=binary_body(paths.JSONL_TYPE, JSONL),
 )
 async def put_set(
-    run: str,
+    run: Word,
     kind: SetKind,
     request: Request,
     declared: DeclaredLength,
@@ -176,7 +178,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     responses={200: {"description": JSONL, "content": {paths.JSONL_TYPE: {}}}},
 )
 async def get_set(
-    run: str, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
+    run: Word, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Clients never see the test set."""
 
@@ -196,7 +198,7 @@ async def get_set(
 
 
 @router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
-async def open_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def open_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
     """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets."""
 
     def check(session: Session) -> RunRow:
@@ -219,25 +221,25 @@ async def open_run(run: str, operator: OperatorDep, services: ServicesDep) -> Ru
 
 
 @router.post(paths.RUN_START, operation_id="start_run", summary="Begin round 1")
-async def start_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def start_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
     """Refused while clients are missing."""
     return await _changed(run, runs.start, operator, services)
 
 
 @router.post(paths.RUN_PAUSE, operation_id="pause_run", summary="Give out no new work")
-async def pause_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def pause_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
     """What is under way may be handed in."""
     return await _changed(run, _moved(paused), operator, services)
 
 
 @router.post(paths.RUN_RESUME, operation_id="resume_run", summary="Go on after a pause")
-async def resume_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def resume_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
     """Work is given out again."""
     return await _changed(run, _moved(resumed), operator, services)
 
 
 @router.post(paths.RUN_CANCEL, operation_id="cancel_run", summary="End a run for good")
-async def cancel_run(run: str, operator: OperatorDep, services: ServicesDep) -> RunView:
+async def cancel_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
     """Its adapters so far are kept."""
 
     def work(session: Session, row: RunRow) -> None:
@@ -268,11 +270,11 @@ async def _changed(
 
 @router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
 async def list_events(
-    run: str,
+    run: Word,
     operator: OperatorDep,
     services: ServicesDep,
     after: Annotated[
-        int, Query(ge=0, le=2**63 - 1, description="The last event's id that you have.")
+        int, Query(ge=0, le=MAX_COUNT, description="The last event's id that you have.")
     ] = 0,
 ) -> Events:
     """At most 500 events, oldest first."""
@@ -292,7 +294,7 @@ async def list_events(
     responses=TENSORS_REPLY,
 )
 async def get_adapter(
-    run: str, which: str, request: Request, operator: OperatorDep, services: ServicesDep
+    run: Word, which: Word, request: Request, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 

@@ -5,6 +5,7 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
@@ -21,16 +22,17 @@ from pubswap_server.dependencies import (
     ServicesDep,
     Wait,
 )
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.routes.bodies import RESPONSES, RESPONSES_REPLY, binary_body
 from pubswap_server.services import Services
 from pubswap_server.tables import RunRow, SetRow
 
-router = APIRouter(tags=["public steps"])
+router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 
 @router.get(paths.SWAP, operation_id="get_swap", summary="A public step's prompts")
 async def get_swap(
-    run: str, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
+    run: Word, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
 ) -> SwapPrompts:
     """The same for every client: a function of the seed, the round and the step.
 
@@ -67,7 +69,7 @@ async def get_swap(
     openapi_extra=binary_body(paths.TENSORS_TYPE, RESPONSES),
 )
 async def submit_responses(
-    run: str,
+    run: Word,
     round: Number,
     swap: Number,
     request: Request,
@@ -144,7 +146,7 @@ async def _verdicts(
     responses=RESPONSES_REPLY,
 )
 async def get_exchanged(
-    run: str, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
+    run: Word, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
 

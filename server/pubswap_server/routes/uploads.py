@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout
+from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import (
     DigestMismatch,
     LengthMismatch,
@@ -29,6 +30,7 @@ from pubswap_server.dependencies import (
     get_principal,
     scheme,
 )
+from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.problem_json import problem_response
 from pubswap_server.receiving import append, asked_bytes, kept
 from pubswap_server.routes.bodies import ADAPTER, binary_body
@@ -37,12 +39,12 @@ from pubswap_server.services import Services
 from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.uploads import UploadLimits
 
-router = APIRouter(tags=["blobs"])
+router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 
 async def get_sent(
-    run: str,
-    upload: str,
+    run: Word,
+    upload: Word,
     request: Request,
     services: ServicesDep,
     peer: PeerDep,
@@ -65,6 +67,7 @@ ContentRange = Annotated[
     str,
     Header(
         alias="Content-Range",
+        max_length=200,
         description="First and last byte's position, inclusive, such as `0-4194303`.",
     ),
 ]
@@ -78,7 +81,7 @@ ContentRange = Annotated[
     responses={200: {"model": UploadSession, "description": "It is stored already."}},
 )
 async def open_upload(
-    run: str, body: OpenUpload, response: Response, member: ClientDep, services: ServicesDep
+    run: Word, body: OpenUpload, response: Response, member: ClientDep, services: ServicesDep
 ) -> UploadSession:
     """Reserves its room, or finds the session again that was opened for the same digest."""
     free = await to_thread.run_sync(services.blobs.free_bytes)
@@ -135,7 +138,7 @@ async def _session(services: Services, row: UploadRow) -> UploadSession:
 
 @router.get(paths.UPLOAD, operation_id="show_upload", summary="How far an upload has come")
 async def show_upload(
-    run: str, upload: str, member: ClientDep, services: ServicesDep
+    run: Word, upload: Word, member: ClientDep, services: ServicesDep
 ) -> UploadSession:
     """After a cut connection: send on from `offset`."""
     return await _session(services, await _find(services, run, upload, member))
@@ -157,8 +160,8 @@ async def _find(services: Services, run: str, upload: str, member: Member) -> Up
     responses={416: {"description": "`Range` tells what is here; go on after it."}},
 )
 async def send_chunk(
-    run: str,
-    upload: str,
+    run: Word,
+    upload: Word,
     content_range: ContentRange,
     request: Request,
     row: SentDep,
@@ -184,8 +187,8 @@ async def send_chunk(
     summary="Make the bytes a blob",
 )
 async def finish_upload(
-    run: str,
-    upload: str,
+    run: Word,
+    upload: Word,
     digest: Annotated[Digest, Query(description="What the bytes must be.")],
     member: ClientDep,
     services: ServicesDep,
@@ -228,7 +231,7 @@ async def finish_upload(
     paths.UPLOAD, operation_id="give_up_upload", status_code=204, summary="Give an upload up"
 )
 async def give_up_upload(
-    run: str, upload: str, member: ClientDep, services: ServicesDep
+    run: Word, upload: Word, member: ClientDep, services: ServicesDep
 ) -> Response:
     """Its bytes are removed, and its room is free."""
     row = await _find(services, run, upload, member)

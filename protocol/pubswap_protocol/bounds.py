@@ -1,0 +1,39 @@
+"""Bounded numbers and texts: what messages and settings are made of.
+
+Python's integers have no bound of their own, and one of 400 digits stops whoever makes a float of
+it, long after it was accepted. Texts for true, and true for 1, are refused: `strict`.
+"""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
+MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
+MAX_SECONDS = 10 * 366 * 24 * 3600
+MAX_FACTOR = 1e6
+MAX_MEASURED = 1e15
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Number = Annotated[int, Field(ge=0, le=MAX_NUMBER, strict=True)]
+Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, strict=True)]
+Deadline = Annotated[float, Field(gt=0, le=MAX_SECONDS, strict=True)]
+Norm = Annotated[float, Field(ge=0, le=MAX_MEASURED, strict=True)]
+Factor = Annotated[float, Field(ge=0, le=MAX_FACTOR, strict=True)]
+PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
+Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
+
+Word = Annotated[str, Field(max_length=200)]
+
+
+def _measured(value: object) -> object:
+    return None if isinstance(value, float) and not abs(value) <= MAX_MEASURED else value
+
+
+# Training that has diverged measures no number, and JSON has none to say that with.
+Measured = Annotated[
+    Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] | None,
+    BeforeValidator(_measured),
+]

@@ -1,0 +1,65 @@
+"""JSON bodies that every reader reads alike: no NaN, no key twice, no number out of all range."""
+
+import json
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+MAX_DIGITS = 20
+
+
+class PlainJsonRoute(APIRoute):
+    """A route that reads its JSON body so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's own handler, given another request."""
+        handle = super().get_route_handler()
+
+        async def handle_plain(request: Request) -> Response:
+            return await handle(_PlainRequest(request.scope, request.receive))
+
+        return handle_plain
+
+
+class _PlainRequest(Request):
+    async def json(self) -> Any:
+        """The body; raises JSONDecodeError, which FastAPI answers as 422."""
+        body = await self.body()
+        try:
+            return json.loads(
+                body,
+                parse_constant=_no_number,
+                parse_int=_integer,
+                parse_float=_finite,
+                object_pairs_hook=_without_duplicates,
+            )
+        except json.JSONDecodeError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise json.JSONDecodeError(str(error), "", 0) from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"an integer has more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(found := float(text)):
+        raise ValueError("a number is too large")
+    return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
