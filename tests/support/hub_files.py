@@ -107,7 +107,7 @@ def write_medqa(folder: Path, train: int = 40, test: int = 20) -> Path:
 
 
 def medmcqa_rows(count: int, split: str = "train") -> list[dict[str, Any]]:
-    """Questions with four columns of options; every fifth may have several answers."""
+    """Questions with four columns of options; every fifth is of the kind "multi"."""
     return [
         {
             "id": f"{split}-{n}",
@@ -129,6 +129,25 @@ def write_medmcqa(folder: Path, train: int = 80, validation: int = 20, test: int
         if count:
             path = folder / "data" / f"{split}-00000-of-00001.parquet"
             write_parquet(path, medmcqa_rows(count, split), MEDMCQA_FEATURES)
+    return folder
+
+
+def gsm8k_rows(count: int) -> list[dict[str, Any]]:
+    """Questions whose answers end in a line with the number, with commas between thousands."""
+    return [
+        {
+            "question": f"Ann has {n} boxes of 25 pens. How many pens are that?",
+            "answer": f"They are {n}*25=<<{n}*25={25 * n}>>{25 * n} pens.\n#### {25 * n:,}",
+        }
+        for n in range(count)
+    ]
+
+
+def write_gsm8k(folder: Path, train: int = 100, test: int = 30) -> Path:
+    """The authors' files: JSON lines."""
+    rows = gsm8k_rows(train + test)
+    write_jsonl(folder / "train.jsonl", rows[:train])
+    write_jsonl(folder / "test.jsonl", rows[train:])
     return folder
 
 

@@ -25,6 +25,7 @@ from support.hub_files import (
     medmcqa_rows,
     medqa_rows,
     write_deepmath,
+    write_gsm8k,
     write_jsonl,
     write_math,
     write_medmcqa,
@@ -47,6 +48,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_deepmath(folder / "deepmath")
     write_medqa(folder / "medical" / "MedQA-USMLE-4-options")
     write_medmcqa(folder / "medical" / "medmcqa")
+    write_gsm8k(folder / "gsm8k")
     return folder
 
 
@@ -69,7 +71,7 @@ def numbered(count: int = 70, topics: int = 3, **more: Any) -> list[dict[str, An
     ]
 
 
-@pytest.mark.parametrize("source", ["math", "deepmath", "medical"])
+@pytest.mark.parametrize("source", ["math", "deepmath", "medical", "gsm8k"])
 def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     hub: Path, tmp_path: Path, source: SourceName
 ) -> None:
@@ -94,15 +96,13 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     assert [path.name for path in out.parent.iterdir()] == ["split"]
 
 
-def test_medical_is_half_medqa_and_leaves_out_what_has_no_single_answer(
-    hub: Path, tmp_path: Path
-) -> None:
-    """The two sets are mixed by `medqa_share`; unlabelled and multiple answers are counted."""
+def test_medical_is_half_medqa_and_leaves_out_what_has_no_answer(hub: Path, tmp_path: Path) -> None:
+    """The two sets are mixed by `medqa_share`; rows without an answer are counted."""
     out = prepare(spec_for("medical", hub / "medical"), tmp_path / "half")
     kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
     assert kinds == {"medqa": 33, "medmcqa": 33}
     left_out = {left.reason.split(":")[0]: left.rows for left in read_manifest(out).left_out}
-    assert left_out == {"cop": 10, "choice_type": 20}
+    assert left_out == {"cop": 10}
     out = prepare(spec_for("medical", hub / "medical", medqa_share=0.25), tmp_path / "quarter")
     kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
     assert kinds["medqa"] in (16, 17)
@@ -344,13 +344,57 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
         prepare(spec_for("jsonl", words), tmp_path / "out")
 
 
-def test_counting_options_from_one_is_noticed(tmp_path: Path) -> None:
-    """MedMCQA's own files count from 1, which would make every answer the next option."""
-    write_medqa(tmp_path / "from" / "medqa")
-    rows = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(80)]
-    write_jsonl(tmp_path / "from" / "train.jsonl", rows)
-    with pytest.raises(InvalidProblems, match="cop: not 0 to 3"):
+def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
+    """The authors' files count from 1, the hub's from 0, and a large set beside them hides nothing.
+
+    A thousand questions of MedQA would make any number of MedMCQA's faults less than 5 %.
+    """
+    write_medqa(tmp_path / "hub" / "medqa", train=1000)
+    write_medqa(tmp_path / "mixed" / "medqa", train=1000)
+    write_medmcqa(tmp_path / "hub" / "medmcqa", train=40, validation=20, test=0)
+    write_medmcqa(tmp_path / "mixed" / "medmcqa", train=0, validation=20, test=0)
+    own = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(40)]
+    write_jsonl(tmp_path / "mixed" / "authors" / "train.json", own)
+    hub, mixed = (
+        contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
+        for kind in ("hub", "mixed")
+    )
+    for name in NAMES:
+        assert hub[f"{name}.jsonl"] == mixed[f"{name}.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "reason"),
+    [
+        ([0, 1, 2, 3, 4], "train.json has both 0 and 4"),
+        ([1, 2, 3], "train.json has neither 0 nor 4"),
+        ([0, 1, 7], r"26 of 80 rows of medmcqa cannot be used: 26 cop: not 0 to 3"),
+    ],
+)
+def test_options_that_are_counted_in_no_known_way_are_refused(
+    tmp_path: Path, counted: list[int], reason: str
+) -> None:
+    """Where counting begins must be plain from each file, however large the other set is."""
+    write_medqa(tmp_path / "from" / "medqa", train=1000)
+    rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
+    write_jsonl(tmp_path / "from" / "train.json", rows)
+    with pytest.raises(InvalidProblems, match=reason):
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
+
+
+def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
+    """What its verifier refuses of the smaller set is not hidden by the larger one.
+
+    K is the eleventh of MedQA's options here, and no letter that a response can choose.
+    """
+    rows = [
+        {**row, "options": {**row["options"], "K": "Plan K"}, "answer_idx": "CKK"[n % 3]}
+        for n, row in enumerate(medqa_rows(40))
+    ]
+    write_jsonl(tmp_path / "from" / "medqa.jsonl", rows)
+    write_medmcqa(tmp_path / "from" / "medmcqa", train=100)
+    with pytest.raises(InvalidProblems, match=r"not accepted by their own .*'K'"):
+        prepare(spec_for("medical", tmp_path / "from", medqa_share=0.03), tmp_path / "out")
 
 
 def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import score
-from support.hub_files import deepmath_rows, math_rows, medmcqa_rows, medqa_rows
+from support.hub_files import deepmath_rows, gsm8k_rows, math_rows, medmcqa_rows, medqa_rows
 
 
 def read(source: SourceName, row: dict[str, Any], place: int = 0, **settings: Any) -> Problem:
@@ -57,6 +57,32 @@ def test_deepmath_topics_leave_out_what_all_have() -> None:
     assert read("deepmath", {**row, "topic": "Other"}).topic == "Other"
 
 
+@pytest.mark.parametrize(
+    ("closing", "gold", "wrong"),
+    [
+        ("#### 18", "18", "19"),
+        ("#### 1,000", "1000", "1"),
+        ("#### 1,234,567", "1234567", "1234"),
+        ("####-5", "-5", "5"),
+    ],
+)
+def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wrong: str) -> None:
+    """Commas between thousands go, and a number with or without them is right."""
+    row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}", "kind": "sums"}
+    problem = read("gsm8k", row)
+    assert (problem.answer, problem.topic) == (gold, "gsm8k")
+    assert score("math", f"So \\boxed{{{gold}}}", problem) == 1.0
+    assert score("math", f"So \\boxed{{{int(gold):,}}}", problem) == 1.0
+    assert score("math", f"So \\boxed{{{wrong}}}", problem) == 0.0
+    assert read("gsm8k", row, topic_column="kind").topic == "sums"
+
+
+def test_a_question_of_the_kind_multi_has_one_right_option_like_others() -> None:
+    """MedMCQA's rows of both choice types become the same problem."""
+    single, multi = ({**medmcqa_rows(1)[0], "choice_type": kind} for kind in ("single", "multi"))
+    assert read("medical", single, 1) == read("medical", multi, 1)
+
+
 def test_medical_rows_become_letters() -> None:
     """Both medical sets give four options and the right letter."""
     medqa, medmcqa = read("medical", medqa_rows(4)[2]), read("medical", medmcqa_rows(4)[3], 1)
@@ -95,7 +121,8 @@ def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
         ("medical", 1, {"opb": None}, "opb", True),
         ("medical", 1, {"cop": 4}, "cop", True),
         ("medical", 1, {"cop": -1}, "cop", False),
-        ("medical", 1, {"choice_type": "multi"}, "choice_type", False),
+        ("gsm8k", 0, {"answer": "It is 3."}, "answer", True),
+        ("gsm8k", 0, {"answer": "It is 3.\n#### "}, "answer", True),
     ],
 )
 def test_a_row_that_cannot_be_used_names_its_column(
@@ -106,6 +133,7 @@ def test_a_row_that_cannot_be_used_names_its_column(
         "math": [math_rows("algebra", "train", 1)],
         "deepmath": [deepmath_rows(1)],
         "medical": [medqa_rows(1), medmcqa_rows(1)],
+        "gsm8k": [gsm8k_rows(1)],
     }
     with pytest.raises(Unusable, match=column) as caught:
         read(source, {**rows[source][place][0], **change}, place)

@@ -15,7 +15,9 @@ data_commands = typer.Typer(
 
 @data_commands.command("prepare")
 def prepare_command(
-    source: Annotated[str, typer.Argument(help="math, deepmath, medical, jsonl or reasoning-gym.")],
+    source: Annotated[
+        str, typer.Argument(help="math, deepmath, medical, gsm8k, jsonl or reasoning-gym.")
+    ],
     out: Annotated[Path, typer.Option(help="The folder to make.")],
     from_: Annotated[
         Path | None,
@@ -62,9 +64,10 @@ def prepare_command(
 ) -> None:
     """Make private, public and test sets with a manifest and a picture of who holds which topics.
 
-    math, deepmath and medical come from the Hugging Face hub, or with --from from files that were
-    downloaded before, and have the paper's sizes unless others are given. jsonl takes any file
-    with a prompt, an answer and a topic in each line. reasoning-gym needs no download.
+    math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from files that
+    were downloaded before; the first three have the paper's sizes unless others are given. jsonl
+    takes any file with a prompt, an answer and a topic in each line. reasoning-gym needs no
+    download.
 
     Clients get equal numbers of problems, and topics by Dirichlet(alpha). No prompt is in two
     sets. The same command again changes nothing.

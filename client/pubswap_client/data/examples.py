@@ -66,11 +66,20 @@ class Tally:
         if len(skipped.first) < NAMED:
             skipped.first.append(where)
 
-    def check(self, rows: int) -> None:
-        """Raises InvalidProblems if more than 5 % of the rows are broken."""
+    def extend(self, other: "Tally") -> None:
+        """Count the rows of another tally too."""
+        for reason, more in other.reasons.items():
+            skipped = self.reasons.setdefault(reason, Skipped(more.fault))
+            skipped.rows += more.rows
+            skipped.first = [*skipped.first, *more.first][:NAMED]
+
+    def check(self, name: str, rows: int) -> None:
+        """Raises InvalidProblems if more than 5 % of the rows of the set `name` are broken."""
         faults = sum(skipped.rows for skipped in self.reasons.values() if skipped.fault)
         if faults > MOST_FAULTS * rows:
-            raise InvalidProblems(f"{faults} of {rows} rows cannot be used: {self.text()}.")
+            raise InvalidProblems(
+                f"{faults} of {rows} rows of {name} cannot be used: {self.text()}."
+            )
 
     def text(self) -> str:
         """Each reason with its count and the first rows."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pubswap_client.data.fingerprint import Origin, file_origins, local_parts, named_in
-from pubswap_client.data.sources import HubSet, Row
+from pubswap_client.data.sources import HubSet, Read, Row
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
@@ -31,6 +31,7 @@ class Table:
     where: str
     rows: Dataset
     columns: tuple[str, ...]
+    read: Read
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,7 +167,7 @@ def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:
 
 def _table(hub_set: HubSet, where: str, rows: Dataset, spec: DataSpec) -> Table:
     _check_columns(where, rows.column_names, hub_set, spec)
-    return Table(hub_set, where, rows, hub_set.needed(spec))
+    return Table(hub_set, where, rows, hub_set.needed(spec), hub_set.reader_of(rows, where))
 
 
 def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet, spec: DataSpec) -> None:

@@ -101,13 +101,13 @@ def _make(spec: DataSpec) -> tuple[Split, list[Origin], Tally]:
     drawn: list[Problem] = []
     found: Counter[str] = Counter()
     with VerifierPool(_workers()) as verifiers, bar("checking answers", total) as advance:
-        answers = OwnAnswers(verifiers.score_many, tally)
         for stream, quota in zip(source.streams, parts, strict=True):
+            answers = OwnAnswers(verifiers.score_many, tally)
             for problem in take(stream.problems, quota, answers.accepted):
                 drawn.append(problem)
                 found[stream.name] += 1
                 advance(1)
-        answers.finish()
+            answers.finish()
     return divide(drawn, spec, fitted(spec, sizes, found)), source.origins, tally
 
 

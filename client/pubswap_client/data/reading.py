@@ -84,15 +84,19 @@ def _jsonl(spec: DataSpec, tally: Tally) -> Source:
 
 
 def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
-    with tables(spec, sets) as (found, origins):
-        rows = sum(len(table) for table in found)
-        with bar("reading rows", rows) as advance:
-            read = [
-                problem
-                for table in found
-                for problem in _short(_problems(table, spec, tally, advance), spec, tally)
-            ]
-    tally.check(rows)
+    read: list[Problem] = []
+    with (
+        tables(spec, sets) as (found, origins),
+        bar("reading rows", sum(len(table) for table in found)) as advance,
+    ):
+        for hub_set in sets:
+            faults = Tally()
+            files = [table for table in found if table.hub_set is hub_set]
+            for table in files:
+                read += _short(_problems(table, spec, faults, advance), spec, faults)
+            # By itself: a large set beside it would hide that all of a small one is broken.
+            faults.check(hub_set.name, sum(len(table) for table in files))
+            tally.extend(faults)
     # In an order of their own: the split is the same however the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
@@ -112,7 +116,7 @@ def _problems(
     hub_set, topic = table.hub_set, table.hub_set.topic_column(spec)
     for number, (where, row) in enumerate(table, start=1):
         try:
-            yield hub_set.read(row, topic, spec).problem(hub_set.name, hub_set.verifier)
+            yield table.read(row, topic, spec).problem(hub_set.name, hub_set.verifier)
         except Unusable as error:
             tally.add(error.reason, where, error.fault)
         if number % _STEP == 0:

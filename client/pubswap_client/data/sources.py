@@ -1,13 +1,15 @@
 """The data sets of the paper as the hub has them: where they are, and what a row means."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pubswap_client.data.examples import Example, Unusable
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_client.data.templates import ask, with_options
+from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]
@@ -23,14 +25,18 @@ MATH_SUBJECTS = (
 _LETTERS = "ABCD"
 _BRACED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _UNBRACED = re.compile(r"\\(?:boxed|fbox)\s*([^\s{$][^$\n]*?)\s*\$")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+
+Read = Callable[[Row, str, DataSpec], Example]
 
 
 @dataclass(frozen=True)
 class HubSet:
     """One data set of the hub.
 
-    `topic` is the column with the topic; `marks` are columns that only this set of its source has,
-    by which local files are told apart.
+    `topic` is the column with the topic, or "": then the set's name is the topic of all problems.
+    `marks` are columns that only this set of its source has, by which local files are told apart.
+    `reader` looks through the columns of a whole file to choose how its rows are read.
     """
 
     name: str
@@ -39,16 +45,22 @@ class HubSet:
     columns: tuple[str, ...]
     topic: str
     verifier: str
-    read: Callable[[Row, str, DataSpec], Example]
+    read: Read
     marks: tuple[str, ...] = ()
+    reader: Callable[[Mapping[str, Iterable[Any]], str], Read] | None = None
 
     def needed(self, spec: DataSpec) -> tuple[str, ...]:
         """The columns that are read."""
-        return (*self.columns, self.topic_column(spec))
+        topic = self.topic_column(spec)
+        return (*self.columns, topic) if topic else self.columns
 
     def topic_column(self, spec: DataSpec) -> str:
         """The user's, or the set's own."""
         return spec.topic_column or self.topic
+
+    def reader_of(self, columns: Mapping[str, Iterable[Any]], where: str) -> Read:
+        """How the rows of one file are read; raises InvalidProblems if that cannot be decided."""
+        return self.read if self.reader is None else self.reader(columns, where)
 
 
 def _math(row: Row, topic: str, spec: DataSpec) -> Example:
@@ -68,6 +80,15 @@ def _deepmath(row: Row, topic: str, spec: DataSpec) -> Example:
     return Example(question, ask(question, spec), text_of(row, "final_answer"), name)
 
 
+def _gsm8k(row: Row, topic: str, spec: DataSpec) -> Example:
+    question = text_of(row, "question")
+    _, mark, answer = text_of(row, "answer").rpartition("####")
+    if not mark or not answer.strip():
+        raise Unusable('answer: no "#### " with the final answer')
+    answer = _THOUSANDS.sub("", answer.strip())
+    return Example(question, ask(question, spec), answer, text_of(row, topic) if topic else "gsm8k")
+
+
 def _medqa(row: Row, topic: str, spec: DataSpec) -> Example:
     question, options = text_of(row, "question"), row["options"]
     if not isinstance(options, Mapping):
@@ -80,16 +101,32 @@ def _medqa(row: Row, topic: str, spec: DataSpec) -> Example:
     return _choice(question, texts, letter, f"USMLE {text_of(row, topic)}", spec)
 
 
-def _medmcqa(row: Row, topic: str, spec: DataSpec) -> Example:
+def _medmcqa_reader(columns: Mapping[str, Iterable[Any]], where: str) -> Read:
+    """Count options from 0, as the hub's files do, or from 1, as the authors' own do."""
+    counted = {cop for cop in columns["cop"] if cop in range(5)}
+    if {0, 4} <= counted:
+        raise InvalidProblems(
+            f"cop: {where} has both 0 and 4, so that it counts neither from 0, as the hub's files "
+            "do, nor from 1, as the authors' do. Get the file again."
+        )
+    if counted and not counted & {0, 4}:
+        raise InvalidProblems(
+            f"cop: {where} has neither 0 nor 4, which leaves open whether it counts from 0, as the "
+            "hub's files do, or from 1, as the authors' do. Give the whole file."
+        )
+    return partial(_medmcqa, first=1 if 4 in counted else 0)
+
+
+def _medmcqa(row: Row, topic: str, spec: DataSpec, first: int = 0) -> Example:
     question = text_of(row, "question")
     if row["cop"] == -1:
         raise Unusable("cop: no answer is given (the hub's test set)", fault=False)
-    if row["choice_type"] == "multi":
-        raise Unusable("choice_type: more than one option may be right", fault=False)
-    if row["cop"] not in range(len(_LETTERS)):
-        raise Unusable("cop: not 0 to 3, as the hub counts (the authors' own files count from 1)")
+    numbers = range(first, first + len(_LETTERS))
+    if row["cop"] not in numbers:
+        raise Unusable(f"cop: not {numbers[0]} to {numbers[-1]}, as its file counts")
     texts = {letter: text_of(row, f"op{letter.lower()}") for letter in _LETTERS}
-    return _choice(question, texts, _LETTERS[row["cop"]], text_of(row, topic), spec)
+    letter = _LETTERS[numbers.index(row["cop"])]
+    return _choice(question, texts, letter, text_of(row, topic), spec)
 
 
 def _choice(
@@ -142,6 +179,17 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             read=_deepmath,
         ),
     ),
+    "gsm8k": (
+        HubSet(
+            name="gsm8k",
+            hub="openai/gsm8k",
+            configs=("main",),
+            columns=("question", "answer"),
+            topic="",
+            verifier="math",
+            read=_gsm8k,
+        ),
+    ),
     "medical": (
         HubSet(
             name="medqa",
@@ -157,11 +205,12 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             name="medmcqa",
             hub="openlifescienceai/medmcqa",
             configs=(None,),
-            columns=("question", "opa", "opb", "opc", "opd", "cop", "choice_type"),
+            columns=("question", "opa", "opb", "opc", "opd", "cop"),
             topic="subject_name",
             verifier="choice",
             read=_medmcqa,
             marks=("opa",),
+            reader=_medmcqa_reader,
         ),
     ),
 }

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers import check_verifier
 
-SourceName = Literal["math", "deepmath", "medical", "jsonl", "reasoning-gym"]
+SourceName = Literal["math", "deepmath", "medical", "gsm8k", "jsonl", "reasoning-gym"]
 Size = Annotated[int, Field(gt=0)]
 
 
@@ -33,12 +33,12 @@ _DEFAULTS: Mapping[SourceName, Sizes] = {
 }
 """The paper's sizes, and the demo's for reasoning-gym; `private` is that of all clients."""
 
-# A user's own file is divided as the paper divides MATH.
-_JSONL_SHARES = (0.8, 0.1, 0.1)
+# What the paper does not use is divided as it divides MATH.
+_SHARES = (0.8, 0.1, 0.1)
 
 _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
-    "from_": ("math", "deepmath", "medical", "jsonl"),
-    "topic_column": ("math", "deepmath", "jsonl"),
+    "from_": ("math", "deepmath", "medical", "gsm8k", "jsonl"),
+    "topic_column": ("math", "deepmath", "gsm8k", "jsonl"),
     "prompt_column": ("jsonl",),
     "answer_column": ("jsonl",),
     "verifier": ("jsonl",),
@@ -130,14 +130,20 @@ class DataSpec(BaseModel):
             raise ValueError("tasks is needed: names of reasoning-gym tasks, such as chain_sum")
         return self
 
-    def sizes(self, usable: int | None = None) -> Sizes:
-        """The sizes asked for; `usable` is how many problems of a JSONL file there are.
+    @property
+    def sizes_known(self) -> bool:
+        """Whether the sizes follow from the spec alone, without what is in the files."""
+        return self.source in _DEFAULTS or None not in (self.private_size, self.public_size)
 
-        What is not given is the paper's; of a JSONL file it is 80, 10 and 10 per cent.
+    def sizes(self, usable: int | None = None) -> Sizes:
+        """The sizes asked for; `usable` is how many problems there are.
+
+        What is not given is the paper's; of data that it does not use, it is 80, 10 and 10 per
+        cent of what is usable.
         """
         default = _DEFAULTS.get(self.source)
         if default is None:
-            default = Sizes(*(int((usable or 0) * share) for share in _JSONL_SHARES))
+            default = Sizes(*(int((usable or 0) * share) for share in _SHARES))
         return Sizes(
             self.private_size or default.private // self.clients,
             self.public_size or default.public,

@@ -14,6 +14,7 @@ INSTRUCTIONS: Mapping[SourceName, str] = {
     "math": BOXED,
     "deepmath": BOXED,
     "medical": LETTER,
+    "gsm8k": BOXED,
     "jsonl": "",
     "reasoning-gym": "",
 }

@@ -62,7 +62,7 @@ def _data(recipe: Recipe) -> Iterator[str]:
         return
     if spec.clients != clients:
         yield f"data.prepare.clients: {spec.clients}, but clients = {clients}; leave it out"
-    if spec.source != "jsonl" or None not in (spec.private_size, spec.public_size):
+    if spec.sizes_known:
         sizes = spec.sizes()
         for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
             yield f"data.prepare: {fault}"
