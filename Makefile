@@ -58,10 +58,12 @@ install: .venv/dev.stamp
 	$(PYTHON) -m venv .venv
 
 # torch goes first and by its exact version: asked for by a range, the registry's newest build
-# with gigabytes of CUDA would come, where a CPU build of this one may be offered.
+# with gigabytes of CUDA would come, where a CPU build of this one may be offered. reasoning-gym goes
+# without its dependencies: one of them comes as C source, and no compiler is needed for the rest.
 .venv/demo.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) "$$(grep '^torch==' constraints.txt)"
 	$(INSTALL) -e '.[server,client]'
+	$(INSTALL) --no-deps reasoning-gym
 	touch $@
 
 .venv/dev.stamp: .venv/demo.stamp

@@ -3,9 +3,6 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
-# reasoning-gym's pycosat comes as source only.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev python3-dev \
-    && rm -rf /var/lib/apt/lists/*
 # torch alone first: it is the large layer, and changes least.
 COPY constraints.txt /src/
 RUN python3 -m venv /opt/pubswap && /opt/pubswap/bin/pip install --no-cache-dir \
@@ -17,6 +14,7 @@ COPY client /src/client
 COPY simulation /src/simulation
 COPY deploy/recipes /src/deploy/recipes
 RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[client]' \
+    && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt --no-deps reasoning-gym \
     && ln -s "$(/opt/pubswap/bin/python -c \
        'import importlib.util as u; print(u.find_spec("pubswap_client").submodule_search_locations[0])')/demo/model" \
        /opt/pubswap/demo-model

@@ -3,16 +3,14 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
-# reasoning-gym's pycosat comes as source only.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev python3-dev \
-    && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml constraints.txt README.md LICENSE /src/
 COPY protocol /src/protocol
 COPY server /src/server
 COPY client /src/client
 COPY simulation /src/simulation
 RUN python3 -m venv /opt/pubswap \
-    && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[server]'
+    && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[server,tasks]' \
+    && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt --no-deps reasoning-gym
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --system --uid 10001 pubswap && install -d -o pubswap /data

@@ -30,19 +30,19 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from reasoning_gym import get_score_answer_fn
-from reasoning_gym.arithmetic.leg_counting import ANIMALS
 from rich.progress import track
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from pubswap_client.data.tasks import Record
 from pubswap_client.demo.tasks import TOPICS, unique_problems
+from pubswap_protocol.verifiers.reasoning import library
 
 PAD, EOS = "<pad>", "<eos>"
 MAX_LENGTH = 256
@@ -127,7 +127,8 @@ def gcd_steps(record: Record) -> str:
 
 def leg_counting_steps(record: Record) -> str:
     """Multiply for each animal, then add: "5*14=70, 2*0=0, 70+0=70"."""
-    legs = [(count, ANIMALS[name]) for name, count in record["metadata"]["animals"].items()]
+    legs_of = import_module("reasoning_gym.arithmetic.leg_counting").ANIMALS
+    legs = [(count, legs_of[name]) for name, count in record["metadata"]["animals"].items()]
     parts = [f"{count}*{each}={count * each}" for count, each in legs]
     total = "+".join(str(count * each) for count, each in legs)
     return ", ".join([*parts, f"{total}={record['answer']}"])
@@ -316,7 +317,7 @@ def is_right(record: Record, response: str) -> bool:
     """Tell whether reasoning-gym's verifier accepts what follows the last "Answer:"."""
     answer = response.rpartition("Answer:")[2].strip()
     entry = {"question": record["prompt"], **record}
-    return bool(get_score_answer_fn(record["topic"])(answer, entry) == 1.0)
+    return bool(library().get_score_answer_fn(record["topic"])(answer, entry) == 1.0)
 
 
 @torch.no_grad()

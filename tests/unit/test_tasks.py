@@ -1,14 +1,16 @@
 """The demo's problems."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from itertools import islice
 
 import pytest
-from reasoning_gym import get_score_answer_fn
 
 from pubswap_client.data.tasks import half_of
 from pubswap_client.demo.tasks import TOPICS, demo_problems, problems, unique_problems
+from pubswap_protocol.verifiers.reasoning import library
 
 TOPIC_NAMES = sorted(TOPICS)
 
@@ -16,7 +18,7 @@ TOPIC_NAMES = sorted(TOPICS)
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
 def test_verifier_accepts_own_answers_and_nothing_else(topic: str) -> None:
     """Every record's own answer scores 1, and a wrong one less."""
-    score = get_score_answer_fn(topic)
+    score = library().get_score_answer_fn(topic)
     for record in problems(topic, 50, 3):
         assert score(record["answer"], record) == 1.0
         assert score(record["answer"] + "1", record) < 1.0
@@ -84,3 +86,22 @@ def test_bad_arguments_are_refused() -> None:
         demo_problems(0, 4, 0, 8, 8)
     with pytest.raises(ValueError, match="products"):
         demo_problems(0, 4, 5000, 8, 8)
+
+
+def test_reasoning_gym_works_without_the_one_dependency_that_needs_a_c_compiler():
+    """Where pycosat is not installed, every task but the one that solves with it is there."""
+    script = (
+        "import sys\n"
+        "sys.modules['pycosat'] = None\n"
+        "from pubswap_client.data.tasks import Task\n"
+        "from pubswap_protocol.errors import InvalidSettings\n"
+        "print(Task('chain_sum', {}, seed=0).record(0)['prompt'])\n"
+        "try:\n"
+        "    Task('zebra_puzzles', {}, seed=0).record(0)\n"
+        "except InvalidSettings as error:\n"
+        "    print(error.detail)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "+" in done.stdout or "-" in done.stdout
+    assert "pip install pycosat" in done.stdout

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.verifiers.reasoning import library
 
 Record = dict[str, Any]
 Half = Literal["pretraining", "demo"]
@@ -29,12 +30,10 @@ class Task:
 
     def __init__(self, name: str, settings: Mapping[str, Any], seed: int) -> None:
         """Raises InvalidSettings for a task, or a setting of it, that does not exist."""
-        import reasoning_gym  # imports every one of its generators, which takes seconds
-
         self.name = name
         self._seed = seed
         try:
-            self._dataset = reasoning_gym.create_dataset(
+            self._dataset = library().create_dataset(
                 name, size=SEED_STRIDE, seed=seed * SEED_STRIDE, **settings
             )
         except (ValueError, TypeError, AssertionError) as error:

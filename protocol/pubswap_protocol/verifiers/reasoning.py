@@ -1,6 +1,10 @@
 """`reasoning_gym:<task>`: a reasoning-gym task's own verifier."""
 
+import sys
+from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from pubswap_protocol.errors import InvalidSettings
@@ -23,11 +27,38 @@ def check_task(task: str) -> None:
 
 
 @cache
-def _dataset(task: str) -> Any:
-    # Importing it takes a second, for it brings all its generators.
+def library() -> Any:
+    """Import reasoning-gym, which takes a second; raises InvalidSettings if it is not installed."""
+    if find_spec("reasoning_gym") is None:
+        raise InvalidSettings(
+            "reasoning-gym is not installed. Install it without the one dependency that needs a C "
+            "compiler: pip install --no-deps reasoning-gym, and in PubSwap's folder: "
+            "pip install '.[tasks]'"
+        )
+    if find_spec("pycosat") is None:
+        sys.modules["pycosat"] = _without_solver()
     import reasoning_gym
 
+    return reasoning_gym
+
+
+def _without_solver() -> ModuleType:
+    """A stand-in for pycosat, which one task needs and which comes as C source only."""
+
+    def itersolve(clauses: object) -> Iterator[object]:
+        raise InvalidSettings(
+            "reasoning-gym's task zebra_puzzles needs pycosat: pip install pycosat, which takes a "
+            "C compiler."
+        )
+
+    module = ModuleType("pycosat")
+    module.itersolve = itersolve  # type: ignore[attr-defined]
+    return module
+
+
+@cache
+def _dataset(task: str) -> Any:
     try:
-        return reasoning_gym.create_dataset(task, size=1, seed=0)
+        return library().create_dataset(task, size=1, seed=0)
     except ValueError:
         raise InvalidSettings(f"reasoning-gym has no task {task!r}.") from None
