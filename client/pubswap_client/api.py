@@ -41,6 +41,8 @@ from pubswap_protocol.messages import (
     Progress,
     Receipt,
     Reissue,
+    RoundList,
+    RoundSummary,
     RunList,
     RunView,
     SetKind,
@@ -50,6 +52,7 @@ from pubswap_protocol.messages import (
     Task,
     UploadSession,
     Version,
+    WholeRun,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -115,12 +118,27 @@ class CoordinatorClient:
         return self._send(RunView, "POST", paths.RUNS, body, _new_key())
 
     def runs(self) -> list[RunView]:
-        """All runs, newest first."""
-        return self._get(RunList, paths.RUNS).runs
+        """All runs, newest first, without their members."""
+        found: list[RunView] = []
+        while page := self._get(RunList, paths.RUNS, {"after": found[-1].id} if found else {}).runs:
+            found += page
+        return found
 
     def run(self, run: str) -> RunView:
         """One run."""
         return self._get(RunView, paths.RUN.format(run=run))
+
+    def rounds(self, run: str, after: int = -1) -> Iterator[RoundSummary]:
+        """A run's rounds behind `after`, in order, asked for page by page."""
+        path = paths.ROUNDS.format(run=run)
+        while page := self._get(RoundList, path, {"after": after}).rounds:
+            yield from page
+            after = page[-1].round
+
+    def whole_run(self, run: str) -> WholeRun:
+        """One run with all its rounds."""
+        view = self.run(run)
+        return WholeRun(**dict(view), rounds=list(self.rounds(view.id)))
 
     def put_tokenizer(self, run: str, data: bytes) -> BlobReceipt:
         """Send the base model's tokenizer.json, with which the coordinator decodes responses."""

@@ -173,6 +173,19 @@ class MemberView(Message):
     traffic: Traffic = Traffic()
 
 
+class RoundList(Message):
+    """Some of a run's rounds, in order; an empty page is behind the last."""
+
+    rounds: list[RoundSummary]
+
+
+class Score(Message):
+    """pass@1 after a round."""
+
+    round: int
+    pass_at_1: Share
+
+
 class RunView(Message):
     """A run as its members and the operator see it."""
 
@@ -187,12 +200,21 @@ class RunView(Message):
     settings: RunSettings
     model: ModelCard
     created_at: datetime
+    latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
+    best: Score | None = None
+    members: list[MemberView] = Field(
+        default=[], description="Of one run, and shown to the operator only."
+    )
+
+
+class WholeRun(RunView):
+    """A run with all its rounds, as a client puts it together from their pages."""
+
     rounds: list[RoundSummary] = []
-    members: list[MemberView] = Field(default=[], description="Shown to the operator only.")
 
 
 class RunList(Message):
-    """The operator's runs, newest first."""
+    """Some of the operator's runs, newest first; an empty page is behind the last."""
 
     runs: list[RunView]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterLayout
@@ -21,23 +21,18 @@ from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     CreateRun,
     Digest,
-    Drift,
-    Evaluation,
-    RoundSummary,
     RunState,
     RunView,
     SetKind,
-    SwapSummary,
-    Traffic,
 )
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import members, traffic
+from pubswap_server import history, members
 from pubswap_server.auth import Member, Operator, Principal, require_still_good, sha256
 from pubswap_server.events import record
 from pubswap_server.state import ENDED, RunStatus, opened, started
-from pubswap_server.tables import RoundRow, RunRow, SetRow, SwapRow, UpdateRow
+from pubswap_server.tables import RoundRow, RunRow, SetRow
 
 Move = Callable[[RunStatus], RunStatus]
 
@@ -182,8 +177,9 @@ def start(session: Session, run: RunRow) -> None:
     move(session, run, started)
 
 
-def view(session: Session, run: RunRow, principal: Principal) -> RunView:
-    """The run as the principal may see it."""
+def view(session: Session, run: RunRow, principal: Principal | None = None) -> RunView:
+    """The run as the principal may see it; as anybody may, without one."""
+    latest, best = history.scores(session, run.id)
     return RunView(
         id=run.id,
         name=run.name,
@@ -194,32 +190,22 @@ def view(session: Session, run: RunRow, principal: Principal) -> RunView:
         settings=settings_of(run),
         model=model_of(run),
         created_at=run.created_at,
-        rounds=_rounds(session, run.id),
+        latest=latest,
+        best=best,
         members=members.views(session, run.id) if isinstance(principal, Operator) else [],
     )
 
 
-def _rounds(session: Session, run: str) -> list[RoundSummary]:
-    sizes = traffic.by_round(session, run)
-    updates = list(session.scalars(select(UpdateRow).where(UpdateRow.run_id == run)))
-    swaps = list(session.scalars(select(SwapRow).where(SwapRow.run_id == run)))
-    rows = session.scalars(select(RoundRow).where(RoundRow.run_id == run).order_by(RoundRow.round))
-    return [
-        RoundSummary(
-            round=row.round,
-            adapter=row.adapter,
-            updates=sum(u.round == row.round and not u.late for u in updates),
-            drift=Drift(**row.drift) if row.drift else None,
-            evaluation=Evaluation(**row.evaluation) if row.evaluation else None,
-            swaps=[
-                SwapSummary(**swap.summary)
-                for swap in sorted(swaps, key=lambda swap: swap.swap)
-                if swap.round == row.round and swap.summary
-            ],
-            traffic=sizes.get(row.round, Traffic()),
-        )
-        for row in rows
-    ]
+def page(session: Session, after: str | None, limit: int) -> list[RunView]:
+    """The runs that were created before the run `after`, newest first, without their members."""
+    query = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.id.desc()).limit(limit)
+    if after is not None:
+        last = session.get(RunRow, after)
+        if last is None:
+            raise UnknownRun(f"There is no run {after!r}; say the last one that you have.")
+        same_time = and_(RunRow.created_at == last.created_at, RunRow.id < last.id)
+        query = query.where(or_(RunRow.created_at < last.created_at, same_time))
+    return [view(session, row) for row in session.scalars(query)]
 
 
 def require_created(run: RunRow) -> None:

@@ -1,11 +1,10 @@
 """Bytes of adapters and responses, by member and round."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Literal, TypeVar
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.messages import Traffic
 from pubswap_server.tables import TrafficRow
@@ -24,22 +23,22 @@ def count(session: Session, run: str, round_: int, member: str, kind: Kind, size
         row.bytes += size
 
 
-def by_round(session: Session, run: str) -> dict[int, Traffic]:
-    """The bytes of all members, by round."""
-    return _sums((row.round, row.kind, row.bytes) for row in _rows(session, run))
+def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Traffic]:
+    """The bytes of all members in the rounds from `first` to `last`."""
+    within = TrafficRow.round.between(first, last)
+    return _sums(session, TrafficRow.round, TrafficRow.run_id == run, within)
 
 
 def by_member(session: Session, run: str) -> dict[str, Traffic]:
     """The bytes of all rounds, by member."""
-    return _sums((row.member, row.kind, row.bytes) for row in _rows(session, run))
+    return _sums(session, TrafficRow.member, TrafficRow.run_id == run)
 
 
-def _rows(session: Session, run: str) -> Iterable[TrafficRow]:
-    return session.scalars(select(TrafficRow).where(TrafficRow.run_id == run))
-
-
-def _sums(entries: Iterable[tuple[K, str, int]]) -> dict[K, Traffic]:
-    sums: dict[K, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for key, kind, size in entries:
-        sums[key][kind] += size
-    return {key: Traffic(**kinds) for key, kinds in sums.items()}
+def _sums(
+    session: Session, key: InstrumentedAttribute[K], *where: ColumnElement[bool]
+) -> dict[K, Traffic]:
+    sums: dict[K, dict[str, int]] = defaultdict(dict)
+    query = select(key, TrafficRow.kind, func.sum(TrafficRow.bytes)).where(*where)
+    for group, kind, size in session.execute(query.group_by(key, TrafficRow.kind)):
+        sums[group][kind] = int(size)
+    return {group: Traffic(**kinds) for group, kinds in sums.items()}

@@ -20,7 +20,7 @@ from pubswap_client.training.recruiting import Charter, load_policy
 from pubswap_client.training.rollout import RolloutEngine
 from pubswap_client.training.self_check import check_packed_path
 from pubswap_protocol.adapter import Adapter, AdapterFile
-from pubswap_protocol.messages import RunView
+from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.founding import EVALUATOR, founded, state_of, token_of
@@ -37,7 +37,7 @@ class _Shared:
     """What all members have in common."""
 
     job: Job
-    run: RunView
+    run: WholeRun
     work: Path
     machine: ClientSettings
     policy: Policy
@@ -92,7 +92,7 @@ class Federation:
         with ExitStack() as stack:
             self.operator = stack.enter_context(self._coordinator.operator())
             run = founded(self._coordinator, self.operator, self._job, self._work)
-            shared = stack.enter_context(self._shared(self.operator.run(run)))
+            shared = stack.enter_context(self._shared(self.operator.whole_run(run)))
             self.run, self._turns = run, shared.turns
             scores = evaluated(shared.run)
             self.score = scores[-1] if scores else None
@@ -108,7 +108,7 @@ class Federation:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def work(self) -> RunView:
+    def work(self) -> WholeRun:
         """Work until the run is finished and evaluated; the first member to fail ends it all."""
         with ThreadPoolExecutor(len(self._members), "member") as threads:
             futures = [threads.submit(member) for member in self._members]
@@ -125,7 +125,7 @@ class Federation:
         for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
             raise error
         self._coordinator.flush()
-        return self.operator.run(self.run)
+        return self.operator.whole_run(self.run)
 
     def rewards(self) -> dict[str, list[float]]:
         """Of each client's steps."""
@@ -135,7 +135,7 @@ class Federation:
         return self._coordinator.client(token_of(self._work, name))
 
     @contextmanager
-    def _shared(self, run: RunView) -> Iterator[_Shared]:
+    def _shared(self, run: WholeRun) -> Iterator[_Shared]:
         check_possible(run.settings, self._machine, alone=True)
         charter = Charter(self._job.folder, run.model, run.settings)
         policy = load_policy(self._machine, charter, crew=None)

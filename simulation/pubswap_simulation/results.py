@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import Evaluation, RunView
+from pubswap_protocol.messages import Evaluation, WholeRun
 
 RUNS = "runs"
 RESULT = "result.json"
@@ -36,7 +36,7 @@ class Result(BaseModel):
         "client with all private sets, the centralised reference.",
     )
     client: str | None = Field(default=None, description="Whose private set `alone` trains on.")
-    run: RunView = Field(
+    run: WholeRun = Field(
         description="Settings, and of each round evaluation, drift, exchanges and traffic."
     )
     rewards: dict[str, list[float]] = Field(

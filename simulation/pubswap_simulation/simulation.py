@@ -12,7 +12,7 @@ from pubswap_client.lock import holder, locked
 from pubswap_client.peft_folder import write_peft_folder
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import StateInUse
-from pubswap_protocol.messages import RunView
+from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.storage.heap import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
@@ -86,7 +86,7 @@ def simulate(
         return result
 
 
-def _write_adapters(folder: Path, operator: CoordinatorClient, run: RunView) -> None:
+def _write_adapters(folder: Path, operator: CoordinatorClient, run: WholeRun) -> None:
     """The final and the best adapter, as PEFT folders."""
     for which in ("final", "best"):
         data = operator.global_adapter(run.id, which)

@@ -16,7 +16,7 @@ from pubswap_client.membership import load_membership
 from pubswap_client.peft_folder import write_peft_folder
 from pubswap_protocol.adapter import decode_adapter, initial_adapter
 from pubswap_protocol.factors import open_stack
-from pubswap_protocol.messages import Role, RunView
+from pubswap_protocol.messages import Role, WholeRun
 from support import dense
 from support.processes import (
     ONE_THREAD,
@@ -50,11 +50,11 @@ def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:
     assert traffic.adapters_up < 0.7 * traffic.adapters_down
 
 
-def evaluated(coordinator: Coordinator, run: RunView, seconds: float = 60) -> RunView:
+def evaluated(coordinator: Coordinator, run: WholeRun, seconds: float = 60) -> WholeRun:
     """The run once the evaluator is done with every round."""
     deadline = time.monotonic() + seconds
     while True:
-        view = coordinator.api.run(run.id)
+        view = coordinator.api.whole_run(run.id)
         if all(summary.evaluation is not None for summary in view.rounds):
             return view
         coordinator.processes.check()

@@ -315,7 +315,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     while not all(summary.evaluation for summary in view.rounds):
         assert time.monotonic() < deadline + 180
         time.sleep(0.5)
-        view = coordinator.api.run(run.id)
+        view = coordinator.api.whole_run(run.id)
     assert [summary.evaluation.problems for summary in view.rounds if summary.evaluation] == [
         12,
         12,

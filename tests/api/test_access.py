@@ -45,6 +45,7 @@ ALLOWED = {
     "create_run": OPERATOR,
     "list_runs": OPERATOR,
     "show_run": OPERATOR | MEMBER,
+    "list_rounds": OPERATOR | MEMBER,
     "put_tokenizer": OPERATOR,
     "put_set": OPERATOR,
     "get_set": OPERATOR | MEMBER,

@@ -341,8 +341,8 @@ class RunMachine(RuleBasedStateMachine):
 
     def _view(self) -> None:
         """What the operator is shown: each update is counted once, in its own round."""
-        view = self._ask("GET", paths.RUN.format(run=self.world.run.id), None).json()
-        counted = {summary["round"]: summary["updates"] for summary in view["rounds"]}
+        page = self._ask("GET", paths.ROUNDS.format(run=self.world.run.id), None).json()
+        counted = {summary["round"]: summary["updates"] for summary in page["rounds"]}
         for number, parts in self.model.means.items():
             assert counted[number] == len(parts)
 

@@ -74,6 +74,6 @@ def _wait_for(trace: Path, point: str) -> int:
 def _published(service: Serving, run_: str, round_: int) -> None:
     deadline = time.monotonic() + 60
     api = service.server.client()
-    while api.run(run_).rounds[round_].adapter is None:
+    while api.whole_run(run_).rounds[round_].adapter is None:
         assert time.monotonic() < deadline, f"round {round_} was not published"
         time.sleep(0.05)

@@ -27,6 +27,7 @@ from pubswap_protocol.messages import (
     SetKind,
     SubmitUpdate,
     UpdateMetrics,
+    WholeRun,
 )
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
@@ -152,9 +153,9 @@ class Federation:
         """Begin round 1."""
         self.operator.move_run(self.run.id, paths.RUN_START)
 
-    def view(self) -> RunView:
+    def view(self) -> WholeRun:
         """The run as the operator sees it."""
-        return self.operator.run(self.run.id)
+        return self.operator.whole_run(self.run.id)
 
     def adapter(self, seed: int) -> Adapter:
         """A random adapter of the run's layout."""
@@ -190,7 +191,7 @@ class Federation:
         tokens = np.array([*tokens[:15], self.run.model.eos_token_ids[0]], dtype=np.int32)
         return Response(tokens, np.full(len(tokens), -0.5, dtype=np.float32))
 
-    def wait_for(self, round_: int) -> RunView:
+    def wait_for(self, round_: int) -> WholeRun:
         """The run once a round's adapter is published."""
         deadline = time.monotonic() + 20
         while True:

@@ -17,7 +17,7 @@ from pubswap_protocol.adapter import decode_adapter, encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import PubSwapError, RoundClosed
-from pubswap_protocol.messages import Receipt, RunView, SubmitUpdate, TaskKind, UpdateMetrics
+from pubswap_protocol.messages import Receipt, SubmitUpdate, TaskKind, UpdateMetrics, WholeRun
 from pubswap_protocol.schedule import public_steps_per_round
 from support.coordinator import OPERATOR_TOKEN, Federation, Server
 
@@ -193,7 +193,7 @@ class _Organisation:
         self.ledger.add(Entry(self.name, what, holds))
 
 
-def adapters_of(view: RunView) -> list[str | None]:
+def adapters_of(view: WholeRun) -> list[str | None]:
     """The digests of a run's global adapters, round by round."""
     return [summary.adapter for summary in view.rounds]
 

@@ -24,6 +24,7 @@ from pubswap_protocol.messages import (
     RunState,
     RunView,
     SetKind,
+    WholeRun,
 )
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
@@ -139,11 +140,11 @@ def start(coordinator: Coordinator, run: RunView) -> None:
     coordinator.api.move_run(run.id, paths.RUN_START)
 
 
-def wait_finished(coordinator: Coordinator, run: RunView, seconds: float = 240) -> RunView:
+def wait_finished(coordinator: Coordinator, run: RunView, seconds: float = 240) -> WholeRun:
     """The run once it is finished; fails with a process's log if one has died."""
     deadline = time.monotonic() + seconds
     while True:
-        view = coordinator.api.run(run.id)
+        view = coordinator.api.whole_run(run.id)
         if view.state is RunState.FINISHED:
             return view
         coordinator.processes.check()
@@ -156,7 +157,7 @@ def federated_adapter(
     overrides: Mapping[str, Any],
     order: Sequence[str] = ("alpha", "beta"),
     more: Sequence[str] = (),
-) -> tuple[RunView, bytes]:
+) -> tuple[WholeRun, bytes]:
     """Run a federation whose clients start in this order, with `more` options.
 
     The first by name trains on `sums(3, 10)`, the next on `sums(4, 10)`. Returns the run and its

@@ -14,9 +14,9 @@ from pubswap_protocol.messages import (
     Role,
     RoundSummary,
     RunState,
-    RunView,
     SwapSummary,
     Traffic,
+    WholeRun,
 )
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.schedule import public_steps_per_round
@@ -84,7 +84,7 @@ def made_result(
     )
     views = [MemberView(name=name, role=Role.CLIENT, active=True, traffic=sent) for name in names]
     judge = MemberView(name="judge", role=Role.EVALUATOR, active=True, traffic=sent)
-    run = RunView(
+    run = WholeRun(
         id="r",
         name="run",
         state=RunState.FINISHED,

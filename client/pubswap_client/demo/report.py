@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pubswap_client.operator.tables import size_text
-from pubswap_protocol.messages import Evaluation, RunView
+from pubswap_protocol.messages import Evaluation, WholeRun
 
 FLOAT_BYTES = 4
 
@@ -36,12 +36,12 @@ class Summary:
     pass_at_1_by_topic: dict[str, list[float]]
 
 
-def evaluations(run: RunView) -> list[Evaluation]:
+def evaluations(run: WholeRun) -> list[Evaluation]:
     """The evaluations of round 0 (base), 1, ..."""
     return [summary.evaluation for summary in run.rounds if summary.evaluation]
 
 
-def summarise(run: RunView, seconds: float) -> Summary:
+def summarise(run: WholeRun, seconds: float) -> Summary:
     """The figures of a complete run."""
     done = evaluations(run)
     scores = [evaluation.pass_at_1 for evaluation in done]
@@ -78,7 +78,7 @@ def write_summary(summary: Summary, path: Path) -> None:
     path.write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
 
 
-def print_report(run: RunView, summary: Summary, console: Console) -> None:
+def print_report(run: WholeRun, summary: Summary, console: Console) -> None:
     """pass@1 by topic and round, replaced responses, and bytes beside full fine-tuning."""
     console.print(_scores_table(run, summary))
     gain = summary.final_pass_at_1 - summary.base_pass_at_1
@@ -97,7 +97,7 @@ def print_report(run: RunView, summary: Summary, console: Console) -> None:
     )
 
 
-def _scores_table(run: RunView, summary: Summary) -> Table:
+def _scores_table(run: WholeRun, summary: Summary) -> Table:
     table = Table("topic", title="pass@1 after each round")
     for round_ in range(summary.rounds + 1):
         table.add_column(str(round_) if round_ else "base", justify="right")

@@ -10,12 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.operator.tables import members_table, size_text
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.messages import RunState, WholeRun
 
 POLL_SECONDS = 0.5
 
 
-def steps_done(run: RunView) -> int:
+def steps_done(run: WholeRun) -> int:
     """Local steps done so far, over all clients and rounds."""
     tau = run.settings.local_steps
     done = 0
@@ -25,7 +25,7 @@ def steps_done(run: RunView) -> int:
     return done
 
 
-def evaluated(run: RunView) -> list[float]:
+def evaluated(run: WholeRun) -> list[float]:
     """pass@1 of round 0 (base), 1, ... as far as known without a gap."""
     scores = []
     for summary in run.rounds:
@@ -35,12 +35,12 @@ def evaluated(run: RunView) -> list[float]:
     return scores
 
 
-def complete(run: RunView) -> bool:
+def complete(run: WholeRun) -> bool:
     """Whether the run is finished and every round is evaluated."""
     return run.state is RunState.FINISHED and len(evaluated(run)) == run.settings.rounds + 1
 
 
-def status_line(run: RunView) -> str:
+def status_line(run: WholeRun) -> str:
     """One line for people: round, state, pass@1 so far, responses replaced, bytes."""
     scores = " → ".join(f"{score:.3f}" for score in evaluated(run)) or "…"
     replaced = sum(swap.replaced for summary in run.rounds for swap in summary.swaps)
@@ -55,7 +55,7 @@ def status_line(run: RunView) -> str:
 
 def watch_run(
     api: CoordinatorClient, run: str, console: Console, check: Callable[[], None]
-) -> RunView:
+) -> WholeRun:
     """Show the run until it is complete; `check` may raise when something has failed.
 
     On a terminal the display is live; elsewhere a line is printed whenever a round is evaluated.
@@ -67,7 +67,7 @@ def watch_run(
         TimeElapsedColumn(),
         console=console,
     )
-    view = api.run(run)
+    view = api.whole_run(run)
     task = bar.add_task("", total=view.settings.rounds * view.settings.local_steps * _clients(view))
     shown = 0
     with Live(console=console, refresh_per_second=4, transient=True) as live:
@@ -83,8 +83,8 @@ def watch_run(
             bar.update(task, completed=steps_done(view))
             live.update(Group(status_line(view), bar, members_table(view.members)))
             time.sleep(POLL_SECONDS)
-            view = api.run(run)
+            view = api.whole_run(run)
 
 
-def _clients(run: RunView) -> int:
+def _clients(run: WholeRun) -> int:
     return sum(member.role == "client" for member in run.members)

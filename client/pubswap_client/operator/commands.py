@@ -13,7 +13,7 @@ import typer
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import CreateInvite, Invite, Role, RunView
+from pubswap_protocol.messages import CreateInvite, Invite, Role, RoundSummary, RunView
 
 if TYPE_CHECKING:
     from pubswap_client.api import CoordinatorClient
@@ -38,6 +38,7 @@ LONGEST_HOURS = 10 * 366 * 24
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
+SHOWN_ROUNDS = 50
 
 CANCELLING = (
     "Cancelling is final: its members stop, and the round under way is lost. The adapters of the "
@@ -124,24 +125,26 @@ def show(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
-    """Show a run: its rounds, pass@1, bytes, and where each member is."""
+    """Show a run: its last rounds, pass@1, bytes, and where each member is."""
     with connect(url, token_file) as api:
         while True:
-            view = api.run(run)
-            _print_run(view, as_json)
+            if as_json:
+                view: RunView = api.whole_run(run)
+                typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
+            else:
+                view = api.run(run)
+                after = max(-1, view.round - SHOWN_ROUNDS)
+                _print_run(view, list(api.rounds(view.id, after)))
             if not watch or view.state in ("finished", "cancelled"):
                 return
             time.sleep(2)
 
 
-def _print_run(view: RunView, as_json: bool) -> None:
+def _print_run(view: RunView, rounds: list[RoundSummary]) -> None:
     from rich.console import Console
 
     from pubswap_client.operator.tables import members_table, rounds_table, state_text
 
-    if as_json:
-        typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
-        return
     console = Console()
     console.print(
         f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
@@ -149,7 +152,12 @@ def _print_run(view: RunView, as_json: bool) -> None:
     )
     if view.waiting_for is not None:
         console.print(f"[bold]It waits:[/bold] {view.waiting_for}")
-    console.print(rounds_table(view))
+    if view.best is not None:
+        score, best = f"{view.best.pass_at_1:.3f}", view.best.round
+        console.print(f"The best so far: pass@1 {score} after round {best}")
+    if rounds and rounds[0].round > 0:
+        console.print(f"The rounds from {rounds[0].round} on; --json has them all.")
+    console.print(rounds_table(rounds))
     console.print(members_table(view.members))
 
 

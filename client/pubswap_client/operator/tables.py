@@ -1,15 +1,16 @@
 """Runs and members as tables for a terminal."""
 
+from collections.abc import Iterable
+
 from rich.table import Table
 
-from pubswap_protocol.messages import MemberView, RunView
+from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
 
 def runs_table(runs: list[RunView]) -> Table:
     """One line a run."""
     table = Table("id", "name", "state", "round", "method", "model", "pass@1")
     for run in runs:
-        scores = [r.evaluation.pass_at_1 for r in run.rounds if r.evaluation]
         table.add_row(
             run.id,
             run.name,
@@ -17,7 +18,7 @@ def runs_table(runs: list[RunView]) -> Table:
             f"{run.round}/{run.settings.rounds}",
             run.settings.method,
             run.model.source,
-            f"{scores[-1]:.3f}" if scores else "",
+            f"{run.latest.pass_at_1:.3f}" if run.latest else "",
         )
     return table
 
@@ -27,10 +28,10 @@ def state_text(run: RunView) -> str:
     return f"{run.state} (paused)" if run.paused else str(run.state)
 
 
-def rounds_table(run: RunView) -> Table:
+def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
     """One line a round; round 0 is the base model."""
     table = Table("round", "updates", "pass@1", "replaced", "drift", "up", "down")
-    for summary in run.rounds:
+    for summary in rounds:
         evaluation, drift = summary.evaluation, summary.drift
         table.add_row(
             str(summary.round) if summary.round else "base",

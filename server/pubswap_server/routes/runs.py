@@ -5,7 +5,6 @@ from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
@@ -19,6 +18,7 @@ from pubswap_protocol.messages import (
     CreateRun,
     Events,
     Role,
+    RoundList,
     RunList,
     RunState,
     RunView,
@@ -27,11 +27,12 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import events, runs
+from pubswap_server import events, history, runs
 from pubswap_server.aggregation.stacking import stacked
-from pubswap_server.auth import Member, Operator
+from pubswap_server.auth import Member, Operator, Principal
 from pubswap_server.board import read_residuals
 from pubswap_server.dependencies import (
     DeclaredLength,
@@ -46,7 +47,7 @@ from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
 from pubswap_server.storage.incoming import Received
 from pubswap_server.storage.serving import BlobResponse
-from pubswap_server.tables import RoundRow, RunRow, SetRow
+from pubswap_server.tables import RunRow, SetRow
 
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
@@ -59,30 +60,53 @@ async def create_run(
     idempotency_key: RandomKey = None,
 ) -> RunView:
     """Nothing starts yet: send the tokenizer and the sets, then open it."""
-    return await services.database.write(
-        lambda session: runs.view(session, runs.create(session, body, idempotency_key), operator)
-    )
+    row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
+    return await _viewed(row.id, operator, services)
 
 
 @router.get(paths.RUNS, operation_id="list_runs", summary="All runs, newest first")
-async def list_runs(operator: OperatorDep, services: ServicesDep) -> RunList:
-    """Every run with its rounds and members."""
-
-    def look(session: Session) -> RunList:
-        rows = session.scalars(select(RunRow).order_by(RunRow.created_at.desc()))
-        return RunList(runs=[runs.view(session, row, operator) for row in rows])
-
-    await services.hints.flush()
-    return await services.database.read(look)
+async def list_runs(
+    operator: OperatorDep,
+    services: ServicesDep,
+    after: Annotated[
+        str | None,
+        Query(pattern="^[0-9a-f]{1,32}$", description="The id of the last run that you have."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 100,
+) -> RunList:
+    """Without their members; an empty page is behind the last run."""
+    return await services.database.read(
+        lambda session: RunList(runs=runs.page(session, after, limit))
+    )
 
 
 @router.get(paths.RUN, operation_id="show_run", summary="One run")
 async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) -> RunView:
     """Members see their own run, without the list of members."""
     await services.hints.flush()
-    return await services.database.read(
-        lambda session: runs.view(session, runs.find(session, run, principal), principal)
-    )
+    return await _viewed(run, principal, services)
+
+
+@router.get(paths.ROUNDS, operation_id="list_rounds", summary="A run's rounds")
+async def list_rounds(
+    run: str,
+    principal: PrincipalDep,
+    services: ServicesDep,
+    after: Annotated[
+        int, Query(ge=-1, le=2**31 - 1, description="The last round that you have; -1 for none.")
+    ] = -1,
+    limit: Annotated[int, Query(ge=1, le=history.MOST_ROUNDS)] = history.MOST_ROUNDS,
+) -> RoundList:
+    """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
+
+    def look(session: Session) -> RoundList:
+        row = runs.find(session, run, principal)
+        settings = runs.settings_of(row)
+        numbers = 2 * settings.clients * public_steps_per_round(settings)
+        return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
+
+    await services.hints.flush()
+    return await services.database.read(look)
 
 
 @router.put(
@@ -259,13 +283,18 @@ async def _changed(
     operator: Operator,
     services: ServicesDep,
 ) -> RunView:
-    def change(session: Session) -> RunView:
+    def change(session: Session) -> str:
         row = runs.find(session, run, operator, lock=True)
         work(session, row)
-        session.flush()
-        return runs.view(session, row, operator)
+        return row.id
 
-    return await services.database.write(change)
+    return await _viewed(await services.database.write(change), operator, services)
+
+
+async def _viewed(run: str, principal: Principal, services: Services) -> RunView:
+    return await services.database.read(
+        lambda session: runs.view(session, runs.find(session, run, principal), principal)
+    )
 
 
 @router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
@@ -304,13 +333,10 @@ async def get_adapter(
 
     def look(session: Session) -> tuple[str, list[str], AdapterLayout]:
         row = runs.find(session, run, operator)
-        query = select(RoundRow).where(RoundRow.run_id == row.id, RoundRow.adapter.is_not(None))
-        done = list(session.scalars(query.order_by(RoundRow.round)))
-        chosen = _pick(done, which, RunState(row.state))
-        assert chosen.adapter is not None
+        last, adapter = history.chosen(session, row.id, which)
         made = read_residuals(session, row.id)
-        residuals = [digest for round_, digest in made if round_ <= chosen.round]
-        return chosen.adapter, residuals, runs.model_of(row).layout
+        residuals = [digest for round_, digest in made if round_ <= last]
+        return adapter, residuals, runs.model_of(row).layout
 
     digest, residuals, layout = await services.database.read(look)
     if residuals:
@@ -323,17 +349,3 @@ async def get_adapter(
 def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
     terms = [open_stack(services.blobs.path(digest), layout) for digest in digests]
     return stacked(layout, terms)[1]
-
-
-def _pick(done: list[RoundRow], which: str, state: RunState) -> RoundRow:
-    chosen: RoundRow | None = None
-    if which == "final" and done:
-        chosen = done[-1]
-    elif which == "best":
-        evaluated = [row for row in done if row.evaluation]
-        chosen = max(evaluated, key=lambda r: (r.evaluation or {})["pass_at_1"], default=None)
-    elif which.isdecimal():
-        chosen = next((row for row in done if row.round == int(which)), None)
-    if chosen is None or chosen.adapter is None:
-        raise NotFound(f"There is no adapter {which!r} (yet); the run is {state}.")
-    return chosen

@@ -6,7 +6,7 @@ from statistics import fmean
 from pydantic import BaseModel, ConfigDict
 
 from pubswap_protocol.adapter import AdapterLayout
-from pubswap_protocol.messages import Role, RunView, Traffic
+from pubswap_protocol.messages import Role, Traffic, WholeRun
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.results import Result
 
@@ -54,7 +54,7 @@ class Sizes(BaseModel):
     model: int
 
 
-def traffic(run: RunView) -> Bytes:
+def traffic(run: WholeRun) -> Bytes:
     """Bytes of one client in one round, mean over both.
 
     Where a run does not tell its members apart, its evaluator's downloads are in it too.
@@ -67,12 +67,12 @@ def traffic(run: RunView) -> Bytes:
     )
 
 
-def full_fine_tuning(run: RunView) -> int:
+def full_fine_tuning(run: WholeRun) -> int:
     """Bytes of one client in one round if the whole model went up and down in float32."""
     return 2 * FLOAT_BYTES * run.model.parameters
 
 
-def sizes(run: RunView) -> Sizes:
+def sizes(run: WholeRun) -> Sizes:
     """Numbers of the adapter, of the layers it adapts, and of the model."""
     return Sizes(
         adapter=run.model.layout.parameters,

@@ -1,0 +1,145 @@
+"""A run of many rounds: it is read in pages, and what is counted is counted by the database."""
+
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.errors import NotFound, UnknownRun
+from pubswap_protocol.messages import RunView, Score
+from pubswap_server import history, runs
+from pubswap_server.auth import Operator
+from pubswap_server.tables import RunRow
+from support.coordinator import Federation, Server, begun
+from support.counted import counted
+from support.long_runs import evaluation, lengthen
+
+NAMES = ("a", "b")
+TABLES = re.compile(r"FROM (rounds|updates|swaps|traffic|submissions)")
+
+
+def long_run(server: Server, rounds: int, **overrides: object) -> Federation:
+    """A run that has gone through this many rounds."""
+    fed = begun(server, rounds=rounds + 10, **overrides)
+    lengthen(server.app.state.services.database.engine, fed.run.id, NAMES, rounds)
+    return fed
+
+
+def numbers(fed: Federation, **params: int) -> list[int]:
+    """The rounds of one page."""
+    with fed.server.http(fed.tokens["a"]) as http:
+        page = http.get(paths.ROUNDS.format(run=fed.run.id), params=params).json()
+    return [one["round"] for one in page["rounds"]]
+
+
+def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
+    """All of them, each with its own counts; any page may be asked for, by a member too."""
+    fed = long_run(server, 250)
+    rounds = fed.view().rounds
+    assert [one.round for one in rounds] == list(range(252))
+    for one in rounds[1:251]:
+        assert one.updates == 2
+        assert one.evaluation is not None
+        assert one.evaluation.pass_at_1 == evaluation(one.round)["pass_at_1"]
+        assert [swap.replaced for swap in one.swaps] == [2 * (one.round % 5)]
+        assert (one.traffic.up, one.traffic.down) == (2 * (1 + 3), 2 * (2 + 4))
+    assert (rounds[251].updates, rounds[251].swaps) == (0, [])
+    assert list(fed.members["a"].rounds(fed.run.id, after=99)) == rounds[100:]
+    assert numbers(fed, after=100, limit=3) == [101, 102, 103]
+    assert numbers(fed, after=251) == []
+
+
+def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page ends before its exchanges have too many numbers, and holds one round at least."""
+    fed = long_run(server, 20)
+    # Two clients, one public step: four numbers a round.
+    monkeypatch.setattr(history, "MOST_NUMBERS", 13)
+    assert numbers(fed) == [0, 1, 2]
+    monkeypatch.setattr(history, "MOST_NUMBERS", 1)
+    assert numbers(fed) == [0]
+    assert len(fed.view().rounds) == 22
+
+
+def test_a_run_is_shown_with_its_latest_and_best_round(server: Server) -> None:
+    """The first of the best; and `best`, `final` and a number name the same adapters as before."""
+    fed = long_run(server, 210)
+    scores = {round_: evaluation(round_)["pass_at_1"] for round_ in range(1, 211)}
+    best = max(scores, key=lambda round_: scores[round_])
+    assert best < 102  # the same scores come again after 101 rounds
+    view = fed.operator.run(fed.run.id)
+    assert view.best == Score(round=best, pass_at_1=scores[best])
+    assert view.latest == Score(round=210, pass_at_1=scores[210])
+    with Session(server.app.state.services.database.engine) as session:
+        found = {
+            which: history.chosen(session, fed.run.id, which)[0] for which in ("best", "final", "7")
+        }
+        assert found == {"best": best, "final": 210, "7": 7}
+        for unknown in ("211", "9" * 5000, "last", "-1"):
+            with pytest.raises(NotFound):
+                history.chosen(session, fed.run.id, unknown)
+
+
+def readings(fed: Federation, rounds: int) -> dict[str, list[str]]:
+    """What a look at a run, and a page of its last rounds, ask of its rounds."""
+    found = {}
+    engine = fed.server.app.state.services.database.engine
+    with Session(engine) as session:
+        row = session.get_one(RunRow, fed.run.id)
+        asked = {
+            "show": lambda: runs.view(session, row, Operator()),
+            "page": lambda: history.page(session, row.id, rounds - 5, 5),
+        }
+        for name, ask in asked.items():
+            with counted(engine) as counts:
+                ask()
+            found[name] = [one for one in counts.statements if TABLES.search(one)]
+    return found
+
+
+def test_reading_a_run_asks_the_same_however_long_it_is(server: Server) -> None:
+    """As many statements after 300 rounds as after 10, none of which gives all rows of a table."""
+    short, long = (readings(long_run(server, rounds), rounds) for rounds in (10, 300))
+    assert short == long
+    assert {name: len(found) for name, found in long.items()} == {"show": 3, "page": 4}
+    for statement in [one for found in long.values() for one in found]:
+        assert any(word in statement for word in ("LIMIT", "GROUP BY", "BETWEEN"))
+
+
+def test_no_move_of_a_run_is_shown_in_its_own_transaction(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the answer holds no write lock, and it has no rounds in it."""
+    shown: list[bool] = []
+
+    def watched(session: Session, *args: Any) -> RunView:
+        shown.append(session.connection().get_execution_options().get("immediate", False))
+        return view(session, *args)
+
+    view = runs.view
+    monkeypatch.setattr(runs, "view", watched)
+    fed = begun(server)
+    for path in (paths.RUN_PAUSE, paths.RUN_RESUME, paths.RUN_CANCEL):
+        with server.http() as http:
+            answer = http.post(path.format(run=fed.run.id))
+        assert answer.status_code == 200
+        assert "rounds" not in answer.json()
+    assert len(shown) >= 6  # created, opened and started too
+    assert not any(shown)
+
+
+def test_runs_come_in_pages_newest_first(server: Server) -> None:
+    """Without their members; a page begins after a run, and one that is not there is refused."""
+    made = [begun(server).run.id for _ in range(3)]
+    with server.http() as http:
+        first = http.get(paths.RUNS, params={"limit": 2}).json()["runs"]
+        after = http.get(paths.RUNS, params={"limit": 1, "after": first[-1]["id"]}).json()["runs"]
+        refused = http.get(paths.RUNS, params={"after": "0" * 16})
+    assert [one["id"] for one in first] == made[:0:-1]
+    assert all(one["members"] == [] for one in first)
+    assert [one["id"] for one in after] == [made[0]]
+    everything = [one.id for one in server.client().runs()]
+    assert everything[:3] == made[::-1]
+    assert len(set(everything)) == len(everything)
+    assert (refused.status_code, refused.json()["code"]) == (404, UnknownRun.code)
