@@ -182,7 +182,7 @@ class RoundList(Message):
 class Score(Message):
     """pass@1 after a round."""
 
-    round: int
+    round: Number
     pass_at_1: Share
 
 

@@ -5,8 +5,10 @@ same answer.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -34,7 +36,7 @@ class Draw:
     candidates: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exchange:
     """A closed exchange: everything that decides who trains on which responses.
 
@@ -43,6 +45,9 @@ class Exchange:
     all by default; no donor gives more than `max_donor_share` of a receiver's donated responses. A
     place that a limit takes from a peer is the receiver's own. Without limits the draws are the
     paper's. With `candidates`, so many for each place, the receiver chooses among them.
+
+    What all receivers have in common is computed once: a receiver's groups cost the same however
+    many clients there are.
     """
 
     strategy: Strategy
@@ -57,11 +62,7 @@ class Exchange:
 
     def choices(self, receiver: str) -> list[list[Choice]]:
         """The P groups of K responses that `receiver`, one of the clients, trains on."""
-        clients = sorted(self.correct)
-        groups = [
-            self._group(clients, position, prompt, receiver)
-            for position, prompt in enumerate(self.prompts)
-        ]
+        groups = [self._group(position, receiver) for position in range(len(self.prompts))]
         if self.max_donor_share >= 1:
             return groups
         rng = rng_for(self.seed, "share", self.round, self.swap, receiver)
@@ -75,63 +76,109 @@ class Exchange:
 
         Which places are filled, and so how many, is what it would be without a choice.
         """
-        return [self._draw(place, prompt, receiver) for place, prompt in enumerate(self.prompts)]
+        return [self._draw(position, receiver) for position in range(len(self.prompts))]
 
-    def _draw(self, position: int, prompt: int, receiver: str) -> Draw:
-        rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
-        pool = {
-            client: verdicts[position] & self.donatable[client][position]
-            if client in self.donatable
-            else verdicts[position]
-            for client, verdicts in sorted(self.correct.items())
-            if client != receiver
-        }
-        return draw(self.correct[receiver][position], pool, rng, self.candidates or 1)
+    def replaced(self) -> dict[str, int]:
+        """How many responses of each client's groups are a peer's; alpha is this over P K.
 
-    def _group(
-        self, clients: Sequence[str], position: int, prompt: int, receiver: str
-    ) -> list[Choice]:
+        Unless a share limits donors, it follows from counts, and nothing is drawn for it.
+        """
+        if self.max_donor_share < 1:
+            return {name: replaced(self.choices(name), name) for name in self._clients}
+        if self.strategy == "random":
+            drawn = [
+                choice
+                for position, group in enumerate(self._drawn)
+                for choice in group
+                if self._fits(choice, position)
+            ]
+            given = Counter(choice.client for choice in drawn)
+            return {name: len(drawn) - given[name] for name in self._clients}
+        wanted = self._right.shape[2] // 2 - self._right.sum(axis=2)
+        eligible = self._eligible.sum(axis=2)
+        counts = np.minimum(np.maximum(wanted, 0), eligible.sum(axis=0) - eligible).sum(axis=1)
+        return dict(zip(self._clients, counts.tolist(), strict=True))
+
+    @cached_property
+    def _clients(self) -> list[str]:
+        return sorted(self.correct)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {client: number for number, client in enumerate(self._clients)}
+
+    @cached_property
+    def _right(self) -> Verdicts:
+        return np.stack([self.correct[client] for client in self._clients])
+
+    @cached_property
+    def _eligible(self) -> Verdicts:
+        """Which responses (N, P, K) may be given to peers under `keep`: right and short enough."""
+        return np.stack(
+            [self.correct[client] & self.donatable.get(client, True) for client in self._clients]
+        )
+
+    @cached_property
+    def _pools(self) -> list[NDArray[np.int64]]:
+        """For each prompt the eligible responses, as n K + k in rising order."""
+        return [
+            np.flatnonzero(self._eligible[:, position]) for position in range(len(self.prompts))
+        ]
+
+    @cached_property
+    def _drawn(self) -> list[list[Choice]]:
+        """Under `random`, for each prompt K of all N K responses, uniformly, for every client."""
+        clients, _, size = self._right.shape
+        groups = []
+        for prompt in self.prompts:
+            rng = rng_for(self.seed, "random", self.round, self.swap, prompt)
+            drawn = rng.choice(clients * size, size=size, replace=False)
+            groups.append([self._choice(flat) for flat in drawn.tolist()])
+        return groups
+
+    def _choice(self, flat: int) -> Choice:
+        number, index = divmod(flat, self._right.shape[2])
+        return Choice(self._clients[number], index)
+
+    def _fits(self, choice: Choice, position: int) -> bool:
+        mask = self.donatable.get(choice.client)
+        return mask is None or bool(mask[position][choice.index])
+
+    def _group(self, position: int, receiver: str) -> list[Choice]:
         if self.strategy == "keep":
             own = self.correct[receiver][position]
-            return filled(own, self._draw(position, prompt, receiver), receiver)
-        verdicts = {client: self.correct[client][position] for client in clients}
-        fit = {client: mask[position] for client, mask in self.donatable.items()}
-        group = random(verdicts, rng_for(self.seed, "random", self.round, self.swap, prompt))
+            return filled(own, self._draw(position, receiver), receiver)
+        group = self._drawn[position]
         unfit = [
             place
             for place, choice in enumerate(group)
-            if choice.client in fit
-            and choice.client != receiver
-            and not fit[choice.client][choice.index]
+            if choice.client != receiver and not self._fits(choice, position)
         ]
         return with_own(group, unfit, receiver)
 
+    def _draw(self, position: int, receiver: str) -> Draw:
+        """Which of the receiver's responses give place, and which of its peers' may come.
 
-def draw(
-    own: Verdicts, peers: Mapping[str, Verdicts], rng: np.random.Generator, candidates: int = 1
-) -> Draw:
-    """Which of a receiver's responses give place, and which of its peers' may come.
-
-    With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place to
-    correct ones drawn without replacement from the peers' pool; fewer if the pool holds fewer.
-    `own` (K,) are the receiver's verdicts, `peers` (K,) those of each peer's that may be drawn.
-    For each place `candidates` are drawn, as far as the pool goes.
-    """
-    wanted = len(own) // 2 - int(own.sum())
-    if wanted <= 0 or not peers:
-        return Draw()
-    # The pool is all True of this table (peers, K), row by row; it is not spelled out.
-    names, pool = list(peers), np.flatnonzero(np.stack(list(peers.values())))
-    count = min(wanted, len(pool))
-    if count == 0:
-        return Draw()
-    places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
-    donated = rng.choice(len(pool), size=min(candidates * count, len(pool)), replace=False)
-    found = (divmod(int(pool[donor]), len(own)) for donor in donated)
-    return Draw(
-        tuple(int(place) for place in places),
-        tuple(Choice(names[peer], index) for peer, index in found),
-    )
+        With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place
+        to correct ones drawn without replacement from the peers' pool; fewer if it holds fewer.
+        For each place `candidates` are drawn, as far as the pool goes.
+        """
+        own, pool = self.correct[receiver][position], self._pools[position]
+        size = len(own)
+        first = self._numbers[receiver] * size
+        begin, end = np.searchsorted(pool, (first, first + size)).tolist()
+        peers = len(pool) - (end - begin)
+        count = min(size // 2 - int(own.sum()), peers)
+        if count <= 0:
+            return Draw()
+        prompt = self.prompts[position]
+        rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
+        places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
+        wanted = min((self.candidates or 1) * count, peers)
+        donors = rng.choice(peers, size=wanted, replace=False)
+        # The receiver's own stand between `begin` and `end`, and are passed over.
+        flats = pool[np.where(donors < begin, donors, donors + (end - begin))]
+        return Draw(tuple(places.tolist()), tuple(self._choice(flat) for flat in flats.tolist()))
 
 
 def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
@@ -140,15 +187,6 @@ def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
     for place, choice in zip(drawn.places, drawn.candidates, strict=False):
         group[place] = choice
     return group
-
-
-def random(verdicts: Mapping[str, Verdicts], rng: np.random.Generator) -> list[Choice]:
-    """K responses drawn uniformly without replacement from all N K, the same for every client."""
-    pool = [
-        Choice(client, index) for client, theirs in verdicts.items() for index in range(len(theirs))
-    ]
-    size = len(next(iter(verdicts.values())))
-    return [pool[int(place)] for place in rng.choice(len(pool), size=size, replace=False)]
 
 
 def over_share(
@@ -205,5 +243,5 @@ def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> l
 
 
 def replaced(choices: Sequence[Sequence[Choice]], receiver: str) -> int:
-    """How many of the receiver's responses are a peer's; alpha is this over P K."""
+    """How many of the receiver's responses are a peer's."""
     return sum(choice.client != receiver for group in choices for choice in group)

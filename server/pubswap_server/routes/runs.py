@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout, initial_file
-from pubswap_protocol.bounds import MAX_COUNT, Word
+from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
 from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import (
@@ -89,11 +89,11 @@ async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) ->
 
 @router.get(paths.ROUNDS, operation_id="list_rounds", summary="A run's rounds")
 async def list_rounds(
-    run: str,
+    run: Word,
     principal: PrincipalDep,
     services: ServicesDep,
     after: Annotated[
-        int, Query(ge=-1, le=2**31 - 1, description="The last round that you have; -1 for none.")
+        int, Query(ge=-1, le=MAX_NUMBER, description="The last round that you have; -1 for none.")
     ] = -1,
     limit: Annotated[int, Query(ge=1, le=history.MOST_ROUNDS)] = history.MOST_ROUNDS,
 ) -> RoundList:
