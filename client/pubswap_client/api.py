@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,8 +61,6 @@ LONG_POLL_SECONDS = 25.0
 # rest of it.
 BLOCK_BYTES = 1 << 18
 LONGEST_RETRY_AFTER = 3600.0
-# Of less, a new connection would cost more than reading the body past the parser gains.
-DIRECT_BYTES = 1 << 20
 
 
 class CoordinatorClient:
@@ -354,8 +351,7 @@ class _BlobRequests:
         path = self.path or paths.BLOB.format(run=self.run, digest=digest)
         with self.client._streamed(path, headers) as reply:
             first, total = _extent(reply)
-            connection = _connection(reply) if total - first >= DIRECT_BYTES else None
-            yield Body(first, total, reply.iter_raw(), connection)
+            yield Body(first, total, reply.iter_raw())
 
     def _path(self, upload: str) -> str:
         return paths.UPLOAD.format(run=self.run, upload=upload)
@@ -363,21 +359,6 @@ class _BlobRequests:
 
 def _blocks(chunk: memoryview) -> Iterator[memoryview]:
     return (chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES))
-
-
-def _connection(reply: httpx.Response) -> socket.socket | None:
-    """The socket that a reply comes on, if nothing else is between it and the reply's bytes.
-
-    It is not used for another request once some of the body was read from it: httpx, which has not
-    seen the body's end, closes it.
-    """
-    stream = reply.extensions.get("network_stream")
-    if stream is None or "Transfer-Encoding" in reply.headers:
-        return None
-    found: socket.socket | None = stream.get_extra_info("socket")
-    # Of a proxy that speaks TLS itself, the socket carries TLS within TLS.
-    encrypted = stream.get_extra_info("ssl_object")
-    return found if encrypted is None or encrypted is found else None
 
 
 def _extent(reply: httpx.Response) -> tuple[int, int]:

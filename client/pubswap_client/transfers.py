@@ -4,7 +4,6 @@ What one request is, `api.py` knows; here is only which one comes next. A body i
 are views of it, and what arrives is written to its place in a buffer of the whole size.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -20,7 +19,6 @@ from pubswap_protocol.errors import (
     PubSwapError,
     ServerFault,
     UnknownUpload,
-    Unreachable,
     WrongOffset,
 )
 from pubswap_protocol.messages import OpenUpload, UploadSession
@@ -30,8 +28,6 @@ Moved = Callable[[int, int], None]
 
 TOLD_BYTES = 4 << 20
 QUICK_SECONDS = 1.0
-# What arrives at once is hashed while it is in the processor's cache.
-PIECE_BYTES = 1 << 20
 
 
 def untold(done: int, total: int) -> None:
@@ -40,41 +36,11 @@ def untold(done: int, total: int) -> None:
 
 @dataclass(slots=True)
 class Body:
-    """A part of a blob as it arrives, from byte `first` to the end of `total`.
-
-    What follows the first chunk is read from `connection` if there is one, into its place: the
-    HTTP parser would take it in small pieces and copy each of them twice.
-    """
+    """A part of a blob as it arrives, from byte `first` to the end of `total`."""
 
     first: int
     total: int
     chunks: Iterator[bytes]
-    connection: socket.socket | None = None
-    _begun: bool = False
-
-    def into(self, place: memoryview) -> int:
-        """Put what comes next at the beginning of `place`; returns how many bytes, 0 at the end.
-
-        Raises Unreachable if the connection is cut, ServerFault if more comes than has room.
-        """
-        if self._begun and self.connection is not None:
-            return _received(self.connection, place[:PIECE_BYTES]) if place else 0
-        self._begun = True
-        chunk = next(self.chunks, b"")
-        if len(chunk) > len(place):
-            raise ServerFault("The coordinator sent more than the whole blob.")
-        place[: len(chunk)] = chunk
-        return len(chunk)
-
-
-def _received(connection: socket.socket, place: memoryview) -> int:
-    try:
-        count = connection.recv_into(place)
-    except OSError as error:
-        raise Unreachable(f"The connection was cut in the middle of a blob ({error}).") from None
-    if not count:
-        raise Unreachable("The connection was closed in the middle of a blob.")
-    return count
 
 
 class BlobRequests(Protocol):
@@ -222,9 +188,13 @@ class Arriving:
 
     def _fill(self, body: Body, moved: Moved, patience: Patience) -> None:
         told = self.filled
-        while count := body.into(self._buffer[self.filled :]):
-            self._digester.update(self._buffer[self.filled : self.filled + count])
-            self.filled += count
+        for chunk in body.chunks:
+            end = self.filled + len(chunk)
+            if end > body.total:
+                raise ServerFault("The coordinator sent more than the whole blob.")
+            self._buffer[self.filled : end] = chunk
+            self._digester.update(chunk)
+            self.filled = end
             patience.renew()
             if self.filled - told >= TOLD_BYTES:
                 moved(self.filled, body.total)

@@ -20,7 +20,8 @@ from pubswap_server.housekeeping import keep_house
 from pubswap_server.leases import Leases, forget, start_name
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
-from pubswap_server.middleware import Guarded, Observed
+from pubswap_server.middleware import Guarded, Observed, Paced
+from pubswap_server.pace import BodyLimits
 from pubswap_server.readiness import Readiness, checks_of, turns_check
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
 from pubswap_server.services import Services
@@ -59,7 +60,16 @@ def create_app(settings: ServerSettings) -> FastAPI:
         Guarded, max_json_bytes=settings.max_json_bytes, proxy_secret=settings.proxy_secret
     )
     app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(Paced, limits=_body_limits(settings))
     return app
+
+
+def _body_limits(settings: ServerSettings) -> BodyLimits:
+    return BodyLimits(
+        idle_seconds=settings.idle_seconds,
+        grace_seconds=settings.grace_seconds,
+        bytes_per_second=settings.min_bytes_per_second,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -96,17 +96,10 @@ async def get_principal(
     services.limits.passed(sha256(token))
     if isinstance(principal, Member):
         bind_contextvars(run=principal.run, member=principal.name)
-        if not _is_chunk(request):
-            services.limits.check_member(principal.id)
+        services.limits.check_member(principal.id)
     else:
         bind_contextvars(member="operator")
     return principal
-
-
-def _is_chunk(request: Request) -> bool:
-    """Whether this is a chunk of an upload, which quotas limit and not a rate."""
-    route = getattr(request.scope.get("route"), "path", None)
-    return request.method == "PATCH" and route == paths.UPLOAD
 
 
 PrincipalDep = Annotated[Principal, Depends(get_principal)]

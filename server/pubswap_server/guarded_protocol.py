@@ -1,76 +1,97 @@
-"""uvicorn's HTTP protocol, with deadlines: alone it keeps trickled headers and bodies for ever."""
+"""uvicorn's HTTP protocol, with deadlines: alone it keeps trickled heads and unread answers.
+
+Bodies have theirs in `middleware.Paced`. By hand is only what no application sees: the time and the
+bytes of a head, how answers are read, and the end of a connection that cannot be read on.
+"""
 
 import asyncio
-import time
+from collections import deque
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from pubswap_protocol.errors import HeadersTooLarge, Invalid, PubSwapError, TooSlow
+from pubswap_protocol.errors import (
+    HeadersTooLarge,
+    Invalid,
+    PubSwapError,
+    TooManyRequests,
+    TooSlow,
+)
 from pubswap_protocol.paths import PROBLEM_TYPE
-from pubswap_server import pace
-from pubswap_server.pace import Limits
 from pubswap_server.problem_json import SAFETY_HEADERS
-from pubswap_server.socket_body import SocketBodyProtocol
+
+MOST_PIPELINED = 64  # requests of a connection that wait for an answer
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    """A head's seconds and bytes, and the seconds in which a peer must read some of an answer."""
+
+    seconds: float
+    bytes: int
+    idle_seconds: float
 
 
 class Phase(Enum):
     """What the peer is sending."""
 
     NOTHING = auto()
-    HEADERS = auto()
+    HEAD = auto()
     BODY = auto()
-    REFUSED = auto()
 
 
-class GuardedProtocol(SocketBodyProtocol):
-    """Gives up what arrives too slowly, or with headers that are too large.
+class GuardedProtocol(HttpToolsProtocol):
+    """Gives up heads that arrive too slowly or are too large, and peers that read no answer."""
 
-    There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
-    take hours, and time in which we ourselves do not read is not held against the peer.
-    """
-
-    limits: Limits
+    limits: HeadLimits
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = Phase.NOTHING
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-        self._body_bytes = 0
-        self._pace = pace.begun(self.limits)
-        self._looked = 0.0
+        self._head_bytes = 0  # of the lines of this head that are whole
+        self._overhead = 0  # bytes since the last byte of a body or the last end of a message
+        self._unanswered: deque[RequestResponseCycle] = deque()
+        self._last_words: bytes | None = None  # once set, nothing more is read
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection on which nothing comes is as good as a slow header."""
+        """Start the first head's time."""
         super().connection_made(transport)
-        self._await_headers()
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave no timer behind."""
+        """Leave no timer behind, and tell all requests; uvicorn tells the last one."""
         self._set_timer(None)
         self._watch_writing(None)
+        for cycle in self._unanswered:
+            _disconnect(cycle)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the headers' bytes, the parser's unfinished ones too."""
-        if self._phase is Phase.REFUSED:
+        """Bound what the parser keeps and gives nobody: an unfinished head, chunk or trailer.
+
+        Of a head that begins in the middle of `data`, that is not known; the next data is counted.
+        """
+        if self._last_words is not None:
             return
         if self._phase is Phase.NOTHING:
-            self._await_headers()
-        unfinished, in_body = self._header_bytes + len(data), self._phase is Phase.BODY
+            self._await_head()
+        self._overhead += len(data)
         super().data_received(data)
-        if self._phase is Phase.HEADERS and not in_body:  # or some of it was the body's
-            self._header_bytes = unfinished
-        if self._header_bytes > self.limits.header_bytes:
-            self._refuse_headers()
+        if self._overhead > self.limits.bytes:
+            self._refuse_head()
 
     def pause_writing(self) -> None:
-        """The peer does not read its answer as fast as it could get it."""
+        """Watch a peer that does not read its answer as fast as it could get it."""
         super().pause_writing()
         self._watch_writing(self.transport.get_write_buffer_size())
 
@@ -82,85 +103,76 @@ class GuardedProtocol(SocketBodyProtocol):
     # The parser's callbacks
 
     def on_message_begin(self) -> None:
-        """The headers' first byte; a pipelined request has its own deadline."""
-        self._await_headers()
+        """A pipelined request has a time of its own."""
+        self._await_head()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers are counted with the headers."""
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes <= self.limits.header_bytes:
+        """Count trailers with the head, but do not take them for headers."""
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self.limits.bytes:
+            self._refuse_head()
+        elif self._phase is Phase.HEAD:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Before any of the application runs."""
-        if self._header_bytes + len(self.url) > self.limits.header_bytes:
-            self._refuse_headers()
+        """Hand the request to the application, which reads its body in its own time."""
+        if self._head_bytes + len(self.url) > self.limits.bytes:
+            self._refuse_head()
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            self._refuse(Invalid(f"Send one Host header, not {hosts}."), status=400)
+        if self._last_words is not None:
             return
-        self._await_body()
         super().on_headers_complete()
+        self._phase, self._overhead = Phase.BODY, 0
+        self._unanswered.append(self.cycle)
+        self._set_timer(None)
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
+        if len(self._unanswered) > MOST_PIPELINED:
+            self._refuse(TooManyRequests(f"More than {MOST_PIPELINED} requests wait here."))
 
     def on_body(self, body: bytes) -> None:
-        """The body's own bytes count, and not what frames them."""
-        if self._phase is not Phase.REFUSED:
-            self._body_bytes += len(body)
+        """Only a body's own bytes are progress."""
+        self._overhead = 0
+        if self._last_words is None:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The peer has said it all; it may now wait for as long as we do."""
-        if self._phase is not Phase.REFUSED:
-            self._phase = Phase.NOTHING
-            self._set_timer(None)
-            super().on_message_complete()
+        """The peer may now wait for as long as we do."""
+        self._overhead = 0
+        if self._last_words is not None:
+            return
+        self._phase = Phase.NOTHING
+        super().on_message_complete()
+        if self.parser.should_upgrade():
+            # What follows would be another protocol, and there is none here.
+            self._end(b"")
 
-    def _took(self, count: int) -> None:
-        """Bytes that went past the parser count like the others."""
-        self._body_bytes += count
-        super()._took(count)
+    def on_response_complete(self) -> None:
+        """Say the last words in their turn."""
+        super().on_response_complete()
+        self._unanswered.popleft()
+        self._close_if_answered()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP at all is a problem like any other."""
-        if self._phase is not Phase.REFUSED:
-            self._refuse(Invalid(msg), status=400)
+        """Make a problem of what is no HTTP."""
+        self._refuse(Invalid(msg), status=400)
 
     # Deadlines
 
-    def _await_headers(self) -> None:
-        if self._phase is Phase.HEADERS:
-            return
-        self._phase, self._header_bytes = Phase.HEADERS, 0
-        self._set_timer(self.loop.call_later(self.limits.header_seconds, self._headers_late))
+    def _await_head(self) -> None:
+        if self._phase is not Phase.HEAD:
+            self._phase, self._head_bytes = Phase.HEAD, 0
+            self._set_timer(self.loop.call_later(self.limits.seconds, self._head_is_late))
 
-    def _headers_late(self) -> None:
-        seconds = self.limits.header_seconds
+    def _head_is_late(self) -> None:
+        if self.flow.read_paused:  # it may be here, behind requests that are not answered yet
+            self._set_timer(self.loop.call_later(self.limits.seconds, self._head_is_late))
+            return
+        seconds = self.limits.seconds
         self._refuse(TooSlow(f"The request's headers did not arrive within {seconds:g} s."))
-
-    def _await_body(self) -> None:
-        self._phase = Phase.BODY
-        self._body_bytes, self._looked = 0, time.monotonic()
-        self._pace = pace.begun(self.limits)
-        self._look_again()
-
-    def _look_again(self) -> None:
-        seconds = min(1.0, self.limits.idle_seconds / 4, self.limits.grace_seconds / 4)
-        self._set_timer(self.loop.call_later(seconds, self._look_at_body))
-
-    def _look_at_body(self) -> None:
-        now, received = time.monotonic(), self._body_bytes
-        seconds = now - self._looked
-        self._looked, self._body_bytes = now, 0
-        if not self.flow.read_paused:
-            self._pace = pace.after(self._pace, self.limits, seconds, received)
-        if pace.too_slow(self._pace, self.limits):
-            rate = self.limits.bytes_per_second
-            self._refuse(
-                TooSlow(
-                    f"The body stopped for {self.limits.idle_seconds:g} s, or came with less than "
-                    f"{rate:g} bytes a second; what an upload session has is kept."
-                )
-            )
-            return
-        self._look_again()
 
     def _watch_writing(self, unsent: int | None) -> None:
         """Abort unless the peer takes some of these bytes in time; None: nothing to watch."""
@@ -184,30 +196,38 @@ class GuardedProtocol(SocketBodyProtocol):
             self._timer.cancel()
         self._timer = timer
 
-    # Refusing
+    # The end
 
-    def _refuse_headers(self) -> None:
-        most = self.limits.header_bytes
+    def _refuse_head(self) -> None:
+        most = self.limits.bytes
         self._refuse(HeadersTooLarge(f"The request's headers have more than {most} bytes."))
 
     def _refuse(self, error: PubSwapError, status: int | None = None) -> None:
-        """Answer, unless an answer has begun, and close; the application sees a disconnect."""
-        if self._phase is Phase.REFUSED:
+        """Answer a request that cannot be read; an application that reads its body is cut off."""
+        if self._last_words is not None:
             return
-        under_way = self._phase is Phase.BODY or (
-            self.cycle is not None and not self.cycle.response_complete
-        )
-        answered = under_way and self.cycle is not None and self.cycle.response_started
-        self._phase = Phase.REFUSED
+        words = _answer(error, status or error.status)
+        if self._phase is Phase.BODY and not self.cycle.response_complete:
+            words = b"" if self.cycle.response_started else words
+            _disconnect(self._unanswered.pop())
+        self._end(words)
+
+    def _end(self, words: bytes) -> None:
+        """Read no more, and close with these words when all requests before are answered."""
+        self._last_words = words
         self._set_timer(None)
-        if self.transport.is_closing():
+        self._close_if_answered()
+
+    def _close_if_answered(self) -> None:
+        if self._last_words is None or self._unanswered or self.transport.is_closing():
             return
-        if not answered:
-            self.transport.write(_answer(error, status or error.status))
-        if under_way and self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self.transport.write(self._last_words)
         self.transport.close()
+
+
+def _disconnect(cycle: RequestResponseCycle) -> None:
+    cycle.disconnected = True
+    cycle.message_event.set()
 
 
 def _answer(error: PubSwapError, status: int) -> bytes:
@@ -222,6 +242,6 @@ def _answer(error: PubSwapError, status: int) -> bytes:
     return STATUS_LINE[status] + lines.encode("latin-1") + b"\r\n" + body
 
 
-def guarded_protocol(limits: Limits) -> type[GuardedProtocol]:
+def guarded_protocol(limits: HeadLimits) -> type[GuardedProtocol]:
     """The class that uvicorn makes one of for each connection."""
     return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits})

@@ -66,6 +66,11 @@ class Buckets(Generic[K]):
             self._buckets.popitem(last=False)
         return wait
 
+    def give_back(self, key: K) -> None:
+        """Undo a `take`."""
+        bucket = self._now(key)
+        self._buckets[key] = Bucket(min(self.rate.burst, bucket.tokens + 1), bucket.at)
+
     def _now(self, key: K) -> Bucket:
         return filled(self._buckets.get(key), self.rate, self._clock())
 
@@ -106,6 +111,10 @@ class RequestLimits:
             rate = self.members.rate
             allowed = f"{rate.per_second:g} requests a second, {rate.burst} at once"
             raise _too_many(f"A member may make {allowed}", wait)
+
+    def forgive_member(self, member: int) -> None:
+        """Do not count a request of a member that was counted."""
+        self.members.give_back(member)
 
 
 def _too_many(reason: str, wait: float) -> TooManyRequests:

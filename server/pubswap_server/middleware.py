@@ -1,5 +1,6 @@
-"""Pure ASGI middleware: request ids, limits, the protocol handshake, logs and metrics."""
+"""Pure ASGI middleware: deadlines, request ids, limits, the handshake, logs and metrics."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -16,20 +17,102 @@ from pubswap_protocol.errors import (
     ProtocolMismatch,
     PubSwapError,
     ServerFault,
+    TooSlow,
     UnsupportedEncoding,
 )
 from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
 from pubswap_server.certificates import vouched_certificate
 from pubswap_server.metrics import Metrics
+from pubswap_server.pace import BodyLimits, Pace
 from pubswap_server.problem_json import SAFETY_HEADERS, problem_response
-from pubswap_server.socket_body import taken_bytes
 
 log = structlog.get_logger(__name__)
 
 # nginx's number for a client that went away; it is only logged and counted.
 CLIENT_CLOSED = 499
 
+# What is read of a body after an answer that did not wait for it; closed at once, the connection
+# would be reset, and the answer with it be lost.
+LINGER_BYTES = 64 << 20
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Paced:
+    """Gives up bodies that come too slowly, and closes after an answer that left some of one.
+
+    There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
+    take hours, and only time that we spend waiting for the peer counts.
+    """
+
+    def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
+        self.app = app
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application on a `receive` that does not wait for ever."""
+        if scope["type"] != "http" or not _has_body(scope):
+            await self.app(scope, receive, send)
+            return
+        body = _PacedBody(receive, self.limits)
+        held_back = False
+
+        async def closing(message: Message) -> None:
+            nonlocal held_back
+            if message["type"] == "http.response.start" and body.unread:
+                MutableHeaders(scope=message)["Connection"] = "close"
+            elif body.unread and not message.get("more_body", False):
+                held_back = True
+                message = {**message, "more_body": True}
+            await send(message)
+
+        await self.app(scope, body.receive, closing)
+        if held_back:
+            await body.linger()
+            await send({"type": "http.response.body"})
+
+
+class _PacedBody:
+    """A request's body as it arrives."""
+
+    def __init__(self, receive: Receive, limits: BodyLimits) -> None:
+        self.unread = True
+        self._receive = receive
+        self._limits = limits
+        self._pace = Pace(limits)
+
+    async def receive(self) -> Message:
+        """The next message; raises HTTPException (408) if it does not come in time."""
+        if not self.unread:
+            return await self._receive()
+        since = time.monotonic()
+        try:
+            async with asyncio.timeout(self._pace.patience):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(
+                TooSlow.status,
+                f"the body stopped for {self._limits.idle_seconds:g} s, or came with less than "
+                f"{self._limits.bytes_per_second:g} bytes a second; what an upload session has "
+                "is kept",
+            ) from None
+        self._pace.spend(time.monotonic() - since, len(message.get("body", b"")))
+        self.unread = message.get("more_body", False)
+        return message
+
+    async def linger(self) -> None:
+        """Read the rest, unless it is too slow or too much."""
+        size = 0
+        while self.unread and self._pace.patience > 0 and size < LINGER_BYTES:
+            try:
+                size += len((await self.receive()).get("body", b""))
+            except HTTPException:
+                return
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 class Observed:
@@ -85,7 +168,6 @@ class Observed:
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, scope["method"], status).inc()
             self.metrics.seconds.labels(route).observe(seconds)
-            received += taken_bytes(scope)
             self.metrics.body_bytes.labels(route, "in").inc(received)
             self.metrics.body_bytes.labels(route, "out").inc(sent)
             log.info(

@@ -1,48 +1,36 @@
-"""How slowly a request may arrive: pure rules, apart from sockets and clocks.
+"""How slowly a body may arrive: pure rules, apart from sockets and clocks.
 
 A plain time limit would cut off a large upload over a slow line, and a limit on the mean would let
 a client send fast once and then almost nothing for hours. So a body earns time by its bytes: it
-begins with `grace` seconds, spends a second each second, earns 1 / `bytes_per_second` by each byte,
-and never has more than `grace`.
+begins with `grace` seconds, spends the time in which we wait for it, earns 1 / `bytes_per_second`
+by each byte, and never has more than `grace`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a connection may take, in seconds and bytes."""
+class BodyLimits:
+    """The longest wait for a body's next byte, and for all of them; seconds and bytes."""
 
-    header_seconds: float
-    header_bytes: int
     idle_seconds: float
     grace_seconds: float
     bytes_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
 class Pace:
-    """Where a body stands: seconds it may still spend, and seconds since its last byte."""
+    """The seconds of waiting that a body has left."""
 
-    credit: float
-    idle: float = 0.0
+    def __init__(self, limits: BodyLimits) -> None:
+        self._limits = limits
+        self._credit = limits.grace_seconds
 
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for the next bytes."""
+        return max(0.0, min(self._credit, self._limits.idle_seconds))
 
-def begun(limits: Limits) -> Pace:
-    """The pace of a body of which nothing has come."""
-    return Pace(credit=limits.grace_seconds)
-
-
-def after(pace: Pace, limits: Limits, seconds: float, received: int) -> Pace:
-    """The pace after `seconds` more in which `received` bytes came."""
-    earned = pace.credit - seconds + received / limits.bytes_per_second
-    return replace(
-        pace,
-        credit=min(limits.grace_seconds, earned),
-        idle=0.0 if received else pace.idle + seconds,
-    )
-
-
-def too_slow(pace: Pace, limits: Limits) -> bool:
-    """Whether to give the body up."""
-    return pace.credit < 0 or pace.idle >= limits.idle_seconds
+    def spend(self, seconds: float, received: int) -> None:
+        """Count a wait, and the bytes that ended it."""
+        earned = self._credit - seconds + received / self._limits.bytes_per_second
+        self._credit = min(self._limits.grace_seconds, earned)

@@ -14,7 +14,6 @@ from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, Too
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import open_update
 from pubswap_server.services import Services
-from pubswap_server.socket_body import socket_body
 from pubswap_server.storage.store import UploadStore
 from pubswap_server.storage.writing import Writer
 from pubswap_server.tables import UploadRow
@@ -70,19 +69,11 @@ async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIter
 
 
 async def _write(request: Request, writer: Writer, count: int) -> None:
-    """The body, as far as it comes; raises LengthMismatch if there is more."""
-    on_socket = socket_body(request.scope)
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            return
-        piece, more = message.get("body", b""), message.get("more_body", False)
+    """The body; raises LengthMismatch if there is more, ClientDisconnect if it is cut."""
+    async for piece in request.stream():
         if writer.size + len(piece) > count:
             raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
         await writer.write(piece)
-        if more and on_socket is not None and writer.size + on_socket.left == count:
-            await on_socket.into(writer)
 
 
 def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision) -> str:

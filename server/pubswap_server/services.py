@@ -19,7 +19,6 @@ from pubswap_server.leases import Leases
 from pubswap_server.limits import RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.readiness import Readiness
-from pubswap_server.senders import Senders
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
@@ -45,7 +44,6 @@ class Services:
     leases: Leases
     limits: RequestLimits
     readiness: Readiness
-    senders: Senders = field(default_factory=Senders)
     background: Background = field(init=False)  # begun when all else is there
 
     def __post_init__(self) -> None:

@@ -3,28 +3,27 @@
 from typing import Any
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_server.guarded_protocol import guarded_protocol
-from pubswap_server.pace import Limits
+from pubswap_server.guarded_protocol import HeadLimits, guarded_protocol
 from pubswap_server.settings import ServerSettings
 
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:
     """What to give `uvicorn.Config`; raises InvalidSettings for half a pair of TLS files."""
     return {
+        # Not uvicorn's other one, h11: it parses in Python, and uploads come at half the speed.
         "http": guarded_protocol(_limits(settings)),
+        "ws": "none",
         "server_header": False,
         "forwarded_allow_ips": settings.trusted_proxies,
         **_tls(settings),
     }
 
 
-def _limits(settings: ServerSettings) -> Limits:
-    return Limits(
-        header_seconds=settings.header_seconds,
-        header_bytes=settings.max_header_bytes,
+def _limits(settings: ServerSettings) -> HeadLimits:
+    return HeadLimits(
+        seconds=settings.header_seconds,
+        bytes=settings.max_header_bytes,
         idle_seconds=settings.idle_seconds,
-        grace_seconds=settings.grace_seconds,
-        bytes_per_second=settings.min_bytes_per_second,
     )
 
 

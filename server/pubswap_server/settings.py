@@ -105,7 +105,7 @@ class ServerSettings(BaseSettings):
         default=32 << 10, gt=0, description="A body that stays slower than this is cut off."
     )
     member_requests_per_second: float = Field(
-        default=20, gt=0, description="Chunks of uploads are not counted."
+        default=20, gt=0, description="Chunks that were stored are not counted."
     )
     member_burst: int = Field(default=40, gt=0, description="Requests that may come at once.")
     failures_per_second: float = Field(

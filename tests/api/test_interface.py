@@ -25,7 +25,11 @@ def test_downloads_take_ranges_and_know_what_has_not_changed(server: Server) -> 
         assert rest.content == whole.content[-5:]
         same = http.get(path, headers={"If-None-Match": f'"{digest}"'})
         assert (same.status_code, same.content) == (304, b"")
-        assert http.get(path, headers={"Range": "bytes=999999999-"}).status_code == 416
+        for outside in ("bytes=999999999-", "bytes=-0"):
+            refused = http.get(path, headers={"Range": outside})
+            assert refused.status_code == 416
+            assert refused.headers["Content-Range"] == f"bytes */{len(whole.content)}"
+        assert http.get(path, headers={"Range": "bytes=-5"}).content == whole.content[-5:]
         assert http.head(path).headers["X-Size"] == str(len(whole.content))
 
 

@@ -34,20 +34,26 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
             assert http.post(path, json=PROGRESS).status_code == 204
 
 
-def test_chunks_of_an_upload_are_not_counted(tmp_path: Path) -> None:
-    """A large adapter over a cut line takes many requests; quotas limit those."""
+def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
+    """A large adapter takes many requests; otherwise the database is not asked without end."""
     settings = settings_for(tmp_path).model_copy(
         update={"member_requests_per_second": 0.001, "member_burst": 5}
     )
     with serving(settings) as server, server.closing:
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http:
+            body = {"digest": "blake3:" + "0" * 64, "size": 20}
+            opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
+            path = paths.UPLOAD.format(run=fed.run.id, upload=opened["upload"])
+            for place in range(20):
+                headers = {"Content-Range": f"{place}-{place}"}
+                assert http.patch(path, content=b"x", headers=headers).status_code == 202
             path = paths.UPLOAD.format(run=fed.run.id, upload="0" * 32)
-            for _ in range(20):
-                reply = http.patch(path, content=b"x", headers={"Content-Range": "0-0"})
-                assert reply.json()["code"] == "unknown_upload"
-            codes = [http.get(path).json()["code"] for _ in range(8)]
-        assert codes == ["unknown_upload"] * 5 + ["too_many_requests"] * 3
+            replies = [
+                http.patch(path, content=b"x", headers={"Content-Range": "0-0"}) for _ in range(8)
+            ]
+        codes = [reply.json()["code"] for reply in replies]
+        assert codes == ["unknown_upload"] * 4 + ["too_many_requests"] * 4
 
 
 def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:

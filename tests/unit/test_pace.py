@@ -1,23 +1,20 @@
 """How slowly a body may come."""
 
-from pubswap_server.pace import Limits, Pace, after, begun, too_slow
+from pubswap_server.pace import BodyLimits, Pace
 
-LIMITS = Limits(
-    header_seconds=10,
-    header_bytes=16384,
-    idle_seconds=30,
-    grace_seconds=60,
-    bytes_per_second=1000,
-)
+LIMITS = BodyLimits(idle_seconds=30, grace_seconds=60, bytes_per_second=1000)
 
 
 def given_up_after(rates: list[int]) -> int | None:
     """The second in which a body that comes with these bytes in each second is given up."""
-    pace = begun(LIMITS)
+    pace, waited = Pace(LIMITS), 0
     for second, received in enumerate(rates, start=1):
-        pace = after(pace, LIMITS, 1.0, received)
-        if too_slow(pace, LIMITS):
+        waited += 1
+        if waited >= pace.patience:
             return second
+        if received:
+            pace.spend(waited, received)
+            waited = 0
     return None
 
 
@@ -45,4 +42,3 @@ def test_fast_bytes_buy_no_slow_hours() -> None:
 def test_a_stall_within_the_grace_is_forgiven_and_earned_back() -> None:
     """A line that stops for 20 s now and then, and is twice as fast between, is kept."""
     assert given_up_after(([0] * 20 + [2000] * 25) * 200) is None
-    assert after(Pace(credit=10, idle=5), LIMITS, 1.0, 500) == Pace(credit=9.5, idle=0.0)

@@ -5,39 +5,13 @@ import errno
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_server.receiving import asked_bytes
-from pubswap_server.senders import BELIEVED_SECONDS, Sender, Senders
 from pubswap_server.storage.writing import GATHERED, Writer
-from pubswap_server.tables import UploadRow, now
-
-
-def test_a_sender_is_believed_for_five_seconds_and_not_after_its_upload() -> None:
-    """Another token, run, upload or certificate is another sender."""
-    time = [0.0]
-    senders = Senders(lambda: time[0])
-    row = UploadRow(id="u", expires_at=now() + timedelta(hours=1))
-    sender = Sender("run", "u", "token", None)
-    assert senders.find(sender) is None
-    senders.remember(sender, row)
-    assert senders.find(sender) is row
-    for other in (
-        Sender("other", "u", "token", None),
-        Sender("run", "v", "token", None),
-        Sender("run", "u", "another", None),
-        Sender("run", "u", "token", "certificate"),
-    ):
-        assert senders.find(other) is None
-    time[0] = BELIEVED_SECONDS
-    assert senders.find(sender) is None
-    senders.remember(sender, row)
-    senders.forget("u")
-    assert senders.find(sender) is None
 
 
 @pytest.mark.parametrize("size", [1, 1000, GATHERED - 1, 3 * GATHERED + 7])

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
@@ -20,49 +20,19 @@ from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSes
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.wire import largest_update
 from pubswap_server import runs, uploads
-from pubswap_server.auth import Member, sha256
-from pubswap_server.dependencies import (
-    CertificateDep,
-    ClientDep,
-    PeerDep,
-    ServicesDep,
-    get_client,
-    get_principal,
-    scheme,
-)
+from pubswap_server.auth import Member
+from pubswap_server.dependencies import ClientDep, ServicesDep
 from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.problem_json import problem_response
 from pubswap_server.receiving import append, asked_bytes, kept
 from pubswap_server.routes.bodies import ADAPTER, binary_body
-from pubswap_server.senders import Sender
 from pubswap_server.services import Services
-from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
+from pubswap_server.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.uploads import UploadLimits
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 
-async def get_sent(
-    run: Word,
-    upload: Word,
-    request: Request,
-    services: ServicesDep,
-    peer: PeerDep,
-    certificate: CertificateDep,
-    _: Annotated[object, Depends(scheme)],
-) -> UploadRow:
-    """The upload that a chunk belongs to; raises as `get_principal` does, or UnknownUpload."""
-    token = request.headers.get("Authorization", "").partition(" ")[2]
-    sender = Sender(run, upload, sha256(token), certificate)
-    row = services.senders.find(sender)
-    if row is None or row.expires_at <= now():
-        principal = await get_principal(services, request, peer, None)
-        row = await _find(services, run, upload, await get_client(principal))
-        services.senders.remember(sender, row)
-    return row
-
-
-SentDep = Annotated[UploadRow, Depends(get_sent)]
 ContentRange = Annotated[
     str,
     Header(
@@ -164,10 +134,11 @@ async def send_chunk(
     upload: Word,
     content_range: ContentRange,
     request: Request,
-    row: SentDep,
+    member: ClientDep,
     services: ServicesDep,
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
+    row = await _find(services, run, upload, member)
     first, count = asked_bytes(content_range, services.settings.largest_chunk_bytes, row.size)
     try:
         await append(services, row, first, count, request)
@@ -177,6 +148,7 @@ async def send_chunk(
         response = problem_response(problem)
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
+    services.limits.forgive_member(member.id)  # quotas limit chunks, and no rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
@@ -222,7 +194,6 @@ async def finish_upload(
         uploads.finish(session, locked, member, found, stored)
 
     await services.database.write(note)
-    services.senders.forget(found.id)
     await to_thread.run_sync(services.uploads.drop, found.id)
     return BlobReceipt(digest=digest, size=found.size)
 
@@ -240,6 +211,5 @@ async def give_up_upload(
 
 
 async def _forget(services: Services, upload: str) -> None:
-    services.senders.forget(upload)
     await services.database.write(lambda session: uploads.forget(session, upload))
     await to_thread.run_sync(services.uploads.drop, upload)

@@ -65,7 +65,8 @@ def _range(asked: Headers, digest: str, size: int) -> tuple[int, int, int]:
     found = _RANGE.fullmatch(asked.get("Range", ""))
     if found is None or found[0] == "bytes=-" or asked.get("If-Range", tag) != tag:
         return 0, size, 200
-    if not found[1]:
-        return max(0, size - int(found[2])), size, 206
-    first, end = int(found[1]), min(size, int(found[2] or size) + 1)
+    if found[1]:
+        first, end = int(found[1]), min(size, int(found[2] or size) + 1)
+    else:
+        first, end = max(0, size - int(found[2])), size
     return (first, end, 206) if first < end else (0, 0, 416)

@@ -8,7 +8,6 @@ from anyio import to_thread
 
 GATHERED = 512 << 10
 GATHERED_BY_ALL = 8 << 20
-PULLED = 256 << 10
 _AT_ONCE = 512  # the system takes 1,024 pieces at most
 
 
@@ -47,33 +46,6 @@ class Writer:
         """Write what is gathered, and wait for it."""
         await self._hand_over()
         await self._written()
-
-    async def pull(self, source: int, most: int) -> int:
-        """Append what has arrived at a socket, at most `most` bytes; returns how many.
-
-        Through a buffer that stays in the processor's cache, and past the event loop.
-        """
-        await self._written()
-        pieces, self._pieces, self._waiting = self._pieces, [], 0
-        count = await to_thread.run_sync(self._pull, pieces, source, most)
-        self.size += count
-        return count
-
-    def _pull(self, pieces: list[bytes], source: int, most: int) -> int:
-        begin = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        self._write_pieces(pieces)
-        buffer, done = memoryview(bytearray(min(most, PULLED))), 0
-        while done < most:
-            try:
-                count = os.readv(source, [buffer[: most - done]])
-            except BlockingIOError:
-                break
-            if not count:
-                break
-            write_whole(self._descriptor, buffer[:count])
-            done += count
-        begin_writing_out(self._descriptor, begin, sum(map(len, pieces)) + done)
-        return done
 
     async def _hand_over(self) -> None:
         await self._written()
