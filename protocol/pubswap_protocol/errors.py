@@ -15,6 +15,7 @@
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
     - NameTaken                 name_taken                 409
+    - TooManyAdapters           too_many_adapters          409
     - StateInUse                state_in_use               409
   + Gone                        gone                       410
     - InviteExpired             invite_expired             410
@@ -188,6 +189,12 @@ class NameTaken(Conflict):
     """The name is already in use."""
 
     code = "name_taken"
+
+
+class TooManyAdapters(Conflict):
+    """The member has stored as many adapters as it may in this round."""
+
+    code = "too_many_adapters"
 
 
 class StateInUse(Conflict):

@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.digests import algorithm_of
-from pubswap_protocol.errors import PubSwapError, WrongState
+from pubswap_protocol.errors import Gone, PubSwapError, WrongState
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.wire import view_update
-from pubswap_server import events, exchanges, rounds, runs, stalls
+from pubswap_server import events, exchanges, retention, rounds, runs, stalls
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.leases import Lease
@@ -129,7 +129,8 @@ def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggre
         return None
     exchanges.close_if_due(session, row, services.metrics.exchange_seconds.observe)
     rounds.close_if_due(session, row)
-    stalls.note(session, row)
+    room = stalls.Room(services.blobs.free_bytes(), services.settings.spare_bytes)
+    stalls.note(session, row, room)
     if row.state != RunState.AGGREGATING:
         return None
     lease = services.leases.take(session, run)
@@ -137,10 +138,15 @@ def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggre
 
 
 def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
-    """What a round's adapter is, or was, made of; `round_` is 1 or more."""
+    """What a round's adapter is, or was, made of; `round_` is 1 or more.
+
+    Raises Gone if some of it was freed.
+    """
     updates = rounds.taken(session, run, round_)
     before = session.get_one(RoundRow, (run.id, round_ - 1))
-    assert before.adapter is not None  # or this round had not begun
+    adapters = [update.canonical for update in updates if update.canonical is not None]
+    if before.adapter is None or len(adapters) < len(updates):
+        raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
     settings = runs.settings_of(run)
     uniform = settings.aggregation.weights == "uniform"
     return Aggregation(
@@ -148,7 +154,7 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
         settings=settings,
         layout=runs.model_of(run).layout,
         members=[update.member for update in updates],
-        adapters=[update.canonical for update in updates],
+        adapters=adapters,
         weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
         previous=before.adapter,
         server_state=before.server_state,
@@ -177,6 +183,8 @@ async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> N
             events.record(session, run, note.kind, round=wanted.round, **note.details)
         began = events.last_at(session, run, ("started", "aggregated"))
         runs.move(session, row, aggregated, adapter=made.adapter)
+        if keep := services.settings.keep_rounds:
+            retention.free_through(session, run, wanted.round - keep)
         return (now() - began).total_seconds()
 
     services.metrics.round_seconds.observe(await services.database.write(publish))

@@ -85,6 +85,7 @@ def submit(
         swap=swap,
         member=member.name,
         digest=digest,
+        stored=digest,
         correct=correct,
         donatable=donatable,
         late=late,
@@ -187,5 +188,7 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
             "your own."
         )
     submissions = _submissions(session, run.id, round_, swap)
-    digests = {name: submission.digest for name, submission in submissions.items()}
+    digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
+    if len(digests) < len(submissions):
+        raise RoundClosed(f"The responses of round {round_} are not kept any more.")
     return Closed(_exchange(session, run, row, submissions), rules, digests)

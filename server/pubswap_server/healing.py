@@ -24,9 +24,9 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     is made again from its updates, see `made_again`.
     """
     _withdraw_updates(session, digest)
-    for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.digest == digest)):
+    for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.stored == digest)):
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
-        submission.late = True
+        submission.late, submission.stored = True, None
     for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
         _note(session, blob.run_id, digest, f"blob of {blob.member}")
         session.delete(blob)

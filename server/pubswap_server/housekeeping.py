@@ -56,8 +56,8 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
         assert wanted is not None  # or nothing of it was stored
         return row, inputs, wanted
 
-    row, inputs, wanted = await services.database.read(look)
     try:
+        row, inputs, wanted = await services.database.read(look)
         made = await to_thread.run_sync(healing.made_again, services.blobs, row, inputs, wanted)
     except PubSwapError as error:
         log.error("round cannot be made again", run=run, round=round_, error=error.detail)

@@ -22,9 +22,9 @@ def submit(
 ) -> Receipt:
     """Take a member's update.
 
-    Sent again, it gets the same receipt; a round that is closed stores it as late. Raises
-    IdempotencyMismatch for another adapter than before, UnknownBlob for one that was not sent,
-    RoundClosed for a round that has not begun.
+    Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
+    adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
+    was not sent, RoundClosed for a round that has not begun.
     """
     blob = session.get(BlobRow, (run.id, wanted.adapter, member.name)) or session.scalar(
         select(BlobRow).where(
@@ -33,23 +33,25 @@ def submit(
             BlobRow.member == member.name,
         )
     )
-    if blob is None:
-        raise UnknownBlob(f"PUT the adapter {wanted.adapter} as a blob first.")
     before = session.get(UpdateRow, (run.id, round_, member.name))
     if before is not None:
-        if before.canonical != blob.canonical:
+        same = {before.digest, before.canonical}
+        if wanted.adapter not in same and (blob is None or blob.canonical not in same):
             raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
         return _receipt(before)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
+    late = round_ < run.round or run.state not in ROUND_UNDER_WAY
+    if blob is None and not late:
+        raise UnknownBlob(f"PUT the adapter {wanted.adapter} as a blob first.")
     row = UpdateRow(
         run_id=run.id,
         round=round_,
         member=member.name,
         digest=wanted.adapter,
-        canonical=blob.canonical,
+        canonical=blob.canonical if blob is not None else None,
         metrics=wanted.metrics.model_dump(mode="json"),
-        late=round_ < run.round or run.state not in ROUND_UNDER_WAY,
+        late=late,
     )
     session.add(row)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)

@@ -28,7 +28,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import history, members
+from pubswap_server import history, members, retention
 from pubswap_server.auth import Member, Operator, Principal, require_still_good, sha256
 from pubswap_server.events import record
 from pubswap_server.state import ENDED, RunStatus, opened, started
@@ -130,6 +130,8 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
     if (status.state, status.round) != (run.state, run.round) or status.paused != run.paused:
         kind = transition.__name__.replace("_", " ")
         record(session, run.id, kind, state=status.state, round=status.round, **details)
+    if status.round != run.round or status.state in ENDED:
+        retention.free_unused(session, run.id, ended=status.state in ENDED)
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
         session.add(RoundRow(run_id=run.id, round=run.round))

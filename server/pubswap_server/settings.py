@@ -52,11 +52,11 @@ class ServerSettings(BaseSettings):
     largest_chunk_bytes: int = Field(
         default=16 << 20, gt=0, description="The most bytes of a chunk while nothing is cut."
     )
-    max_uploads_per_member: int = Field(
-        default=4, gt=0, description="How many uploads a member may have under way."
-    )
-    member_quota_bytes: int = Field(
-        default=64 << 30, gt=0, description="What a member may have stored in its run."
+    keep_rounds: int = Field(
+        default=2,
+        ge=0,
+        description="For how many of a run's last rounds the members' updates and responses are "
+        "kept; 0: for all. Global adapters are kept for ever.",
     )
     spare_bytes: int = Field(
         default=256 << 20,
@@ -67,7 +67,7 @@ class ServerSettings(BaseSettings):
         default=24 * 3600, gt=0, description="How long an upload may go on from where it was cut."
     )
     orphan_seconds: float = Field(
-        default=3600, gt=0, description="A blob that nothing names is removed after this time."
+        default=600, gt=0, description="A blob that nothing names is removed after this time."
     )
     max_json_bytes: int = Field(
         default=1 << 20, gt=0, description="The largest JSON body that is taken."

@@ -1,21 +1,33 @@
 """What a run waits for that only the operator can give, as its event log and `run show` say it."""
 
+from dataclasses import dataclass
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.errors import NoSpace
 from pubswap_protocol.messages import Role
-from pubswap_server import members, rounds, runs
+from pubswap_protocol.wire import largest_update
+from pubswap_server import members, rounds, runs, uploads
 from pubswap_server.closing import missing
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY
-from pubswap_server.tables import RunRow, SubmissionRow, SwapRow
+from pubswap_server.tables import BlobRow, RunRow, SubmissionRow, SwapRow, UploadRow
 
 _REMEDY = "Reinstate or invite clients, or cancel the run."
 
 
-def note(session: Session, run: RunRow) -> None:
+@dataclass(frozen=True)
+class Room:
+    """The store's free bytes, None if it has no limit, and how many of them stay free."""
+
+    free: int | None
+    spare: int
+
+
+def note(session: Session, run: RunRow, room: Room) -> None:
     """Keep and log what a run waits for, when that has changed."""
-    found = _reason(session, run)
+    found = _reason(session, run, room)
     if found == run.waiting_for:
         return
     run.waiting_for = found
@@ -23,8 +35,8 @@ def note(session: Session, run: RunRow) -> None:
         record(session, run.id, "waiting", reason=found, round=run.round)
 
 
-def _reason(session: Session, run: RunRow) -> str | None:
-    """Why no arrival can bring about a quorum; None while one can."""
+def _reason(session: Session, run: RunRow, room: Room) -> str | None:
+    """Why no arrival can bring about a quorum, or none can be stored; None while one can."""
     if run.state not in ROUND_UNDER_WAY:
         return None
     active, settings = members.active_clients(session, run.id), runs.settings_of(run)
@@ -40,6 +52,25 @@ def _reason(session: Session, run: RunRow) -> str | None:
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
             f"{len(arrived)} came and {short} more {Role.CLIENT}s are missing. {_REMEDY}"
+        )
+    return _full(session, run, active - arrived, room)
+
+
+def _full(session: Session, run: RunRow, expected: set[str], room: Room) -> str | None:
+    """Why the updates of members that are expected cannot be stored."""
+    here = {
+        name
+        for row in (BlobRow, UploadRow)
+        for name in session.scalars(select(row.member).where(row.run_id == run.id))
+    }
+    size = largest_update(runs.sent_layout_of(run), runs.settings_of(run).wire.precision)
+    try:
+        if expected - here:
+            uploads.check_room(session, size, room.spare, room.free)
+    except NoSpace:
+        return (
+            f"The coordinator's disk has no room for an update of {size} bytes. Make room there, "
+            "or delete runs that have ended; members try again by themselves."
         )
     return None
 

@@ -10,6 +10,9 @@ from sqlalchemy.orm import Session
 from pubswap_server.tables import Base, UploadRow
 
 _DIGEST_LENGTH = 71
+# What a member said that it sent. What is stored of it is named beside it, and may be freed; but an
+# upload's bytes may be a blob a moment before the row that names that.
+ANNOUNCED = frozenset({("blobs", "digest"), ("updates", "digest"), ("submissions", "digest")})
 
 
 def digest_columns() -> Iterator[Column[Any]]:
@@ -20,11 +23,16 @@ def digest_columns() -> Iterator[Column[Any]]:
                 yield column
 
 
+def naming_columns() -> Iterator[Column[Any]]:
+    """The columns that name blobs which must not be removed."""
+    return (c for c in digest_columns() if (c.table.name, c.name) not in ANNOUNCED)
+
+
 def named(session: Session) -> set[str]:
-    """Every digest that a row names."""
+    """Every blob that a row names."""
     digests: set[str] = set()
-    for column in digest_columns():
-        digests.update(d for d in session.scalars(select(column)) if d is not None)
+    for column in naming_columns():
+        digests.update(session.scalars(select(column).where(column.is_not(None))))
     return digests
 
 

@@ -59,6 +59,12 @@ class Base(DeclarativeBase):
     }
 
 
+def _kept(table: str, column: str) -> Index:
+    """An index of a table's rows whose blob is kept, which are few: the last rounds' alone."""
+    kept = text(f"{column} IS NOT NULL")
+    return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=kept, postgresql_where=kept)
+
+
 _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
 
 
@@ -150,7 +156,7 @@ class InviteRow(Base):
 
 
 class BlobRow(Base):
-    """An adapter that a member sent, and the canonical file it was stored as."""
+    """An adapter that a member sent in this round, and the canonical file it was stored as."""
 
     __tablename__ = "blobs"
 
@@ -192,15 +198,20 @@ class RoundRow(Base):
 
 
 class UpdateRow(Base):
-    """A member's update of a round."""
+    """A member's update of a round.
+
+    `canonical` is the stored file: null once it is freed, see `retention`, or if a late update came
+    without one.
+    """
 
     __tablename__ = "updates"
+    __table_args__ = (_kept("updates", "canonical"),)
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
-    canonical: Mapped[str] = mapped_column(String(71))
+    canonical: Mapped[str | None] = mapped_column(String(71))
     metrics: Mapped[dict[str, Any]]
     late: Mapped[bool]
     received_at: Mapped[datetime] = mapped_column(default=now)
@@ -239,16 +250,19 @@ class PromptsRow(Base):
 class SubmissionRow(Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
-    `donatable` (P, K) tells which are short enough for a peer; null when the run has no limit.
+    `stored` is the blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are
+    short enough for a peer; null when the run has no limit.
     """
 
     __tablename__ = "submissions"
+    __table_args__ = (_kept("submissions", "stored"),)
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True)
     swap: Mapped[int] = mapped_column(primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
+    stored: Mapped[str | None] = mapped_column(String(71))
     correct: Mapped[list[list[bool]]]
     donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]

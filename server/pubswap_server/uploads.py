@@ -7,20 +7,30 @@ from datetime import timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import NoSpace, TooLarge, TooManyRequests, UnknownUpload
+from pubswap_protocol.errors import (
+    NoSpace,
+    TooLarge,
+    TooManyAdapters,
+    UnknownUpload,
+    WrongState,
+)
 from pubswap_protocol.messages import OpenUpload
 from pubswap_server import traffic
 from pubswap_server.auth import Member
+from pubswap_server.state import ENDED
 from pubswap_server.tables import BlobRow, RunRow, UploadRow, now
+
+ADAPTERS_A_ROUND = 3
+"""What a member may store in a round: its adapter, one that came too late, and a second try."""
+SESSIONS = 3
+"""What a member may have under way; one more ends the oldest, so that none is ever locked out."""
 
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """What a member may have on the way and stored; bytes, and seconds."""
+    """The largest adapter and what stays free of the disk, in bytes; a session's life."""
 
     largest: int
-    at_once: int
-    quota: int
     spare: int
     expire_seconds: float
 
@@ -32,26 +42,25 @@ def open_session(
     wanted: OpenUpload,
     limits: UploadLimits,
     free: int | None,
-) -> UploadRow | None:
+) -> tuple[UploadRow | None, list[str]]:
     """The member's session for this blob, made or found again; None if the blob is stored.
 
-    `free` are the store's free bytes, None if it has no limit. Raises TooLarge, TooManyRequests,
-    or NoSpace if the member's quota or the store's room, less all that is reserved, is too small.
+    With it come the sessions that it ends, whose bytes are to be dropped. `free` are the store's
+    free bytes, None if it has no limit. Raises TooLarge, TooManyAdapters, WrongState for a run that
+    has ended, or NoSpace if the store's room, less all that is reserved, is too small.
     """
     if session.get(BlobRow, (run.id, wanted.digest, member.name)) is not None:
-        return None
+        return None, []
+    require_turn(session, run, member)
     if wanted.size > limits.largest:
         raise TooLarge(f"An adapter of this run has at most {limits.largest} bytes.")
     mine = _open(session, run, member)
     for row in mine:
         if (row.digest, row.size) == (wanted.digest, wanted.size):
-            return row
-    if len(mine) >= limits.at_once:
-        raise TooManyRequests(
-            f"You have {len(mine)} uploads under way; finish or delete one first.", retry_after=5
-        )
-    _check_room(session, run, member, wanted.size + sum(row.size for row in mine), limits)
-    _check_disk(session, wanted.size, limits.spare, free)
+            return row, []
+    ended = [row.id for row in mine[: len(mine) - SESSIONS + 1]] if len(mine) >= SESSIONS else []
+    session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
+    check_room(session, wanted.size, limits.spare, free)
     row = UploadRow(
         id=secrets.token_hex(16),
         run_id=run.id,
@@ -61,7 +70,21 @@ def open_session(
         expires_at=now() + timedelta(seconds=limits.expire_seconds),
     )
     session.add(row)
-    return row
+    return row, ended
+
+
+def require_turn(session: Session, run: RunRow, member: Member) -> None:
+    """Raises WrongState or TooManyAdapters unless the member may store another adapter now."""
+    if run.state in ENDED:
+        raise WrongState(f"The run is {run.state}; it takes no more adapters.")
+    stored = session.scalar(
+        select(func.count()).where(BlobRow.run_id == run.id, BlobRow.member == member.name)
+    )
+    if (stored or 0) >= ADAPTERS_A_ROUND:
+        raise TooManyAdapters(
+            f"You have stored {stored} adapters in round {run.round}, and more are not taken: hand "
+            "one of them in with POST .../update, or wait for the next round."
+        )
 
 
 def find(session: Session, run: RunRow, member: Member, upload: str) -> UploadRow:
@@ -73,7 +96,14 @@ def find(session: Session, run: RunRow, member: Member, upload: str) -> UploadRo
 
 
 def finish(session: Session, run: RunRow, member: Member, upload: UploadRow, stored: str) -> None:
-    """Note that the upload is the blob `stored`; the session ends."""
+    """Note that the upload is the blob `stored`; the session ends.
+
+    Raises UnknownUpload if the session has ended otherwise, or as `require_turn` does.
+    """
+    if session.get(BlobRow, (run.id, upload.digest, member.name)) is not None:
+        return
+    find(session, run, member, upload.id)
+    require_turn(session, run, member)
     blob = BlobRow(
         run_id=run.id,
         digest=upload.digest,
@@ -81,7 +111,7 @@ def finish(session: Session, run: RunRow, member: Member, upload: UploadRow, sto
         canonical=stored,
         size=upload.size,
     )
-    session.merge(blob)
+    session.add(blob)
     session.execute(delete(UploadRow).where(UploadRow.id == upload.id))
     traffic.count(session, run.id, run.round, member.name, "adapters_up", upload.size)
 
@@ -99,32 +129,21 @@ def take_expired(session: Session) -> list[str]:
 
 
 def _open(session: Session, run: RunRow, member: Member) -> list[UploadRow]:
+    """The member's sessions, the oldest first."""
     rows = session.scalars(
-        select(UploadRow).where(
+        select(UploadRow)
+        .where(
             UploadRow.run_id == run.id,
             UploadRow.member == member.name,
             UploadRow.expires_at > now(),
         )
+        .order_by(UploadRow.expires_at)
     )
     return list(rows)
 
 
-def _check_room(
-    session: Session, run: RunRow, member: Member, wanted: int, limits: UploadLimits
-) -> None:
-    stored = session.scalar(
-        select(func.sum(BlobRow.size)).where(
-            BlobRow.run_id == run.id, BlobRow.member == member.name
-        )
-    )
-    if (stored or 0) + wanted > limits.quota:
-        raise NoSpace(
-            f"{stored or 0} bytes of yours are stored and {wanted} are on the way; a member of "
-            f"this run may have {limits.quota}. The operator can raise member_quota_bytes."
-        )
-
-
-def _check_disk(session: Session, size: int, spare: int, free: int | None) -> None:
+def check_room(session: Session, size: int, spare: int, free: int | None) -> None:
+    """Raises NoSpace unless so many more bytes fit; `free` as in `open_session`."""
     if free is None:
         return
     reserved = session.scalar(select(func.sum(UploadRow.size))) or 0

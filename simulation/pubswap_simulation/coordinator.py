@@ -126,7 +126,6 @@ def coordinator_settings(folder: Path) -> ServerSettings:
         operator_token=None,
         require_client_certificate=False,
         max_adapter_bytes=1 << 40,
-        member_quota_bytes=1 << 50,
         member_requests_per_second=1e6,
         member_burst=1_000_000,
         workers=1,

@@ -14,11 +14,10 @@ from pubswap_client.api import CoordinatorClient
 from pubswap_client.retry import Backoff
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.messages import Evaluation
-from pubswap_server.admin.references import ANNOUNCED
 from pubswap_server.database import Database
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.digests import file_name, folder_name, named
-from pubswap_server.sweeping import digest_columns
+from pubswap_server.sweeping import ANNOUNCED, digest_columns
 from pubswap_server.tables import Base, RoundRow, SubmissionRow, UpdateRow
 from support.coordinator import OPERATOR_TOKEN, begun, serving, settings_for
 from support.places import admin
@@ -125,7 +124,7 @@ def test_a_place_whose_blobs_are_named_by_sha256_is_whole_and_heals(
             assert operator.global_adapter(run.id, str(round_)) == data
 
 
-@pytest.mark.parametrize("column", [UpdateRow.canonical, SubmissionRow.digest, RoundRow.adapter])
+@pytest.mark.parametrize("column", [UpdateRow.canonical, SubmissionRow.stored, RoundRow.adapter])
 @pytest.mark.parametrize("fault", ["gone", "one bit"])
 def test_a_lost_or_damaged_blob_is_named_with_the_receipts_that_rely_on_it(
     finished: ServerSettings, tmp_path: Path, column: Any, fault: str

@@ -17,6 +17,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_server.housekeeping import heal, sweep
 from pubswap_server.storage.digests import file_name, folder_name
+from pubswap_server.uploads import ADAPTERS_A_ROUND, SESSIONS
 from support.coordinator import Federation, Server, begun, serving, settings_for
 
 
@@ -142,23 +143,48 @@ def test_only_its_own_member_sees_an_upload(server: Server) -> None:
         assert code(http.get(path)) == "unknown_upload"
 
 
-def test_room_is_reserved_before_the_first_byte(own: Callable[..., Server]) -> None:
-    """A member's quota counts what is stored and what is on the way; giving up frees it."""
-    fed = begun(own(member_quota_bytes=20_000))
-    with fed.server.http(fed.tokens["a"]) as http:
-        sent = [adapter_bytes(fed, seed) for seed in range(3)]
-        size = len(sent[0])
-        assert 20_000 // size == 2
-        path = place(fed, open_upload(http, fed, sent[0]))
-        send(http, path, sent[0], 0, size)
-        assert http.put(path, params={"digest": digest_of(sent[0])}).status_code == 201
-        second = place(fed, open_upload(http, fed, sent[1]))
-        body = {"digest": digest_of(sent[2]), "size": size}
+def test_a_member_stores_a_few_adapters_in_a_round_and_no_more(server: Server) -> None:
+    """409 with what to do, for uploads opened before it too; the next round has room again."""
+    fed = begun(server, method="fedavg", rounds=2)
+    with server.http(fed.tokens["a"]) as http:
+        late = adapter_bytes(fed, 9)
+        waiting = place(fed, open_upload(http, fed, late))
+        send(http, waiting, late, 0, len(late))
+        for seed in range(ADAPTERS_A_ROUND):
+            fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, seed))
+        body = {"digest": digest_of(b"one more"), "size": 8}
+        opening = paths.UPLOADS.format(run=fed.run.id)
+        for refused in (
+            http.post(opening, json=body),
+            http.put(waiting, params={"digest": digest_of(late)}),
+        ):
+            assert (refused.status_code, code(refused)) == (409, "too_many_adapters")
+            assert "hand one of them in" in refused.json()["detail"]
+        assert open_upload(http, fed, adapter_bytes(fed, 0))["stored"]
+        for name in "ab":
+            fed.submit(name, 1, fed.adapter(0))
+        fed.wait_for(1)
+        assert http.post(opening, json=body).status_code == 201
+
+
+def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
+    server: Server,
+) -> None:
+    """What is under way is given up; a late hand-in is told so without its bytes."""
+    fed = begun(server, method="fedavg", rounds=1)
+    data = adapter_bytes(fed, 1)
+    with server.http(fed.tokens["a"]) as http:
+        path = place(fed, open_upload(http, fed, data))
+        fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, 2))
+        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        assert code(http.get(path)) == "unknown_upload"
+        body = {"digest": digest_of(data), "size": len(data)}
         refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
-        assert (refused.status_code, code(refused)) == (507, "no_space")
-        assert "member_quota_bytes" in refused.json()["detail"]
-        http.delete(second)
-        assert open_upload(http, fed, sent[2])["offset"] == 0
+        assert (refused.status_code, code(refused)) == (409, "wrong_state")
+        unused = paths.BLOB.format(run=fed.run.id, digest=digest_of(adapter_bytes(fed, 2)))
+        assert code(http.get(unused)) == "unknown_blob"
+    late = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=1))
+    assert fed.members["a"].submit_update(fed.run.id, 1, late).status == "late, unused"
 
 
 def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -> None:
@@ -171,21 +197,24 @@ def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -
     assert int(refused.headers["Retry-After"]) > 0
 
 
-def test_a_member_has_only_so_many_uploads_under_way(own: Callable[..., Server]) -> None:
-    """429, until one is finished or given up."""
-    fed = begun(own(max_uploads_per_member=2))
-    with fed.server.http(fed.tokens["a"]) as http:
-        opened = [open_upload(http, fed, bytes([n])) for n in range(2)]
-        body = {"digest": digest_of(b"third"), "size": 5}
-        refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
-        assert (refused.status_code, code(refused)) == (429, "too_many_requests")
-        http.delete(place(fed, opened[0]))
-        assert http.post(paths.UPLOADS.format(run=fed.run.id), json=body).status_code == 201
+def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) -> None:
+    """Abandoned ones lock nobody out, and their bytes are gone at once."""
+    fed = begun(server)
+    with server.http(fed.tokens["a"]) as http:
+        opened = [open_upload(http, fed, bytes([n])) for n in range(SESSIONS)]
+        for session in opened:
+            send(http, place(fed, session), b"x", 0, 1)
+        folder = fed.server.data_dir / "uploads"
+        assert (folder / opened[0]["upload"]).exists()
+        open_upload(http, fed, b"another")
+        assert code(http.get(place(fed, opened[0]))) == "unknown_upload"
+        assert not (folder / opened[0]["upload"]).exists()
+        assert http.get(place(fed, opened[1])).json()["offset"] == 1
 
 
 def test_a_session_expires_and_its_bytes_are_swept(own: Callable[..., Server]) -> None:
     """After its time it is unknown, its room is free, and a new one begins at 0."""
-    fed = begun(own(upload_expire_seconds=0.5, orphan_seconds=0.1, member_quota_bytes=10_000))
+    fed = begun(own(upload_expire_seconds=0.5, orphan_seconds=0.1))
     data = adapter_bytes(fed, 1)
     folder = fed.server.data_dir / "uploads"
     with fed.server.http(fed.tokens["a"]) as http:

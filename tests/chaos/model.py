@@ -210,7 +210,7 @@ class RunMachine(RuleBasedStateMachine):
     @rule(member=members, variant=variants, death=deaths, half=st.booleans())
     def upload(self, member: str, variant: int, death: int | None, half: bool) -> None:
         """Send an adapter, all of it or a half that another upload goes on from."""
-        if half and member in self.model.active:
+        if half and member in self.model.active and self.model.state != "finished":
             self._surviving(death, lambda: self._half(member, variant))
             return
         expected = self.model.upload(member, variant)

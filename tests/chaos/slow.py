@@ -44,7 +44,10 @@ def run(
 
     `off_seconds` is the largest difference between a round's closing and its deadline.
     """
-    with Lives(folder, {"PUBSWAP_TICK_SECONDS": "1"}) as lives, lives.server() as server:
+    with (
+        Lives(folder, {"PUBSWAP_TICK_SECONDS": "1", "PUBSWAP_KEEP_ROUNDS": "0"}) as lives,
+        lives.server() as server,
+    ):
         lives.begin()
         lives.wait_ready()
         federation = begun(server, rounds=count, seed=seed, **SETTINGS)

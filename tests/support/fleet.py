@@ -24,6 +24,7 @@ from support.coordinator import OPERATOR_TOKEN, Federation, Server
 # A coordinator that is killed is back in less than a second; one that is not back after a minute
 # has failed.
 PATIENT = Backoff(base_seconds=0.02, cap_seconds=0.3, tries=400)
+KEPT_ROUNDS = 2  # by default
 ENVIRONMENT = {
     "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,
     "PUBSWAP_TICK_SECONDS": "0.05",
@@ -157,7 +158,8 @@ class _Organisation:
         }
         data = encode_adapter(run.model.layout, trained)
         digest = api.put_blob(run.id, data)
-        self._note(f"blob of round {round_}", lambda api: api.blob(run.id, digest) == data)
+        if round_ > run.settings.rounds - KEPT_ROUNDS:  # those before are freed in time
+            self._note(f"blob of round {round_}", lambda api: api.blob(run.id, digest) == data)
         update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=10, steps=2))
         receipt = api.submit_update(run.id, round_, update)
         self._receipt(

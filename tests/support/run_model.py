@@ -39,6 +39,7 @@ class RunModel:
     round: int = 1
     now: float = 0.0
     active: set[str] = field(default_factory=set)
+    # Of the round under way.
     blobs: set[tuple[str, int]] = field(default_factory=set)
     # By member and round: the variant, its status, and when it came.
     updates: dict[tuple[str, int], tuple[int, str, float]] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class RunModel:
         """The whole of a resumable upload."""
         if member not in self.active:
             return REVOKED
+        if self.state == "finished" and (member, variant) not in self.blobs:
+            return WRONG_STATE
         self.blobs.add((member, variant))
         return 201, "stored"
 
@@ -66,14 +69,14 @@ class RunModel:
         """An adapter is handed in."""
         if member not in self.active:
             return REVOKED
-        if (member, variant) not in self.blobs:
-            return UNKNOWN_BLOB
         if (member, round_) in self.updates:
             before, status, _ = self.updates[member, round_]
             return (200, status) if before == variant else OTHER_BYTES
         if not 1 <= round_ <= self.round:
             return 409, CLOSED
         status = ACCEPTED if self.under_way and round_ == self.round else LATE
+        if status == ACCEPTED and (member, variant) not in self.blobs:
+            return UNKNOWN_BLOB
         self.updates[member, round_] = variant, status, self.now
         return 200, status
 
@@ -147,6 +150,7 @@ class RunModel:
         first = min((at for _, at in taken.values()), default=self.now)
         if not self.paused and self._due(set(taken), first, self.round_deadline):
             self.means[self.round] = tuple((member, taken[member][0]) for member in sorted(taken))
+            self.blobs.clear()
             self.state = "finished" if self.round == self.rounds else "training"
             self.round = min(self.round + 1, self.rounds)
 

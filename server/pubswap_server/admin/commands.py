@@ -104,7 +104,8 @@ def verify_command(
 ) -> None:
     """Check that every blob is there to the byte, and that every round's adapter is what it was.
 
-    Every finished round is averaged again from its members' updates, and must give the same bits.
+    Every finished round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is averaged again from them,
+    and must give the same bits.
     The coordinator may be serving meanwhile. Blobs that no row names are counted, and are no
     fault: the coordinator removes them in time.
 

@@ -11,6 +11,7 @@ from pubswap_protocol.adapter import (
     initial_adapter,
 )
 from pubswap_protocol.digests import algorithm_of, digest_of
+from pubswap_protocol.errors import Gone
 from pubswap_server import conductor, runs
 from pubswap_server.admin.place import Place
 from pubswap_server.storage.unkept import Unkept
@@ -26,6 +27,7 @@ class Finished:
     layout: AdapterLayout
     seed: int
     inputs: conductor.Aggregation | None  # None for round 0, which is made of the seed alone
+    freed: bool  # what it was made of is not kept any more
 
 
 def finished_rounds(session: Session) -> list[Finished]:
@@ -36,16 +38,23 @@ def finished_rounds(session: Session) -> list[Finished]:
         .where(RoundRow.adapter.is_not(None))
         .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
     )
-    return [
-        Finished(
-            name=f"round {row.round} of run {run.id}",
-            adapter=row.adapter or "",
-            layout=runs.model_of(run).layout,
-            seed=runs.settings_of(run).seed,
-            inputs=conductor.inputs_of(session, run, row.round) if row.round else None,
-        )
-        for run, row in rows
-    ]
+    return [_finished(session, run, row) for run, row in rows]
+
+
+def _finished(session: Session, run: RunRow, row: RoundRow) -> Finished:
+    inputs, freed = None, False
+    try:
+        inputs = conductor.inputs_of(session, run, row.round) if row.round else None
+    except Gone:
+        freed = True
+    return Finished(
+        name=f"round {row.round} of run {run.id}",
+        adapter=row.adapter or "",
+        layout=runs.model_of(run).layout,
+        seed=runs.settings_of(run).seed,
+        inputs=inputs,
+        freed=freed,
+    )
 
 
 def recounted(place: Place, finished: Finished) -> str:

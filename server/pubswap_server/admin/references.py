@@ -5,10 +5,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, select
 
-from pubswap_server.sweeping import digest_columns
-
-# Digests of what a member sent; what is stored may be its canonical form, under another digest.
-ANNOUNCED = frozenset({("uploads", "digest"), ("blobs", "digest"), ("updates", "digest")})
+from pubswap_server.sweeping import naming_columns
 
 
 def required(connection: Connection) -> dict[str, list[str]]:
@@ -23,6 +20,4 @@ def required(connection: Connection) -> dict[str, list[str]]:
 
 
 def _stored() -> Iterator[Column[Any]]:
-    for column in digest_columns():
-        if (column.table.name, column.name) not in ANNOUNCED:
-            yield column
+    return (column for column in naming_columns() if column.table.name != "uploads")

@@ -47,6 +47,9 @@ class Report(BaseModel):
     bytes: int = 0
     lost: list[Lost] = []
     rounds: int = Field(default=0, description="Computed again, with the same bits.")
+    freed: int = Field(
+        default=0, description="Rounds whose updates are not kept any more: not computed again."
+    )
     differing: list[Differing] = []
     unchecked: list[Unchecked] = []
     orphans: list[Digest] = Field(default=[], description="Blobs that no row names (any more).")
@@ -68,6 +71,11 @@ class Report(BaseModel):
         lines += [f"not computed again: {one.round}, for {one.reason}." for one in self.unchecked]
         whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({self.bytes / 1e6:.1f} MB)"
         lines.append(f"{whole} are whole; {self.rounds} rounds gave the same adapter again.")
+        if self.freed:
+            lines.append(
+                f"{self.freed} earlier rounds could not be computed again: their updates are freed "
+                "(PUBSWAP_KEEP_ROUNDS)."
+            )
         if self.orphans:
             lines.append(f"{len(self.orphans)} blobs are named by no row; they go in time.")
         if self.lost:
@@ -125,6 +133,10 @@ def _check_rounds(
 ) -> None:
     lost = {one.digest for one in report.lost}
     for finished in rounds:
+        if finished.freed:
+            report.freed += 1
+            progress.step()
+            continue
         reason = _not_computable(finished, lost)
         if reason is not None:
             report.unchecked.append(Unchecked(round=finished.name, reason=reason))

@@ -17,7 +17,7 @@ from pubswap_server.dependencies import MemberDep, ServicesDep
 from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.routes.bodies import TENSORS_REPLY
 from pubswap_server.storage.serving import BlobResponse
-from pubswap_server.tables import BlobRow, RoundRow, RunRow
+from pubswap_server.tables import BlobRow, RoundRow, RunRow, UpdateRow
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
@@ -47,7 +47,8 @@ async def has_blob(
 async def get_blob(
     run: Word, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep
 ) -> Response:
-    """Takes Range and If-None-Match. Members see the global adapters and what they sent."""
+    """Takes Range and If-None-Match. Members see the global adapters, and of what they
+    sent what is kept: this round's adapters, and the updates of the last rounds."""
     row, stored = await services.database.read(
         lambda session: _visible(session, run, digest, member)
     )
@@ -64,6 +65,14 @@ def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[R
     sent = session.get(BlobRow, (row.id, digest, member.name))
     if sent is not None:
         return row, sent.canonical
+    kept = session.scalar(
+        select(UpdateRow.canonical)
+        .where(UpdateRow.run_id == row.id, UpdateRow.member == member.name)
+        .where(UpdateRow.digest == digest, UpdateRow.canonical.is_not(None))
+        .limit(1)
+    )
+    if kept is not None:
+        return row, kept
     published = session.scalar(
         select(RoundRow).where(
             RoundRow.run_id == row.id,

@@ -12,6 +12,7 @@ from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import (
     DigestMismatch,
     LengthMismatch,
+    NoSpace,
     PubSwapError,
     UnknownUpload,
     WrongOffset,
@@ -56,12 +57,18 @@ async def open_upload(
     """Reserves its room, or finds the session again that was opened for the same digest."""
     free = await to_thread.run_sync(services.blobs.free_bytes)
 
-    def work(session: Session) -> UploadRow | None:
+    def work(session: Session) -> tuple[UploadRow | None, list[str]]:
         row = runs.find(session, run, member, lock=True)
         limits = _limits(services, *_form(row))
         return uploads.open_session(session, row, member, body, limits, free)
 
-    found = await services.database.write(work)
+    try:
+        found, ended = await services.database.write(work)
+    except NoSpace:
+        services.work.add(run)  # so that the run says what it waits for
+        raise
+    for upload in ended:
+        await to_thread.run_sync(services.uploads.drop, upload)
     if found is None:
         response.status_code = 200
         return UploadSession(
@@ -86,8 +93,6 @@ def _limits(services: Services, layout: AdapterLayout, precision: Precision) -> 
     settings = services.settings
     return UploadLimits(
         largest=min(settings.max_adapter_bytes, largest_update(layout, precision)),
-        at_once=settings.max_uploads_per_member,
-        quota=settings.member_quota_bytes,
         spare=settings.spare_bytes,
         expire_seconds=settings.upload_expire_seconds,
     )
@@ -173,7 +178,11 @@ async def finish_upload(
     def look(session: Session) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
         row = runs.find(session, run, member)
         blob = session.get(BlobRow, (row.id, digest, member.name))
-        return row, None if blob else uploads.find(session, row, member, upload), blob
+        if blob is not None:
+            return row, None, blob
+        found = uploads.find(session, row, member, upload)
+        uploads.require_turn(session, row, member)
+        return row, found, None
 
     row, found, blob = await services.database.read(look)
     if found is None:

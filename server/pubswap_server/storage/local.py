@@ -21,7 +21,6 @@ from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import Stored
 
 _DAMAGED = ".damaged"
-_ORPHAN = ".orphan"
 
 
 class LocalBlobs:
@@ -55,7 +54,8 @@ class LocalBlobs:
     def keep(self, file: Path, digest: str) -> None:
         """See BlobStore; the file is moved."""
         place = self._place(digest)
-        publish(file, place)
+        with self._locked(fcntl.LOCK_SH):
+            publish(file, place)
         self._believed.remember(place)
 
     def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
@@ -75,18 +75,11 @@ class LocalBlobs:
             path.replace(path.with_name(path.name + _DAMAGED))
 
     def remove_older(self, digest: str, moment: float) -> None:
-        """See BlobStore.
-
-        Moved first and looked at then: a blob stored anew in this moment is never the one removed.
-        """
+        """See BlobStore; nobody stores a blob between the look at its time and its end."""
         path = self._place(digest)
-        aside = path.with_name(path.name + _ORPHAN)
-        with suppress(FileNotFoundError):
-            path.rename(aside)
-            if aside.stat().st_mtime < moment:
-                aside.unlink()
-            elif not path.exists():
-                aside.rename(path)
+        with self._locked(fcntl.LOCK_EX), suppress(FileNotFoundError):
+            if path.stat().st_mtime < moment:
+                path.unlink()
 
     def blobs(self) -> Iterator[Stored]:
         """See BlobStore."""
@@ -103,6 +96,13 @@ class LocalBlobs:
         """See BlobStore: what the disk has left for this process's user."""
         found = os.statvfs(self.folder)
         return found.f_bavail * found.f_frsize
+
+    @contextmanager
+    def _locked(self, how: int) -> Iterator[None]:
+        """Hold the folder's lock, which all processes of the machine share and no death keeps."""
+        with (self.folder / ".lock").open("a") as file:
+            fcntl.flock(file, how)
+            yield
 
     def _place(self, digest: str) -> Path:
         return self.folder / folder_name(digest) / file_name(digest)
