@@ -19,9 +19,11 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import Adapter, encode_adapter
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     CreateInvite,
     CreateRun,
+    Receipt,
     Role,
     RunView,
     SetKind,
@@ -167,11 +169,15 @@ class Federation:
 
     def submit(self, name: str, round_: int, adapter: Adapter, examples: int = 10) -> str:
         """Send an adapter as a member and hand it in; returns the receipt's status."""
-        api = self.members[name]
-        digest = api.put_blob(self.run.id, encode_adapter(self.run.model.layout, adapter))
+        data = encode_adapter(self.run.model.layout, adapter)
+        self.members[name].put_blob(self.run.id, data)
+        return str(self.hand_in(name, round_, data, examples).status)
+
+    def hand_in(self, name: str, round_: int, data: bytes, examples: int = 10) -> Receipt:
+        """Hand in an adapter that is sent already."""
         metrics = UpdateMetrics(examples=examples, steps=2)
-        update = SubmitUpdate(adapter=digest, metrics=metrics)
-        return str(api.submit_update(self.run.id, round_, update).status)
+        update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
+        return self.members[name].submit_update(self.run.id, round_, update)
 
     def responses(self, name: str, round_: int, swap: int, right: list[int]) -> bytes:
         """Responses of which `right[p]` are correct for prompt p, the first ones of each group."""
