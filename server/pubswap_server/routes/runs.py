@@ -1,6 +1,7 @@
 """The operator's routes: runs, their files, their state."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 from anyio import to_thread
@@ -25,7 +26,7 @@ from pubswap_protocol.messages import (
     SetKind,
     SetReceipt,
 )
-from pubswap_protocol.model import fingerprint
+from pubswap_protocol.model import ModelCard, fingerprint
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.texts import load_tokenizer
@@ -128,13 +129,7 @@ async def put_tokenizer(
     limit = services.settings.max_set_bytes
     received = await services.incoming.receive(request.stream(), limit, declared)
     try:
-        tokenizer = received.path.read_bytes()
-        if fingerprint(tokenizer) != runs.model_of(row).tokenizer_digest:
-            raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
-        try:
-            load_tokenizer(tokenizer)
-        except ValueError as error:
-            raise Invalid(str(error)) from None
+        await to_thread.run_sync(_check_tokenizer, received.path, runs.model_of(row))
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
@@ -144,6 +139,16 @@ async def put_tokenizer(
 
     await services.database.write(note)
     return BlobReceipt(digest=received.digest, size=received.size)
+
+
+def _check_tokenizer(path: Path, model: ModelCard) -> None:
+    data = path.read_bytes()
+    if fingerprint(data) != model.tokenizer_digest:
+        raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
+    try:
+        load_tokenizer(data)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
 
 
 @router.put(
