@@ -91,6 +91,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
             "conductor": conduct(services),
             "housekeeping": keep_house(services),
             "hints": services.hints.flush_for_ever(),
+            "verification": services.verification.run(),
             "wakeups": wakeups.listen(services.changed),
         }
     )

@@ -1,9 +1,11 @@
 """A public step on the coordinator: prompts out, responses in, the exchange back."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import null, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
@@ -14,12 +16,25 @@ from pubswap_server import asking, members, runs
 from pubswap_server.answers import Closed
 from pubswap_server.auth import Member
 from pubswap_server.closing import closes
+from pubswap_server.database import changed
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 from pubswap_server.swap import Exchange, replaced
-from pubswap_server.tables import RunRow, SubmissionRow, SwapRow, now
+from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
 
 Verdicts = list[list[bool]]
+Key = tuple[str, int, int, str]  # a submission's run, round, public step and member
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """What the verdicts on a submission follow from: its rules, and what digests name."""
+
+    rules: ResponseRules
+    verifier: str
+    stored: str
+    public: str
+    tokenizer: str
 
 
 def check_there(run: RunRow, round_: int, swap: int) -> None:
@@ -65,20 +80,25 @@ def submit(
     round_: int,
     swap: int,
     digest: str,
-    correct: Verdicts,
+    correct: Verdicts | None,
     donatable: Verdicts | None = None,
+    *,
+    arrived: datetime,
 ) -> Receipt:
-    """Store verified responses; late if the exchange or its round is closed."""
+    """Store responses, `correct` if that is known; late if the exchange or its round is closed.
+
+    Also late are those that arrived when only the verification of others kept it open.
+    """
     before = earlier(session, run, member, round_, swap, digest)
     if before is not None:
         return before
     row = session.get(SwapRow, (run.id, round_, swap))
     under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
     if row is None and under_way:
-        row = SwapRow(run_id=run.id, round=round_, swap=swap)
+        row = SwapRow(run_id=run.id, round=round_, swap=swap, first_at=arrived)
         session.add(row)
         runs.move(session, run, exchange_began, swap=swap)
-    late = row is None or row.closed or not under_way
+    late = row is None or row.closed or not under_way or _only_held(session, run, row, arrived)
     submission = SubmissionRow(
         run_id=run.id,
         round=round_,
@@ -89,10 +109,63 @@ def submit(
         correct=correct,
         donatable=donatable,
         late=late,
+        received_at=arrived,
     )
     session.add(submission)
     record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
     return _receipt(submission)
+
+
+def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
+    """Whether an exchange would be closed already, but for responses that are being verified."""
+    rules = runs.settings_of(run).swap
+    if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
+        return False
+    verified = [
+        submission.correct is not None
+        for submission in _submissions(session, run.id, row.round, row.swap).values()
+    ]
+    return len(verified) >= rules.quorum and not all(verified)
+
+
+def unverified(session: Session, before: datetime) -> list[Key]:
+    """The submissions without verdicts that arrived before, of rounds under way, oldest first."""
+    rows = session.execute(
+        select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
+        .join(RunRow, RunRow.id == SubmissionRow.run_id)
+        .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
+        .where(SubmissionRow.correct.is_(null()), SubmissionRow.late.is_(False))
+        .where(SubmissionRow.received_at <= before)
+        .order_by(SubmissionRow.received_at)
+    )
+    return [(run, round_, swap, member) for run, round_, swap, member in rows]
+
+
+def unverified_one(session: Session, key: Key) -> Unverified | None:
+    """What is to be verified; None if there are verdicts, or nobody needs them any more."""
+    row, run = session.get(SubmissionRow, key), session.get_one(RunRow, key[0])
+    moot = run.round != key[1] or run.state not in ROUND_UNDER_WAY
+    if row is None or row.stored is None or row.correct is not None or row.late or moot:
+        return None
+    return Unverified(
+        rules=rules_of(session, run, row.round, row.swap),
+        verifier=runs.settings_of(run).verifier,
+        stored=row.stored,
+        public=session.get_one(SetRow, (run.id, "public")).digest,
+        tokenizer=run.tokenizer or "",
+    )
+
+
+def verified(session: Session, key: Key, verdicts: Verdicts, given_up: int) -> None:
+    """Keep a submission's verdicts, of which `given_up` are wrong for want of time."""
+    row = session.get(SubmissionRow, key)
+    if row is None or row.correct is not None:
+        return
+    row.correct = verdicts
+    changed(session, row.run_id)
+    if given_up:
+        details = {"member": row.member, "round": row.round, "swap": row.swap}
+        record(session, row.run_id, "verification cut off", **details, responses=given_up)
 
 
 def _receipt(row: SubmissionRow) -> Receipt:
@@ -127,18 +200,22 @@ def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) 
     ).all()
     for row in rows:
         submissions = _submissions(session, run.id, row.round, row.swap)
-        row.closed = row.closed or closes(
-            expected=members.active_clients(session, run.id),
-            arrived=set(submissions),
-            quorum=rules.quorum,
-            first_at=row.first_at,
-            deadline_seconds=rules.deadline_seconds,
-            now=now(),
+        # Who came in time is in it, however long the verifier takes.
+        correct = [s.correct for s in submissions.values() if s.correct is not None]
+        row.closed = row.closed or (
+            len(correct) == len(submissions)
+            and closes(
+                expected=members.active_clients(session, run.id),
+                arrived=set(submissions),
+                quorum=rules.quorum,
+                first_at=row.first_at,
+                deadline_seconds=rules.deadline_seconds,
+                now=now(),
+            )
         )
         if row.closed and row.summary is None:
             exchange = _exchange(session, run, row, submissions)
-            verdicts = [submission.correct for submission in submissions.values()]
-            asking.learn(session, run, row.round, row.swap, verdicts)
+            asking.learn(session, run, row.round, row.swap, correct)
             row.summary = _summary(exchange).model_dump(mode="json")
             record(session, run.id, "exchange closed", **row.summary, round=row.round)
             timed((now() - row.first_at).total_seconds())

@@ -4,11 +4,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from anyio import to_thread
-
 from pubswap_protocol.problems import Problem, parse_problems
-from pubswap_protocol.responses import Response
-from pubswap_protocol.texts import decode_all, load_tokenizer
+from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.answers import Answers
 from pubswap_server.background import Background
@@ -22,6 +19,7 @@ from pubswap_server.readiness import Readiness
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
+from pubswap_server.verification import Verification
 from pubswap_server.waiting import Bells, Shared
 from pubswap_server.work import Work
 
@@ -50,7 +48,10 @@ class Services:
         self.answers = Answers(self.blobs)
         self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
-        self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self.verification = Verification(
+            self.database, self.blobs, self.verifiers, self.problems, tokenizer
+        )
 
     def changed(self, run: str | None) -> None:
         """Wake whoever waits for the run, and the conductor; None: for any run.
@@ -67,28 +68,6 @@ class Services:
     def problems(self, digest: str) -> list[Problem]:
         """A stored problem set, in order."""
         return self._problems(digest)
-
-    async def verdicts(
-        self,
-        verifier: str,
-        tokenizer: str,
-        problems: list[Problem],
-        groups: list[list[Response]],
-    ) -> list[list[bool]]:
-        """Whether each response (P, K) is correct: the coordinator's own word, from the tokens."""
-
-        def work() -> list[list[bool]]:
-            loaded = self._tokenizer(tokenizer)
-            texts = [decode_all(loaded, (r.tokens for r in group)) for group in groups]
-            items = [
-                (text, problem)
-                for problem, group in zip(problems, texts, strict=True)
-                for text in group
-            ]
-            scores = iter(self.verifiers.score_many(verifier, items))
-            return [[next(scores) == 1.0 for _ in group] for group in texts]
-
-        return await to_thread.run_sync(work)
 
     def _read_problems(self, digest: str) -> list[Problem]:
         text = self.blobs.read(digest).decode("utf-8")

@@ -79,10 +79,12 @@ class ServerSettings(BaseSettings):
         default=30.0, gt=0, description="A long poll is answered after this time at the latest."
     )
     verifier_workers: int = Field(
-        default=1, gt=0, description="Processes for verifiers that could hang."
+        default=2,
+        gt=0,
+        description="Processes for verifiers that could hang; one of several is for quick answers.",
     )
     verifier_seconds: float = Field(
-        default=5.0, gt=0, description="A response that takes longer to verify is wrong."
+        default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
     )
     tick_seconds: float = Field(
         default=1.0, gt=0, description="How often deadlines are looked at when nothing happens."

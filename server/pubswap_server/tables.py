@@ -250,8 +250,9 @@ class PromptsRow(Base):
 class SubmissionRow(Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
-    `stored` is the blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are
-    short enough for a peer; null when the run has no limit.
+    `correct` is null until they are verified; those that came too late never are. `stored` is the
+    blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are short enough
+    for a peer; null when the run has no limit.
     """
 
     __tablename__ = "submissions"
@@ -263,9 +264,10 @@ class SubmissionRow(Base):
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     stored: Mapped[str | None] = mapped_column(String(71))
-    correct: Mapped[list[list[bool]]]
+    correct: Mapped[list[list[bool]] | None] = mapped_column(JSON(none_as_null=True))
     donatable: Mapped[list[list[bool]] | None]
     late: Mapped[bool]
+    received_at: Mapped[datetime] = mapped_column(default=now)
 
 
 class TrafficRow(Base):

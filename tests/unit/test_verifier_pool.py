@@ -13,16 +13,36 @@ from support.verdicts import misbehaving
 PROBLEM = Problem(id="1", prompt="?", answer="4")
 
 
-@pytest.mark.parametrize("trouble", ["hang", "crash", "raise", "grow"])
+@pytest.mark.parametrize("trouble", ["hang", "spin", "power", "crash", "raise", "grow"])
 def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: str) -> None:
     """Those before and after it keep their scores, and the next call works too."""
     texts = ["right", trouble, "right", "wrong", "right"]
-    with VerifierPool(seconds=1.5, scorer=misbehaving) as pool:
+    with VerifierPool(seconds=0.5, scorer=misbehaving) as pool:
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
         started = time.monotonic()
         assert pool.score_many("math", [(text, PROBLEM) for text in texts]) == [1, 0, 1, 0, 1]
         assert time.monotonic() - started < 15
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
+
+
+def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
+    """A response that waits is not cut off; ten that compute for ever cost ten limits."""
+    with VerifierPool(seconds=0.3, scorer=misbehaving) as pool:
+        assert pool.score("math", ("doze", PROBLEM)).score == 1.0  # a second, asleep
+        started = time.monotonic()
+        scored = [pool.score("math", ("power", PROBLEM), 0.1) for _ in range(10)]
+        assert all(one.cut_off and one.score == 0.0 for one in scored)
+        assert time.monotonic() - started < 8  # each import of the library takes a second
+        assert pool.score("math", ("right", PROBLEM)).score == 1.0
+
+
+def test_a_process_that_is_ended_from_outside_costs_no_response() -> None:
+    """A service is stopped with SIGTERM to all of its processes: the answer is asked for again."""
+    with VerifierPool(scorer=misbehaving) as pool:
+        pool.score("math", ("right", PROBLEM))
+        (child,) = multiprocessing.active_children()
+        threading.Timer(0.3, child.terminate).start()
+        assert pool.score("math", ("doze", PROBLEM)).score == 1.0
 
 
 def test_a_problem_s_own_verifier_goes_before_the_run_s() -> None:

@@ -24,8 +24,7 @@ from pubswap_server.dependencies import (
 )
 from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.routes.bodies import RESPONSES, RESPONSES_REPLY, binary_body
-from pubswap_server.services import Services
-from pubswap_server.tables import RunRow, SetRow
+from pubswap_server.tables import RunRow, SetRow, now
 
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
@@ -78,7 +77,10 @@ async def submit_responses(
     services: ServicesDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
-    """Which are correct is decided here, from the tokens. Late ones answer `late, unused`."""
+    """Which are correct is decided here, from the tokens. Late ones answer `late, unused`.
+
+    A verifier that may take long decides after the receipt; the exchange waits for its verdicts.
+    """
 
     def look(session: Session) -> tuple[RunRow, ResponseRules, str]:
         row = runs.find(session, run, member)
@@ -87,6 +89,7 @@ async def submit_responses(
 
     row, rules, public = await services.database.read(look)
     received = await services.incoming.receive(request.stream(), rules.max_bytes(), declared)
+    arrived = now()
     try:
         before = await services.database.read(
             lambda session: exchanges.earlier(session, row, member, round, swap, received.digest)
@@ -95,7 +98,11 @@ async def submit_responses(
             return before
         data = await to_thread.run_sync(received.path.read_bytes)
         groups = await to_thread.run_sync(_decode, data, rules)
-        correct = await _verdicts(services, row, rules, public, groups)
+        known = await to_thread.run_sync(services.problems, public)
+        problems = [known[index] for index in rules.prompts]
+        correct = await services.verification.at_once(
+            runs.settings_of(row).verifier, row.tokenizer or "", problems, groups
+        )
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
         received.discard()
@@ -103,11 +110,15 @@ async def submit_responses(
     def work(session: Session) -> Receipt:
         locked = runs.find(session, run, member, lock=True)
         traffic.count(session, row.id, round, member.name, "responses_up", received.size)
+        donatable = _donatable(row, groups)
         return exchanges.submit(
-            session, locked, member, round, swap, received.digest, correct, _donatable(row, groups)
+            *(session, locked, member, round, swap, received.digest, correct, donatable),
+            arrived=arrived,
         )
 
-    return await services.database.write(work)
+    receipt = await services.database.write(work)
+    services.verification.add((row.id, round, swap, member.name))
+    return receipt
 
 
 def _decode(data: bytes, rules: ResponseRules) -> list[list[ModelResponse]]:
@@ -122,20 +133,6 @@ def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool
     if most is None:
         return None
     return [[len(response.tokens) <= most for response in group] for group in groups]
-
-
-async def _verdicts(
-    services: Services,
-    row: RunRow,
-    rules: ResponseRules,
-    public: str,
-    groups: list[list[ModelResponse]],
-) -> list[list[bool]]:
-    known = await to_thread.run_sync(services.problems, public)
-    problems = [known[index] for index in rules.prompts]
-    return await services.verdicts(
-        runs.settings_of(row).verifier, row.tokenizer or "", problems, groups
-    )
 
 
 @router.get(

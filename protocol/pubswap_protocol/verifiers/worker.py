@@ -1,0 +1,142 @@
+"""A process that scores responses, one at a time, each within a limit of CPU time."""
+
+import contextlib
+import logging
+import multiprocessing
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers.registry import REASONING
+
+log = logging.getLogger(__name__)
+
+Job = tuple[str, str, Problem]
+Score = Callable[[str, str, Problem], float]
+
+WARM_SECONDS = 60.0  # for the first use of a verifier in a process
+WALL_FACTOR = 10.0  # a process that does not even compute is given up after so many limits
+MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
+
+_NO_FORK_SERVER = 255  # the exit code of a process whose parent is gone
+_DYING_SECONDS = 0.1  # until a process that hung up has an exit code
+# Starting is not for several threads at once.
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A response's score, and the CPU seconds it took; 0.0 where it was cut off."""
+
+    score: float
+    seconds: float
+    cut_off: bool = False
+
+
+class Worker:
+    """A process that starts with the first response and is replaced when it dies.
+
+    The limit is one of CPU time, and the kernel's: a busy machine changes no verdict, and nothing
+    can run on. A process is forked from one that has imported the libraries, in milliseconds.
+    """
+
+    def __init__(self) -> None:
+        self._process: ForkServerProcess | None = None
+        self._connection: Connection | None = None
+        self._used: set[str] = set()
+
+    def score(self, scorer: Score, job: Job, seconds: float) -> Scored:
+        """Score one response, of one thread at a time, within `seconds` of CPU time.
+
+        Raises OSError or EOFError if no process can be started.
+        """
+        for _ in range(2):
+            connection, began = self._connected(job[0]), time.monotonic()
+            with contextlib.suppress(EOFError, OSError):
+                connection.send((scorer, job, seconds))
+                if connection.poll(self._wall(job[0], seconds)):
+                    scored: Scored = connection.recv()
+                    return scored
+            # Ended from outside, with the whole service perhaps: no fault of the response.
+            if self.kill() not in (-signal.SIGTERM, _NO_FORK_SERVER):
+                break
+        return Scored(0.0, min(seconds, time.monotonic() - began), cut_off=True)
+
+    def kill(self) -> int | None:
+        """End the process, and return its exit code; the next response has a new one."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.join(_DYING_SECONDS)
+        process.kill()
+        process.join()
+        return process.exitcode
+
+    def _wall(self, verifier: str, seconds: float) -> float:
+        warm = 0.0 if verifier in self._used else WARM_SECONDS
+        self._used.add(verifier)
+        return WALL_FACTOR * seconds + warm
+
+    def _connected(self, verifier: str) -> Connection:
+        if self._process is None or self._connection is None or not self._process.is_alive():
+            with _starting:
+                context = multiprocessing.get_context("forkserver")
+                context.set_forkserver_preload([__name__, _library(verifier)])
+                self._connection, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                process.start()
+                self._process = process
+                theirs.close()
+                self._used = set()
+        return self._connection
+
+
+def _library(verifier: str) -> str:
+    """What to import before processes are forked; the first verifier decides."""
+    if verifier.startswith(REASONING):
+        return "reasoning_gym"
+    return "pubswap_protocol.verifiers.warmed"
+
+
+def _serve(connection: Connection) -> None:
+    _confine()
+    warm: set[str] = set()
+    with contextlib.suppress(EOFError):
+        while True:
+            scorer, job, seconds = connection.recv()
+            name, _, problem = job
+            if name not in warm:
+                signal.setitimer(signal.ITIMER_PROF, WARM_SECONDS)
+                guarded(scorer, (name, "", problem))
+                warm.add(name)
+            before = time.process_time()
+            # The signal has no handler: it ends the process, whatever that is computing.
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            score = guarded(scorer, job)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            connection.send(Scored(score, time.process_time() - before))
+
+
+def _confine() -> None:
+    # Ctrl-C reaches the whole process group; the pool's owner ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def guarded(scorer: Score, job: Job) -> float:
+    """The score; 0.0 if the verifier raises."""
+    try:
+        return float(scorer(*job))
+    except Exception as error:
+        log.warning("The verifier %s raised %s: 0.", job[0], type(error).__name__)
+        return 0.0

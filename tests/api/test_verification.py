@@ -1,0 +1,140 @@
+"""Answers that no verifier gets through, beside honest members of the same run and of others."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import encode_adapter
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import IdempotencyMismatch, Invalid
+from pubswap_protocol.messages import CreateRun, OpenUpload
+from pubswap_protocol.model import fingerprint, model_card
+from support.answers import answers, bomb, exchange_seconds, honest
+from support.coordinator import Federation, Server, begun, merged, serving, settings_for
+from support.eventually import until
+from support.tokenizers import BOMBS as TOKENIZER_BOMBS
+
+SETTINGS: dict[str, Any] = {
+    "verifier": "math",
+    "grpo": {"prompts_per_step": 8, "responses_per_prompt": 8, "max_response_tokens": 32},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The coordinator's data."""
+    return tmp_path_factory.mktemp("verification")
+
+
+@pytest.fixture(scope="module")
+def verifying(folder: Path) -> Iterator[Server]:
+    """A coordinator whose verifiers' processes have started."""
+    settings = settings_for(folder).model_copy(update={"verifier_seconds": 1.0})
+    with serving(settings) as server, server.closing:
+        fed = begun(server, **SETTINGS)
+        exchange_seconds(fed, "ab", {name: answers(fed, name, honest) for name in "ab"})
+        yield server
+
+
+def verdicts(server: Server, fed: Federation, name: str) -> bool:
+    """Whether a member's responses are verified."""
+    query = "SELECT correct IS NOT NULL FROM submissions WHERE run_id = ? AND member = ?"
+    with closing(sqlite3.connect(server.data_dir / "pubswap.sqlite")) as connection:
+        found = connection.execute(query, (fed.run.id, name)).fetchall()
+    return bool(found and found[0][0])
+
+
+def test_honest_members_do_not_wait_for_64_towers_of_powers(verifying: Server) -> None:
+    """Those of another run have their exchange, and one of the same its verdicts, long before."""
+    hostile, other = begun(verifying, **SETTINGS), begun(verifying, **SETTINGS)
+    bodies = {name: answers(other, name, honest) for name in "ab"}
+    towers, own = answers(hostile, "a", bomb), answers(hostile, "b", honest)
+    hostile.members["a"].submit_responses(hostile.run.id, 1, 1, towers)
+    hostile.members["b"].submit_responses(hostile.run.id, 1, 1, own)
+    exchange_seconds(other, "ab", bodies)
+    until(lambda: verdicts(verifying, hostile, "b"), 60)
+    assert not verdicts(verifying, hostile, "a")
+    hostile.members["b"].exchanged(hostile.run.id, 1, 1)
+    (swap,) = hostile.view().rounds[1].swaps
+    assert swap.correct_share == {"a": 0.0, "b": 0.5}
+    events = hostile.operator.events(hostile.run.id).events
+    assert [e.details["responses"] for e in events if e.kind == "verification cut off"] == [64]
+    again = hostile.members["a"].submit_responses(hostile.run.id, 1, 1, towers)
+    assert again.status == "accepted"
+
+
+def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -> None:
+    """48 sets of towers, of which one is taken; another run's blobs come and go meanwhile."""
+    small = {"grpo": {**SETTINGS["grpo"], "prompts_per_step": 2, "responses_per_prompt": 4}}
+    hostile, other = begun(verifying, **SETTINGS | small), begun(verifying, **SETTINGS)
+    adapter = encode_adapter(other.run.model.layout, other.adapter(1))
+    digest = other.members["a"].put_blob(other.run.id, adapter)
+    bodies = [
+        answers(hostile, "a", lambda k, _, n=n: rf"\boxed{{{n}^{{9^{{9^9}}}}}}")  # type: ignore[misc]
+        for n in range(2, 50)
+    ]
+    taken = 0
+    for body in bodies:
+        try:
+            hostile.members["a"].submit_responses(hostile.run.id, 1, 1, body)
+            taken += 1
+        except IdempotencyMismatch:
+            pass
+    assert taken == 1
+    assert len(other.members["a"].blob(other.run.id, digest)) == len(adapter)
+    wanted = OpenUpload(digest=digest_of(b"x" * len(adapter)), size=len(adapter))
+    with verifying.http(other.tokens["b"]) as http:
+        path = paths.UPLOADS.format(run=other.run.id)
+        assert http.post(path, json=wanted.model_dump(mode="json")).status_code < 300
+    assert not verdicts(verifying, hostile, "a")  # all of that beside its towers
+
+
+def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
+    """The deadline counts at arrival: not when the verifier is done, and not after it either."""
+    swap = {"quorum": 2, "deadline_seconds": 2.0}
+    fed = begun(verifying, **SETTINGS, clients=3, swap=swap)
+    towers, bodies = answers(fed, "a", bomb), {n: answers(fed, n, honest) for n in "bc"}
+    send = {name: fed.members[name].submit_responses for name in "abc"}
+    assert send["a"](fed.run.id, 1, 1, towers).status == "accepted"
+    assert send["b"](fed.run.id, 1, 1, bodies["b"]).status == "accepted"
+    time.sleep(2.5)
+    assert not fed.view().rounds[1].swaps  # open, for the towers
+    assert send["c"](fed.run.id, 1, 1, bodies["c"]).status == "late, unused"
+    fed.members["b"].exchanged(fed.run.id, 1, 1)
+    (closed,) = fed.view().rounds[1].swaps
+    assert closed.correct_share == {"a": 0.0, "b": 0.5}
+
+
+def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
+    """The receipts are out, so nobody sends again."""
+    settings = settings_for(tmp_path).model_copy(update={"verifier_seconds": 1.0})
+    with serving(settings) as server, server.closing:
+        fed = begun(server, **SETTINGS)
+        bodies = {"a": answers(fed, "a", bomb), "b": answers(fed, "b", honest)}
+        for name, body in bodies.items():
+            fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+        assert not verdicts(server, fed, "a")
+    with serving(settings) as server, server.closing:
+        for name in "ab":
+            server.client(fed.tokens[name]).exchanged(fed.run.id, 1, 1)
+        (swap,) = server.client().run(fed.run.id).rounds[1].swaps
+        assert swap.correct_share == {"a": 0.0, "b": 0.5}
+
+
+@pytest.mark.parametrize("name", TOKENIZER_BOMBS)
+def test_a_tokenizer_that_multiplies_texts_is_refused(verifying: Server, name: str) -> None:
+    """It could be a hub's; the model card, made from it, fits."""
+    settings, data = merged(SETTINGS), TOKENIZER_BOMBS[name]
+    card = model_card(MODEL, settings.lora, "small", None)
+    card = card.model_copy(update={"tokenizer_digest": fingerprint(data)})
+    operator = verifying.client()
+    run = operator.create_run(CreateRun(name=f"bomb-{hash(name)}", settings=settings, model=card))
+    with pytest.raises(Invalid, match="at most"):
+        operator.put_tokenizer(run.id, data)
