@@ -119,8 +119,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """Hand the request to the application, which reads its body in its own time."""
         if self._head_bytes + len(self.url) > self.limits.bytes:
             self._refuse_head()
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._refuse(Invalid(f"Speak HTTP/1.1, not HTTP/{version}."), status=505)
         hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+        if hosts > 1 or (hosts == 0 and version != "1.0"):
             self._refuse(Invalid(f"Send one Host header, not {hosts}."), status=400)
         if self._last_words is not None:
             return

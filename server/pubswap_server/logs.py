@@ -8,6 +8,9 @@ from structlog.typing import Processor
 
 from pubswap_server.settings import ServerSettings
 
+# uvicorn's words about what anybody can send, without saying who did, and how to add websockets.
+_NOISE = ("Unsupported upgrade", "No supported WebSocket", "Invalid HTTP request")
+
 
 def configure_logs(settings: ServerSettings) -> None:
     """Write to stderr, as lines for people or as JSON."""
@@ -36,6 +39,9 @@ def configure_logs(settings: ServerSettings) -> None:
     logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
     for name in ("httpx", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(
+        lambda record: not record.getMessage().startswith(_NOISE)
+    )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -48,6 +48,8 @@ FAULTS = (
     Fault("model", 10_000, "sequences of requests and crashes against a model"),
     Fault("slow", 20, "a member ten times slower: rounds close on time without it"),
     Fault("corrupt", 60, "flipped bits: detected, not served, asked for again"),
+    Fault("framing", 1000, "bytes that two parsers might cut differently: no body is a request"),
+    Fault("upgrade", 6000, "connections that ask for another protocol: closed in their time"),
     Fault("fuzz", 1_000_000, "hostile safetensors: refused quickly and cheaply"),
 )
 

@@ -1,0 +1,146 @@
+"""Where requests begin and end: RFC 9112, written without a look at the parser under test."""
+
+import re
+from dataclasses import dataclass
+
+TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+LARGEST = 1 << 62
+
+
+class BadError(Exception):
+    """A server must refuse this."""
+
+
+class NotWholeError(Exception):
+    """More is to come."""
+
+
+@dataclass(frozen=True)
+class Framed:
+    """A request."""
+
+    method: bytes
+    target: bytes
+    headers: list[tuple[bytes, bytes]]  # names in lower case
+    has_body: bool
+    last: bool  # the connection ends after its answer
+
+    def all(self, name: bytes) -> list[bytes]:
+        """A header's values."""
+        return [value for known, value in self.headers if known == name]
+
+
+def framed(data: bytes, lenient: bool) -> list[Framed]:
+    """The requests in the bytes of a connection, to the first that is bad, cut, or the last.
+
+    `lenient` takes what a server may take, and not only what it must. An upgrade is ignored, and
+    ends the connection.
+    """
+    found: list[Framed] = []
+    place = 0
+    while place < len(data) and not (found and found[-1].last):
+        try:
+            request, place = _request(data, place, lenient)
+        except (BadError, NotWholeError):
+            break
+        found.append(request)
+    return found
+
+
+def _request(data: bytes, place: int, lenient: bool) -> tuple[Framed, int]:
+    while data.startswith(b"\r\n", place):
+        place += 2
+    lines, place = _lines(data, place, lenient)
+    if lenient:
+        words = lines[0].split()
+        line = b" ".join(words)
+    else:
+        line = lines[0]
+    start = re.fullmatch(rb"(%s) ([\x21-\x7e]+) HTTP/1\.([01])" % TOKEN, line)
+    if start is None or start[1] == b"CONNECT":
+        raise BadError
+    headers = _headers(lines[1:], lenient)
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    old = start[3] == b"0"
+    hosts = len(values.get(b"host", []))
+    if hosts > 1 or (hosts == 0 and not old):
+        raise BadError
+    has_body, ends, place = _body(data, place, values, old, lenient)
+    wishes = b",".join(values.get(b"connection", [])).lower().replace(b" ", b"").split(b",")
+    upgrades = b"upgrade" in wishes and b"upgrade" in values
+    last = ends or old or b"close" in wishes or upgrades
+    return Framed(start[1], start[2], headers, has_body, last), place
+
+
+def _lines(data: bytes, place: int, lenient: bool) -> tuple[list[bytes], int]:
+    ending = rb"\r?\n" if lenient else rb"\r\n"
+    end = re.compile(ending + ending).search(data, place)
+    if end is None:
+        raise NotWholeError
+    return re.split(ending, data[place : end.start()]), end.end()
+
+
+def _headers(lines: list[bytes], lenient: bool) -> list[tuple[bytes, bytes]]:
+    headers: list[tuple[bytes, bytes]] = []
+    for line in lines:
+        if line[:1] in (b" ", b"\t") and headers and lenient:  # obsolete folding
+            name, value = headers[-1]
+            headers[-1] = (name, (value + b" " + line.strip(b" \t")).strip(b" "))
+            continue
+        found = re.fullmatch(rb"(%s):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*" % TOKEN, line)
+        if found is None:
+            raise BadError
+        headers.append((found[1].lower(), found[2]))
+    return headers
+
+
+def _body(
+    data: bytes, place: int, values: dict[bytes, list[bytes]], old: bool, lenient: bool
+) -> tuple[bool, bool, int]:
+    """Whether there is one, whether the connection must end after it, and where it ends."""
+    lengths, codings = values.get(b"content-length"), values.get(b"transfer-encoding")
+    if codings is not None:
+        coding = b",".join(codings).lower()
+        if coding != b"chunked" and not (lenient and coding.endswith(b", chunked")):
+            raise BadError
+        if (old or lengths) and not lenient:
+            raise BadError
+        return True, bool(lengths), _chunked(data, place, lenient)
+    if lengths is None:
+        return False, False, place
+    if lenient:
+        lengths = list({length.strip(b" \t") for value in lengths for length in value.split(b",")})
+    if len(lengths) != 1 or not re.fullmatch(rb"[0-9]+", lengths[0]) or int(lengths[0]) > LARGEST:
+        raise BadError
+    if place + int(lengths[0]) > len(data):
+        raise NotWholeError
+    return lengths[0].strip(b"0") != b"", False, place + int(lengths[0])
+
+
+def _chunked(data: bytes, place: int, lenient: bool) -> int:
+    extension = rb'(?:[ \t]*;[ \t]*%s(?:[ \t]*=[ \t]*(?:%s|"[^"\r\n]*"))?)*' % (TOKEN, TOKEN)
+    while True:
+        end = data.find(b"\r\n", place)
+        if end < 0:
+            raise NotWholeError
+        size = re.fullmatch(rb"([0-9A-Fa-f]+)" + extension, data[place:end])
+        if size is None or int(size[1], 16) > LARGEST:
+            raise BadError
+        place = end + 2
+        if int(size[1], 16) == 0:
+            break
+        place += int(size[1], 16)
+        if place + 2 > len(data):
+            raise NotWholeError
+        if data[place : place + 2] != b"\r\n":
+            raise BadError
+        place += 2
+    if data.startswith(b"\r\n", place):
+        return place + 2
+    lines, place = _lines(data, place, lenient)
+    names = {name for name, _ in _headers(lines, lenient)}
+    if names & {b"content-length", b"transfer-encoding"} and not lenient:
+        raise BadError
+    return place
