@@ -146,8 +146,12 @@ class CoordinatorClient:
         return self._send(SetReceipt, "PUT", paths.RUN_SET.format(run=run, kind=kind.value), data)
 
     def move_run(self, run: str, path: str) -> RunView:
-        """Open, start, pause, resume or cancel a run; `path` is one of paths.RUN_*."""
+        """Open, start, pause, resume, cancel or archive a run; `path` is one of paths.RUN_*."""
         return self._send(RunView, "POST", path.format(run=run))
+
+    def delete_run(self, run: str) -> None:
+        """Delete a run that has ended, by its id."""
+        self._request("DELETE", paths.RUN.format(run=run))
 
     def invite(self, run: str, body: CreateInvite) -> Invite:
         """A one-time invite."""

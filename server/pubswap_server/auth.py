@@ -31,7 +31,7 @@ class Member:
 
 Principal = Operator | Member
 
-_NOT_VALID = "This token is not valid here; it may have been revoked."
+_NOT_VALID = "This token is not valid here; it may have been revoked, or its run deleted."
 
 
 def new_secret() -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.errors import UnknownRun
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
 from pubswap_server.auth import Member, require_good
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY
@@ -44,8 +45,10 @@ class Board:
 
 
 def read_board(session: Session, run: str) -> Board:
-    """The board of a run that exists."""
-    row = session.get_one(RunRow, run)
+    """The board of a run; raises UnknownRun for one that was deleted."""
+    row = session.get(RunRow, run)
+    if row is None:
+        raise UnknownRun(f"The run {run} was deleted.")
     before = session.get(RoundRow, (run, row.round - 1))
     updates = select(UpdateRow.member).where(UpdateRow.run_id == run, UpdateRow.round == row.round)
     backlog = session.execute(

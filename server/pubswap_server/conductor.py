@@ -124,8 +124,8 @@ async def advance(services: Services, run: str) -> None:
 
 
 def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggregation] | None:
-    row = session.get_one(RunRow, run, with_for_update=True)
-    if row.state in ENDED:
+    row = session.get(RunRow, run, with_for_update=True)
+    if row is None or row.state in ENDED:
         return None
     exchanges.close_if_due(session, row, services.metrics.exchange_seconds.observe)
     rounds.close_if_due(session, row)

@@ -17,7 +17,7 @@ from pubswap_server import traffic
 from pubswap_server.auth import Member
 from pubswap_server.clock import now
 from pubswap_server.database import Database
-from pubswap_server.tables import MemberRow
+from pubswap_server.tables import MemberRow, RunRow
 
 log = structlog.get_logger(__name__)
 
@@ -78,5 +78,8 @@ def _write(session: Session, seen: _Seen, sizes: _Sizes) -> None:
             .where(MemberRow.id == member, older)
             .values(last_seen=at, progress=progress.model_dump(mode="json"))
         )
+    deleted = {run for run, *_ in sizes if session.get(RunRow, run) is None}
     for (run, round_, name, kind), size in sorted(sizes.items()):
+        if run in deleted:
+            continue
         traffic.count(session, run, round_, name, kind, size)

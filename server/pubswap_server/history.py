@@ -88,6 +88,17 @@ def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
     return latest, best
 
 
+def final_and_best(session: Session, run: str) -> set[int]:
+    """The rounds of these adapters, as far as there are any."""
+    done = session.scalar(
+        select(func.max(RoundRow.round)).where(
+            RoundRow.run_id == run, RoundRow.adapter.is_not(None)
+        )
+    )
+    best = scores(session, run)[1]
+    return {found for found in (done, best and best.round) if found is not None}
+
+
 def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
     """A round and its adapter: the `final`, the `best` or a numbered one; raises NotFound."""
     query = select(RoundRow.round, RoundRow.adapter).where(

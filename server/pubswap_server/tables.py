@@ -283,7 +283,7 @@ class TrafficRow(Base):
 
 
 class EventRow(Base):
-    """A line of a run's log; never changed, never deleted."""
+    """A line of a run's log; never changed, and deleted with its run alone."""
 
     __tablename__ = "events"
 

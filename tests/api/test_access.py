@@ -54,6 +54,8 @@ ALLOWED = {
     "pause_run": OPERATOR,
     "resume_run": OPERATOR,
     "cancel_run": OPERATOR,
+    "archive_run": OPERATOR,
+    "delete_run": OPERATOR,
     "list_events": OPERATOR,
     "get_adapter": OPERATOR,
     "create_invite": OPERATOR,

@@ -5,17 +5,22 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import NotFound, Unauthenticated, UnknownRun, WrongState
+from pubswap_protocol.messages import Evaluation
 from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.verify import verify
 from pubswap_server.housekeeping import sweep
 from pubswap_server.settings import ServerSettings
-from support.coordinator import Federation, begun, serving, settings_for
+from pubswap_server.tables import Base
+from support.coordinator import Federation, Server, begun, serving, settings_for
 
 ROUNDS, KEPT, CLIENTS = 30, 2, 2
+KEPT_ONES = ("final", "best", "2", "4")  # of four rounds
 
 
 @pytest.fixture
@@ -79,3 +84,86 @@ def test_what_is_lost_of_the_kept_rounds_is_still_a_fault(settings: ServerSettin
     report = verify(settings, Silent())
     assert [one.digest for one in report.lost] == [lost]
     assert (report.rounds, report.freed, len(report.unchecked)) == (2, 3, 1)
+
+
+def blobs_after_sweeping(server: Server) -> set[str]:
+    """What the store holds when orphans are gone."""
+    services = server.app.state.services
+    time.sleep(0.05)
+    asyncio.run(sweep(services))
+    return {blob.name for blob in services.blobs.blobs()}
+
+
+def finished(server: Server, **overrides: object) -> Federation:
+    """A run of four rounds, of which the second is the best."""
+    fed = begun(server, rounds=4, method="fedavg", **overrides)
+    for round_ in range(1, 5):
+        for name in ("a", "b"):
+            fed.submit(name, round_, fed.adapter(2 * round_ + (name == "a")))
+        fed.wait_for(round_)
+    for round_ in range(5):
+        score = 0.9 if round_ == 2 else 0.1
+        found = Evaluation(pass_at_1=score, by_topic={}, problems=5, seconds=1)
+        fed.members["judge"].submit_evaluation(fed.run.id, round_, found)
+    return fed
+
+
+def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
+    settings: ServerSettings,
+) -> None:
+    """No row, no blob, no token; a run under way is refused, and so is a name."""
+    with serving(settings) as server, server.closing:
+        other = begun(server)
+        before = blobs_after_sweeping(server)
+        fed = begun(server, seed=9)
+        fed.members["a"].put_blob(fed.run.id, encode_adapter(fed.run.model.layout, fed.adapter(1)))
+        with pytest.raises(WrongState, match="only one that has ended"):
+            fed.operator.delete_run(fed.run.id)
+        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        with pytest.raises(UnknownRun, match="a name will not do"):
+            fed.operator.delete_run(fed.run.name)
+        fed.operator.delete_run(fed.run.id)
+        for ask in (fed.view, lambda: fed.operator.delete_run(fed.run.id)):
+            with pytest.raises(UnknownRun):
+                ask()
+        with pytest.raises(Unauthenticated, match="or its run deleted"):
+            fed.members["a"].task(fed.run.id, 0)
+        with server.app.state.services.database.engine.connect() as connection:
+            for table in Base.metadata.sorted_tables:
+                if "run_id" in table.columns:
+                    of_run = table.columns.run_id == fed.run.id
+                    query = select(func.count()).select_from(table).where(of_run)
+                    assert connection.scalar(query) == 0, table.name
+        assert blobs_after_sweeping(server) == before
+        assert other.operator.events(other.run.id).events[0].kind == "created"
+        other.submit("a", 1, other.adapter(1))
+        other.submit("b", 1, other.adapter(2))
+        other.wait_for(1)
+    assert verify(settings, Silent()).healthy
+
+
+@pytest.mark.parametrize("rule", ["fedit", "fedex"])
+def test_an_archived_run_has_its_final_and_its_best_adapter(
+    settings: ServerSettings, rule: str
+) -> None:
+    """Both are exported as before, and everything that is not bytes is there; twice is once."""
+    with serving(settings) as server, server.closing:
+        fed = finished(server, aggregation={"rule": rule})
+        exported = {which: fed.operator.global_adapter(fed.run.id, which) for which in KEPT_ONES}
+        view, before = fed.view(), blobs_after_sweeping(server)
+        for _ in range(2):
+            fed.operator.move_run(fed.run.id, paths.RUN_ARCHIVE)
+        left = blobs_after_sweeping(server)
+        # Of five adapters and two rounds' updates, and with FedEx four residuals that stay.
+        assert len(before - left) == 3 + KEPT * CLIENTS
+        assert left < before
+        for which, data in exported.items():
+            assert fed.operator.global_adapter(fed.run.id, which) == data
+        with pytest.raises(NotFound):
+            fed.operator.global_adapter(fed.run.id, "1")
+        assert fed.view().best == view.best
+        kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
+        assert kinds.count("archived") == 1
+    report = verify(settings, Silent())
+    assert report.healthy
+    assert (report.rounds, report.freed) == (0, 2)

@@ -45,6 +45,15 @@ CANCELLING = (
     "rounds before it are kept."
 )
 
+ARCHIVING = (
+    "Archiving is final: all adapters but the final and the best one, and all updates and "
+    "responses, are removed."
+)
+DELETING = (
+    "Deleting is final: its adapters, updates, evaluations and log are removed, and its members' "
+    "tokens are worthless."
+)
+
 run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
 
 
@@ -201,6 +210,42 @@ def cancel(
         confirm(f"{_described(view)} {CANCELLING}", yes=yes)
         run = view.id  # the very one that was shown, should another take its name meanwhile
     _move(run, paths.RUN_CANCEL, url, token_file)
+
+
+@run_commands.command("archive")
+def archive(
+    run: Run,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Free the disk of a run that has ended; its final and its best adapter are kept.
+
+    So are its settings, sets, evaluations, figures and log. Export other rounds' adapters first.
+    """
+    with connect(url, token_file) as api:
+        view = api.run(run)
+        confirm(f"{_described(view)} {ARCHIVING}", yes=yes)
+        api.move_run(view.id, paths.RUN_ARCHIVE)
+    typer.echo(f"Run {view.name} is archived. The coordinator's disk has the room soon.")
+
+
+@run_commands.command("delete")
+def delete(
+    run: Run,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Delete a run that has ended, with all its adapters and its log.
+
+    `pubswap run archive` keeps its final and its best adapter, and the log.
+    """
+    with connect(url, token_file) as api:
+        view = api.run(run)
+        confirm(f"{_described(view)} {DELETING}", yes=yes)
+        api.delete_run(view.id)
+    typer.echo(f"Run {view.name} ({view.id}) is deleted. The coordinator's disk has the room soon.")
 
 
 def _described(view: RunView) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.orm import Session
@@ -12,7 +13,14 @@ from starlette.responses import StreamingResponse
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout, initial_file
 from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
-from pubswap_protocol.errors import BaseModelMismatch, Forbidden, Invalid, InvalidProblems, NotFound
+from pubswap_protocol.errors import (
+    BaseModelMismatch,
+    Forbidden,
+    Invalid,
+    InvalidProblems,
+    NotFound,
+    UnknownRun,
+)
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.messages import (
     BlobReceipt,
@@ -31,7 +39,7 @@ from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import events, history, runs
+from pubswap_server import events, history, retention, runs
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.auth import Member, Operator, Principal
 from pubswap_server.board import read_residuals
@@ -49,6 +57,8 @@ from pubswap_server.state import cancelled, paused, resumed
 from pubswap_server.storage.incoming import Received
 from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import RunRow, SetRow
+
+log = structlog.get_logger(__name__)
 
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
@@ -276,6 +286,31 @@ async def cancel_run(run: Word, operator: OperatorDep, services: ServicesDep) ->
             runs.move(session, row, cancelled)
 
     return await _changed(run, work, operator, services)
+
+
+@router.post(paths.RUN_ARCHIVE, operation_id="archive_run", summary="Free a run's adapters")
+async def archive_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """For a run that has ended: its final and its best adapter stay, and all that is not bytes."""
+    return await _changed(run, retention.archive, operator, services)
+
+
+@router.delete(paths.RUN, operation_id="delete_run", status_code=204, summary="Delete a run")
+async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) -> Response:
+    """For a run that has ended, by its id alone: nothing of it is left. Its name may be another's.
+
+    Its members' tokens are worthless from then on.
+    """
+
+    def work(session: Session) -> str:
+        row = session.get(RunRow, run, with_for_update=True)
+        if row is None:
+            raise UnknownRun(f"There is no run with the id {run!r}; a name will not do here.")
+        retention.delete_run(session, row)
+        return row.name
+
+    name = await services.database.write(work)
+    log.info("run deleted", run=run, name=name)
+    return Response(status_code=204)
 
 
 def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
