@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 
 _REFUSAL = "events are append-only"
 _KEPT = "(SELECT state FROM runs WHERE id = OLD.run_id)"
