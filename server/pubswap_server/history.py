@@ -96,7 +96,7 @@ def final_and_best(session: Session, run: str) -> set[int]:
         )
     )
     best = scores(session, run)[1]
-    return {found for found in (done, best and best.round) if found is not None}
+    return {found for found in (done, best.round if best else None) if found is not None}
 
 
 def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
