@@ -189,6 +189,7 @@ class Shot:
     name: str
     data: bytes = b""
     chunks: dict[str, bytes] = field(default_factory=dict)  # bodies of an upload, by their ids
+    ends: list[int] = field(default_factory=list)  # where large bodies end
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ def _shot(rng: Random, number: int, upload: Upload) -> Shot:
     if rng.random() < CASE_SHARE:
         name = list(CASES)[number % len(CASES)]
         return Shot(name, first + CASES[name] + last)
-    shot = Shot("pipeline", first)
+    shot = Shot("pipeline", rng.choice((first, b"")))
     for n in range(rng.randint(1, 5)):
         _add_spelling(rng, f"r{n}", upload, shot)
     shot.data += last
@@ -305,7 +306,7 @@ def _add_spelling(rng: Random, name: str, upload: Upload, shot: Shot) -> None:
     """A request whose body is requests, of a size that is read at once or in many pieces."""
     kind = rng.choice(("chunk", "chunk", "json", "nobody reads"))
     most = 3_000_000 if kind == "chunk" else 300_000
-    size = int(most ** rng.random())
+    size = int(most ** rng.choice((rng.random(), rng.uniform(0.74, 0.8))))
     body = b"x" * rng.randint(0, 80) + EVIL * (size // len(EVIL) + 1)
     line = "POST /nowhere HTTP/1.1\r\n"
     if kind == "json":
@@ -316,6 +317,8 @@ def _add_spelling(rng: Random, name: str, upload: Upload, shot: Shot) -> None:
         line += f"Content-Range: {begin}-{begin + len(body) - 1}\r\n"
         shot.chunks[name] = body
     shot.data += f"{line}Host: x\r\nX-Request-ID: {name}\r\n".encode() + _framed(rng, body)
+    if len(body) > 2000:
+        shot.ends.append(len(shot.data))
 
 
 def _framed(rng: Random, body: bytes) -> bytes:
@@ -332,7 +335,7 @@ def _framed(rng: Random, body: bytes) -> bytes:
 
 def _fire(peer: Peer, shot: Shot, rng: Random, directly: bool) -> tuple[list[str], str | None]:
     """The ids that were answered, and what is wrong with that."""
-    answers = _exchanged(peer, shot.data, rng)
+    answers = _exchanged(peer, shot, rng)
     form = rb"HTTP/1\.1 \d{3} (?:[^\r]*\r\n)+?x-request-id: (\S+)\r\n"
     got = [found[1].decode() for found in re.finditer(form, answers)]
     must, may = (_ids(framed(shot.data, lenient), directly) for lenient in (False, True))
@@ -368,7 +371,7 @@ def _ids(requests: list[Framed], directly: bool) -> list[str]:
     return ids
 
 
-def _exchanged(peer: Peer, data: bytes, rng: Random) -> bytes:
+def _exchanged(peer: Peer, shot: Shot, rng: Random) -> bytes:
     """All answers to bytes that are sent in random pieces."""
     answers = bytearray()
     with peer.connected() as connection:
@@ -381,17 +384,21 @@ def _exchanged(peer: Peer, data: bytes, rng: Random) -> bytes:
         reading = threading.Thread(target=read)
         reading.start()
         with contextlib.suppress(OSError):
-            for piece in _pieces(data, rng):
+            pieces = list(_pieces(shot, rng))
+            for piece in pieces:
                 connection.sendall(piece)
-                if rng.random() < 0.3:
-                    time.sleep(rng.random() * 0.002)
+                if rng.random() < 0.5:
+                    time.sleep(rng.random() * 0.1 / len(pieces))
         reading.join()
     return bytes(answers)
 
 
-def _pieces(data: bytes, rng: Random) -> Iterator[bytes]:
-    """All at once, or cut in some few dozen places."""
-    cuts = 0 if rng.random() < 0.3 else rng.randint(1, 40)
-    places = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(cuts))})
-    for begin, end in itertools.pairwise(places):
+def _pieces(shot: Shot, rng: Random) -> Iterator[bytes]:
+    """All at once, cut twice shortly before the bodies' ends, or cut in some dozen places."""
+    data, kind = shot.data, rng.choice(("whole", "ends", "ends", "anywhere"))
+    cuts = [rng.randrange(len(data)) for _ in range(rng.randint(1, 40))]
+    if kind != "anywhere":
+        before = [rng.randint(1, most) for most in (2000, 8000)] if kind == "ends" else []
+        cuts = [max(0, end - bytes_) for end in shot.ends for bytes_ in before]
+    for begin, end in itertools.pairwise(sorted({0, *cuts, len(data)})):
         yield data[begin:end]
