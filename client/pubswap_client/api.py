@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pubswap_client.retry import FOREVER, Backoff, retrying
 from pubswap_client.tls import TlsFiles
 from pubswap_client.transfers import Body, Moved, download, untold, upload
+from pubswap_client.waiting import Waiting
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -251,10 +252,12 @@ class CoordinatorClient:
         Raises RoundClosed if this member's responses were not in the exchange.
         """
         path = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap)
+        waiting = Waiting()
         while True:
             reply = self._request("GET", path, params={"wait": LONG_POLL_SECONDS})
             if reply.status_code == 200:
                 return reply.content
+            waiting.log(reply.headers.get(paths.WAITS_HEADER))
 
     def problem_set(self, run: str, kind: SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""

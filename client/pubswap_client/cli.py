@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from pubswap_client.operator.commands import invite, run_commands
 from pubswap_client.operator.member_commands import member_commands
 from pubswap_client.recipes.commands import recipe_commands
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.statuses import CANCELLED
+
+if TYPE_CHECKING:
+    from pubswap_protocol.messages import RunState
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
 State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
@@ -91,6 +95,9 @@ def start(
 
     What is trained is the run's to say. Where and on what is said here or in a client.toml, for
     example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
+
+    Exit status: 0 if the run is finished, 3 if it is cancelled, 130 if this was stopped, 1 if it
+    failed.
     """
     from pubswap_client.settings import load_settings
     from pubswap_client.stopping import until_stopped
@@ -109,7 +116,8 @@ def start(
     with until_stopped():
         from pubswap_client.member import run_client
 
-        run_client(settings)
+        ended = run_client(settings)
+    _exit_as(ended)
 
 
 @client_commands.command("doctor")
@@ -155,7 +163,6 @@ def doctor(
         "threads": threads,
         "processes": processes,
     }
-    healthy = False
     with until_stopped():
         healthy = run_doctor(config, options, trial=not no_trial, as_json=as_json)
     raise typer.Exit(0 if healthy else 1)
@@ -180,7 +187,13 @@ def evaluate(
     with until_stopped():
         from pubswap_client.member import run_evaluator
 
-        run_evaluator(settings)
+        ended = run_evaluator(settings)
+    _exit_as(ended)
+
+
+def _exit_as(ended: "RunState | None") -> None:
+    if ended == "cancelled":
+        raise typer.Exit(CANCELLED)
 
 
 def _log_to_stderr() -> None:

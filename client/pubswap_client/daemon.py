@@ -10,8 +10,9 @@ from pubswap_client.reporting import Reporter
 from pubswap_client.residuals import Residuals
 from pubswap_client.round import LocalRound
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, WrongState
-from pubswap_protocol.messages import RunView, Task, TaskKind
+from pubswap_client.waiting import Waiting
+from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, RunCancelled, WrongState
+from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +29,22 @@ class Daemon:
     examples: int
     residuals: Residuals
 
-    def work(self) -> None:
-        """Take tasks until the run is finished or cancelled."""
+    def work(self) -> RunState:
+        """Take tasks until the run is finished or cancelled; returns which."""
+        waiting, doing = Waiting(), "asking for work"
         while True:
-            self.reporter.doing("waiting for the coordinator")
+            self.reporter.doing(doing)
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
                 log.info("The run is %s.", task.state)
-                return
+                return task.state
+            waiting.log(task.waits_for)
+            doing = f"waiting for {task.waits_for}" if task.waits_for else "asking for work"
             if task.kind is TaskKind.TRAIN:
                 try:
                     self.train_round(task)
+                except RunCancelled as error:
+                    log.warning("Round %d is given up: %s", task.round, error.detail)
                 except (RoundClosed, WrongState, IdempotencyMismatch) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
 

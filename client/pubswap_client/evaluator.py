@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.residuals import Residuals
+from pubswap_client.waiting import Waiting
 from pubswap_protocol.adapter import Adapter, AdapterFile, decode_adapter
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.messages import Evaluation, RunView, Task, TaskKind
+from pubswap_protocol.messages import Evaluation, RunState, RunView, Task, TaskKind
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,18 @@ class Evaluator:
     pass_at_1: PassAt1
     residuals: Residuals
 
-    def work(self) -> None:
-        """Take evaluation tasks until the run is finished and nothing is left to evaluate."""
+    def work(self) -> RunState:
+        """Take evaluation tasks until the run has ended, and say how it did.
+
+        What a finished run still has to evaluate is evaluated first.
+        """
+        waiting = Waiting()
         while True:
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
-                return
+                log.info("The run is %s.", task.state)
+                return task.state
+            waiting.log(task.waits_for)
             if task.kind is TaskKind.EVALUATE:
                 self.evaluate(task)
 

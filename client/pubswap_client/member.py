@@ -34,7 +34,7 @@ from pubswap_client.training.tracking import tracking
 from pubswap_protocol.adapter import Adapter, AdapterFile
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
-from pubswap_protocol.messages import Hello, Role, RunView, SetKind
+from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, parse_problems, read_problems
 from pubswap_protocol.settings import RunSettings
@@ -55,18 +55,21 @@ class Member:
     score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
 
 
-def run_client(settings: ClientSettings) -> None:
-    """Train for one organisation until the run ends; or help to, as one of several processes."""
+def run_client(settings: ClientSettings) -> RunState | None:
+    """Train for one organisation until the run ends, and say how it did.
+
+    Or help to, as one of several processes, of which only the first says so.
+    """
     if launched_rank() not in (None, 0):
         run_follower(settings)
-        return
+        return None
     if settings.data is None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
     with crew_of(settings) as crew, _member(settings, Role.CLIENT, crew) as member:
         check_packed_path(member.policy)
         with _reporter(settings, member.run) as reporter:
-            make_daemon(settings, member, problems, reporter, crew).work()
+            return make_daemon(settings, member, problems, reporter, crew).work()
 
 
 def make_daemon(
@@ -115,10 +118,10 @@ def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
         yield All(reporters)
 
 
-def run_evaluator(settings: ClientSettings) -> None:
-    """Evaluate every round's adapter until the run ends."""
+def run_evaluator(settings: ClientSettings) -> RunState:
+    """Evaluate every round's adapter until the run ends, and say how it did."""
     with _member(settings, Role.EVALUATOR) as member:
-        make_evaluator(settings, member).work()
+        return make_evaluator(settings, member).work()
 
 
 def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end a member at once and cleanly.
+"""SIGTERM and Ctrl-C end a command at once and cleanly.
 
 Every finished local step is on disk and files are replaced whole, so that there is nothing to
 wait for: the signal raises wherever the main thread is, and `with` blocks clean up.
@@ -8,6 +8,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+import typer
+
+from pubswap_protocol.statuses import INTERRUPTED
 
 
 class Stop(BaseException):
@@ -23,12 +27,13 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def until_stopped() -> Iterator[None]:
-    """Run the block until it ends or a signal asks to stop; either way it ends normally."""
+    """Run the block until it ends or a signal asks to stop, which ends the command: status 130."""
     before = {name: signal.signal(name, _raise) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     except Stop:
-        pass
+        typer.echo("Stopped. The same command goes on where this one was.", err=True)
+        raise SystemExit(INTERRUPTED) from None
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)

@@ -12,6 +12,7 @@
   + Conflict                    conflict                   409
     - WrongState                wrong_state                409
     - RoundClosed               round_closed               409
+    - RunCancelled              run_cancelled              409
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
     - NameTaken                 name_taken                 409
@@ -171,6 +172,12 @@ class RoundClosed(Conflict):
     """The round or public step is closed."""
 
     code = "round_closed"
+
+
+class RunCancelled(Conflict):
+    """The operator has cancelled the run; stop training."""
+
+    code = "run_cancelled"
 
 
 class IdempotencyMismatch(Conflict):

@@ -297,6 +297,9 @@ class Task(Message):
     round: Number = 0
     adapter: Digest | None = None
     residuals: list[Digest] = []
+    waits_for: str | None = Field(
+        default=None, description="What a member that is to wait waits for, in words."
+    )
 
 
 class UpdateMetrics(Message):

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Forbidden, Suspended, Unauthenticated, UnknownRun
-from pubswap_protocol.messages import Role
-from pubswap_server.tables import MemberRow
+from pubswap_protocol.errors import (
+    Forbidden,
+    RunCancelled,
+    Suspended,
+    Unauthenticated,
+    UnknownRun,
+)
+from pubswap_protocol.messages import Role, RunState
+from pubswap_server.tables import MemberRow, RunRow
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,7 @@ class Member:
     run: str
     name: str
     role: Role
+    cancelled: bool = False  # the run
 
 
 Principal = Operator | Member
@@ -79,7 +86,8 @@ def authenticate(
         after = sha256(secret_after(token, key))
         row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == after))
     row = _good(row)
-    return Member(row.id, row.run_id, row.name, Role(row.role))
+    state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
+    return Member(row.id, row.run_id, row.name, Role(row.role), state == RunState.CANCELLED)
 
 
 def require_still_good(session: Session, member: Member) -> None:
@@ -123,6 +131,12 @@ def require_own(run: str, member: Member) -> None:
     """Raises UnknownRun for a run that is not the member's."""
     if run != member.run:
         raise UnknownRun(f"There is no run {run!r} for this token.")
+
+
+def require_going(cancelled: bool) -> None:
+    """Raises RunCancelled: whoever trains for a cancelled run is told so by whatever it asks."""
+    if cancelled:
+        raise RunCancelled()
 
 
 def require_operator(principal: Principal) -> None:

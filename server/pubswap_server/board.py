@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import UnknownRun
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
-from pubswap_server.auth import Member, require_good
+from pubswap_server.auth import Member, require_going, require_good
+from pubswap_server.events import last_at
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY
 from pubswap_server.tables import MemberRow, RoundRow, RunRow, SubmissionRow, SwapRow, UpdateRow
 
@@ -34,7 +36,7 @@ class Board:
     """
 
     state: RunState
-    paused: bool
+    paused_since: datetime | None
     round: int
     adapter: str | None
     handed_in: frozenset[str]
@@ -60,7 +62,7 @@ def read_board(session: Session, run: str) -> Board:
     ).first()
     return Board(
         state=RunState(row.state),
-        paused=row.paused,
+        paused_since=last_at(session, run, ["paused"]) if row.paused else None,
         round=row.round,
         adapter=before.adapter if before is not None else None,
         handed_in=frozenset(session.scalars(updates)),
@@ -113,10 +115,28 @@ def task_for(board: Board, member: Member) -> Task:
     if member.role is Role.EVALUATOR:
         if board.backlog is not None and board.state is not RunState.CANCELLED:
             return _work(board, TaskKind.EVALUATE, *board.backlog)
-    elif board.state in ROUND_UNDER_WAY and not board.paused and member.name not in board.handed_in:
+    elif _trains(board, member):
         return _work(board, TaskKind.TRAIN, board.round, board.adapter)
-    kind = TaskKind.FINISHED if board.state in ENDED else TaskKind.WAIT
-    return Task(kind=kind, state=board.state, round=board.round)
+    if board.state in ENDED:
+        return Task(kind=TaskKind.FINISHED, state=board.state, round=board.round)
+    reason = waits_for(board)
+    return Task(kind=TaskKind.WAIT, state=board.state, round=board.round, waits_for=reason)
+
+
+def _trains(board: Board, member: Member) -> bool:
+    under_way = board.state in ROUND_UNDER_WAY and board.paused_since is None
+    return under_way and member.name not in board.handed_in
+
+
+def waits_for(board: Board) -> str:
+    """What a member without work waits for, in a few words."""
+    if board.paused_since is not None:
+        return f"the operator to resume the run, paused since {board.paused_since:%F %T} UTC"
+    if board.state in (RunState.CREATED, RunState.OPEN):
+        return "the operator to start the run"
+    if board.state is RunState.AGGREGATING:
+        return f"the coordinator to aggregate round {board.round}"
+    return f"the other organisations to finish round {board.round}"
 
 
 def _work(board: Board, kind: TaskKind, round_: int, adapter: str | None) -> Task:
@@ -129,9 +149,10 @@ def _work(board: Board, kind: TaskKind, round_: int, adapter: str | None) -> Tas
 def settled(board: Board, member: Member, round_: int, swap: int) -> bool:
     """Whether the member has nothing to wait for in this exchange: it is closed, or not in it.
 
-    Raises Unauthenticated or Suspended.
+    Raises Unauthenticated, Suspended or RunCancelled.
     """
     require_good(*board.refused.get(member.name, (True, False)))
+    require_going(board.state is RunState.CANCELLED)
     exchange = board.exchanges.get(swap)
     under_way = round_ == board.round and board.state in ROUND_UNDER_WAY
     if exchange is None or not under_way:

@@ -24,6 +24,7 @@ from pubswap_server.auth import (
     authenticate,
     bearer,
     require_certificate,
+    require_going,
     require_member,
     require_operator,
     sha256,
@@ -117,8 +118,10 @@ async def get_member(principal: PrincipalDep) -> Member:
 
 
 async def get_client(principal: PrincipalDep) -> Member:
-    """A member that trains; raises Forbidden."""
-    return require_member(principal, Role.CLIENT)
+    """A member that trains; raises Forbidden or RunCancelled."""
+    member = require_member(principal, Role.CLIENT)
+    require_going(member.cancelled)
+    return member
 
 
 async def get_evaluator(principal: PrincipalDep) -> Member:

@@ -9,12 +9,12 @@ from sqlalchemy import null, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
-from pubswap_protocol.messages import Receipt, ReceiptStatus, SwapSummary
+from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
 from pubswap_protocol.responses import ResponseRules
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_server import asking, members, runs
 from pubswap_server.answers import Closed
-from pubswap_server.auth import Member
+from pubswap_server.auth import Member, require_going
 from pubswap_server.closing import closes
 from pubswap_server.database import changed
 from pubswap_server.events import record
@@ -87,8 +87,10 @@ def submit(
 ) -> Receipt:
     """Store responses, `correct` if that is known; late if the exchange or its round is closed.
 
-    Also late are those that arrived when only the verification of others kept it open.
+    Also late are those that arrived when only the verification of others kept it open. Raises
+    RunCancelled.
     """
+    require_going(run.state == RunState.CANCELLED)
     before = earlier(session, run, member, round_, swap, digest)
     if before is not None:
         return before

@@ -7,10 +7,11 @@ from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, UnknownBlo
 from pubswap_protocol.messages import (
     Receipt,
     ReceiptStatus,
+    RunState,
     SubmitUpdate,
 )
 from pubswap_server import members, runs
-from pubswap_server.auth import Member
+from pubswap_server.auth import Member, require_going
 from pubswap_server.closing import closes
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, updates_closed
@@ -24,8 +25,9 @@ def submit(
 
     Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
-    was not sent, RoundClosed for a round that has not begun.
+    was not sent, RoundClosed for a round that has not begun, RunCancelled.
     """
+    require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, wanted.adapter, member.name)) or session.scalar(
         select(BlobRow).where(
             BlobRow.run_id == run.id,

@@ -76,10 +76,6 @@ def simulate(
         keep_adapters=keep_adapters,
     )
     console = Console()
-    status = 130
     with until_stopped():
-        orders = wanted_orders(wanted)
-        status = run_orders(orders, console, jobs, devices)
-    if status == 130:
-        console.print("Stopped. The same command goes on from here.")
+        status = run_orders(wanted_orders(wanted), console, jobs, devices)
     raise typer.Exit(status)

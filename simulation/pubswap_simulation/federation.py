@@ -153,7 +153,7 @@ class Federation:
                 turns=Turns(policy),
             )
 
-    def _daemon(self, shared: _Shared, api: CoordinatorClient, name: str) -> Callable[[], None]:
+    def _daemon(self, shared: _Shared, api: CoordinatorClient, name: str) -> Callable[[], object]:
         self.logs[name] = log = RewardLog(state_of(self._work, name) / "rewards", self._told)
         problems = self._job.problems(name)
         daemon: Daemon = make_daemon(shared.settings(name), shared.member(api, name), problems, log)
@@ -161,7 +161,7 @@ class Federation:
         log.catch_up(daemon.progress, shared.run.settings)
         return daemon.work
 
-    def _evaluator(self, shared: _Shared, api: CoordinatorClient) -> Callable[[], None]:
+    def _evaluator(self, shared: _Shared, api: CoordinatorClient) -> Callable[[], object]:
         evaluator: Evaluator = make_evaluator(
             shared.settings(EVALUATOR), shared.member(api, EVALUATOR)
         )

@@ -282,7 +282,7 @@ def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> No
 def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """A daemon that is told to stop exits with 0 at once; started again, it finishes its run.
+    """A daemon that is told to stop exits with 130 at once; started again, it finishes its run.
 
     While it runs, its state folder takes no second one.
     """
@@ -303,7 +303,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     stopped_at = time.monotonic()
     daemon.send_signal(signal.SIGTERM)
     _, errors = daemon.communicate(timeout=20)
-    assert daemon.returncode == 0, errors
+    assert daemon.returncode == 130, errors
     assert time.monotonic() - stopped_at < 10
     assert "Traceback" not in errors
 

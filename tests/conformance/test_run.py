@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from pubswap_protocol.errors import (
     InvalidAdapter,
     NotFound,
     RoundClosed,
+    RunCancelled,
     TooLarge,
     WrongState,
 )
@@ -258,10 +260,55 @@ def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> N
     assert fed.wait_for(1).state is RunState.FINISHED
 
 
+def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
+    """With the moment, in the task and in the wait for an exchange; else, what it waits for."""
+    fed = begun(server)
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
+    path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)
+    with server.http(fed.tokens["a"]) as http:
+        assert paths.WAITS_HEADER not in http.get(path).headers
+        fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
+        at = next(e.at for e in fed.operator.events(fed.run.id).events if e.kind == "paused")
+        said = f"the operator to resume the run, paused since {at:%F %T} UTC"
+        assert http.get(path).headers[paths.WAITS_HEADER] == said
+    assert fed.members["b"].task(fed.run.id, 0).waits_for == said
+    fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
+    fed.submit("a", 1, fed.adapter(1))
+    assert "to finish round 1" in str(fed.members["a"].task(fed.run.id, 0).waits_for)
+
+
+def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> None:
+    """Each request of a round, also one that waits, is told so by one code; nothing is stored."""
+    fed = begun(server)
+    run, a, b = fed.run.id, fed.members["a"], fed.members["b"]
+    blob = a.put_blob(run, encode_adapter(fed.run.model.layout, fed.adapter(1)))
+    update = SubmitUpdate(adapter=blob, metrics=UpdateMetrics(examples=1, steps=1))
+    bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "ab"}
+    a.submit_responses(run, 1, 1, bodies["a"])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(a.exchanged, run, 1, 1)
+        time.sleep(0.3)
+        fed.operator.move_run(run, paths.RUN_CANCEL)
+        assert isinstance(waiting.exception(20), RunCancelled)
+    for ask in (
+        lambda: a.heartbeat(run, Progress(round=1, step=1, steps=2)),
+        lambda: b.swap_prompts(run, 1, 1),
+        lambda: b.submit_responses(run, 1, 1, bodies["b"]),
+        lambda: b.put_blob(run, b"an adapter"),
+        lambda: a.submit_update(run, 1, update),
+    ):
+        with pytest.raises(RunCancelled):
+            ask()
+    kinds = [event.kind for event in fed.operator.events(run).events]
+    assert (kinds.count("responses"), kinds.count("update")) == (1, 0)
+
+
 def test_a_cancelled_run_ends_for_everybody(server: Server) -> None:
     """Members hear that it is over, and it cannot go on."""
     fed = begun(server)
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    assert fed.members["a"].task(fed.run.id, 0).state is RunState.CANCELLED
     assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.FINISHED
     assert fed.members["judge"].task(fed.run.id, 0).kind is TaskKind.FINISHED
     with pytest.raises(WrongState):

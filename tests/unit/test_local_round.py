@@ -24,8 +24,9 @@ from pubswap_client.training.rollout import TransformersEngine
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.adapter import encode_adapter, initial_adapter
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import RoundClosed
+from pubswap_protocol.errors import RoundClosed, RunCancelled
 from pubswap_protocol.messages import (
+    Progress,
     Receipt,
     ReceiptStatus,
     RunState,
@@ -479,3 +480,33 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     Daemon(api, run, trainer, progress, LogLines(), 8, residuals).work()
     assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
     assert next(tasks, None) is None
+
+
+def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever first answers that it is cancelled, no further step is begun and nothing sent."""
+    one = world(method="fedavg", local_steps=4)
+    run, trainer = one.coordinator.run, one.trainer()
+    layout = run.model.layout
+    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
+    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.CANCELLED, round=1)])
+    beats: list[Progress] = []
+
+    def cancelled(_: str, body: Progress) -> None:
+        beats.append(body)
+        raise RunCancelled
+
+    api: Any = one.coordinator
+    api.heartbeat, api.task = cancelled, lambda _: next(tasks)
+    progress, residuals = (
+        ProgressStore(one.state, Owner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    daemon = Daemon(api, run, trainer, progress, LogLines(), 8, residuals)
+    with caplog.at_level("INFO"):
+        assert daemon.work() is RunState.CANCELLED
+    assert [beat.step for beat in beats] == [1]
+    assert not one.coordinator.updates
+    assert "The run is cancelled." in caplog.text

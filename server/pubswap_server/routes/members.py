@@ -21,7 +21,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
-from pubswap_server.auth import Operator, bearer, require_own, sha256
+from pubswap_server.auth import Operator, bearer, require_going, require_own, sha256
 from pubswap_server.dependencies import (
     CertificateDep,
     MemberDep,
@@ -199,7 +199,11 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
 async def heartbeat(
     run: Word, body: Progress, member: MemberDep, services: ServicesDep
 ) -> Response:
-    """Numbers only. They are a hint: kept in memory, and on the disk about a second later."""
+    """Numbers only. They are a hint: kept in memory, and on the disk about a second later.
+
+    409 `run_cancelled` once the operator has cancelled the run: stop training.
+    """
     require_own(run, member)
+    require_going(member.cancelled)
     services.hints.seen(member, body)
     return Response(status_code=204)

@@ -1,5 +1,7 @@
 """Public steps: the prompts, the responses, and what the exchange gives back."""
 
+from operator import itemgetter
+
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from sqlalchemy.orm import Session
@@ -11,8 +13,8 @@ from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import asking, exchanges, runs, traffic
-from pubswap_server.auth import Member, require_own, require_still_good
-from pubswap_server.board import settled
+from pubswap_server.auth import Member, require_going, require_own, require_still_good
+from pubswap_server.board import settled, waits_for
 from pubswap_server.dependencies import (
     ClientDep,
     DeclaredLength,
@@ -38,6 +40,8 @@ async def get_swap(
     Where the run chooses its prompts by what they have shown, it does so for the first client
     that asks, and keeps to it.
     """
+    if isinstance(principal, Member):
+        require_going(principal.cancelled)
 
     def undecided(session: Session) -> bool:
         row = runs.find(session, run, principal)
@@ -145,18 +149,24 @@ def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool
 async def get_exchanged(
     run: Word, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
 ) -> Response:
-    """204 while the exchange is open. 409 `round_closed`: train on your own responses."""
+    """204 while the exchange is open. 409 `round_closed`: train on your own responses.
+
+    If the run is paused, the 204's X-PubSwap-Waits-For says since when.
+    """
 
     require_own(run, member)
 
-    async def look() -> bool:
-        return settled(await services.boards.get(run), member, round, swap)
+    async def look() -> tuple[bool, str | None]:
+        board = await services.boards.get(run)
+        paused = waits_for(board) if board.paused_since is not None else None
+        return settled(board, member, round, swap), paused
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        ready = await services.bells.until(run, look, bool, seconds)
+        ready, paused = await services.bells.until(run, look, itemgetter(0), seconds)
     if not ready:
-        return Response(status_code=204)
+        headers = {paths.WAITS_HEADER: paused} if paused is not None else {}
+        return Response(status_code=204, headers=headers)
     # Who asks may have been revoked while it waited.
     await services.database.read(lambda session: require_still_good(session, member))
     data = await services.answers.answer(

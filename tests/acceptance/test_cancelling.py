@@ -1,0 +1,63 @@
+"""An operator pauses and cancels a run in the middle of its members' work."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pubswap_client.demo.processes import Processes
+from pubswap_protocol import paths
+from pubswap_protocol.errors import ServerFault
+from support.processes import create_run, enroll, serve, start, start_client
+
+
+def until(holds: Callable[[], bool], seconds: float = 90) -> float:
+    """Wait until it holds; how long that took."""
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() - started < seconds
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_path: Path) -> None:
+    """Their logs say so; of forty steps none but the one under way is made after the cancel."""
+    with Processes(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            run = create_run(coordinator, {"local_steps": 40, "method": "fedavg"})
+            states = {name: enroll(coordinator, run, name) for name in ("alpha", "beta")}
+            start(coordinator, run)
+            api.move_run(run.id, paths.RUN_PAUSE)
+            for seed, state in enumerate(states.values()):
+                start_client(coordinator, state, seed)
+            logs = {name: tmp_path / "logs" / f"{name}.log" for name in states}
+
+            def steps() -> dict[str, int]:
+                found = {
+                    name: re.findall(r"step (\d+)/40", log.read_text())
+                    for name, log in logs.items()
+                }
+                return {name: max(map(int, numbers), default=0) for name, numbers in found.items()}
+
+            paused = "Waiting for the operator to resume the run, paused since 20"
+            until(lambda: all(paused in log.read_text() for log in logs.values()))
+            assert set(steps().values()) == {0}
+            api.move_run(run.id, paths.RUN_RESUME)
+            until(lambda: min(steps().values()) >= 2)
+            before = steps()
+            api.move_run(run.id, paths.RUN_CANCEL)
+            until(lambda: all("The run is cancelled." in log.read_text() for log in logs.values()))
+            # One step may have ended between our looking and the cancel, and one was under way.
+            assert all(made <= before[name] + 2 for name, made in steps().items())
+            until(lambda: _status(processes) == 3, 20)
+
+
+def _status(processes: Processes) -> int | None:
+    """The exit status of a daemon that has ended."""
+    try:
+        processes.check()
+    except ServerFault as error:
+        found = re.search(r"ended with status (\d+)", error.detail)
+        return int(found[1]) if found else None
+    return None
