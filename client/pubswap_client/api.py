@@ -182,12 +182,19 @@ class CoordinatorClient:
 
     def global_adapter(self, run: str, which: str) -> bytes:
         """The `final`, the `best` or a round's global adapter, as safetensors."""
+        return self.adapter_of_round(run, which)[1]
+
+    def adapter_of_round(self, run: str, which: str) -> tuple[int, bytes]:
+        """A global adapter as `global_adapter` gives it, and the round that it is of."""
         path = paths.RUN_ADAPTER.format(run=run, which=which)
         first = self._request("GET", path, headers={"Range": "bytes=0-0"})
+        number = first.headers.get(paths.ROUND_HEADER, "")
+        if not number.isdecimal():
+            raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")
         if first.status_code != 206:  # a file that is made as it is sent, and begun nowhere else
-            return first.content
+            return int(number), first.content
         digest = first.headers.get("ETag", "").strip('"')
-        return bytes(download(_BlobRequests(self, run, path), digest, self._backoff))
+        return int(number), bytes(download(_BlobRequests(self, run, path), digest, self._backoff))
 
     def events(self, run: str, after: int = 0) -> Events:
         """The run's log after an event's id."""

@@ -7,6 +7,7 @@ REQUEST_ID_HEADER = "X-Request-ID"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 CERTIFICATE_HEADER = "X-PubSwap-Client-Cert"
 PROXY_SECRET_HEADER = "X-PubSwap-Proxy-Secret"  # noqa: S105 - a name, not a secret
+ROUND_HEADER = "X-PubSwap-Round"
 WAITS_HEADER = "X-PubSwap-Waits-For"
 PROBLEM_TYPE = "application/problem+json"
 TENSORS_TYPE = "application/vnd.safetensors"

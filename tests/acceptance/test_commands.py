@@ -122,6 +122,12 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     out = ["--out", str(tmp_path / "adapter"), "--which", "0"]
     assert "from_pretrained" in pubswap("run", "export", "typed", *out, *options).stdout
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"somebody's best")
+    refused = pubswap("run", "export", "typed", *out, *options)
+    assert refused.returncode == 1 and "--force" in refused.stderr
+    kept = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert kept == b"somebody's best"
+    assert "untrained" in pubswap("run", "export", "typed", *out, "--force", *options).stdout
 
 
 def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(

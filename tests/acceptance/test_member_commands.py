@@ -53,6 +53,11 @@ def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> No
                 file = ["--file", str(issued.certificate)]
                 assert issued.sha256 in pubswap("member", "certificate", run.name, "a", *file)
                 assert api.members(run.id).members[0].certificate == issued.sha256
+                with pytest.raises(AssertionError, match="--unbind"):
+                    pubswap("member", "certificate", run.name, "a")
+                assert api.members(run.id).members[0].certificate == issued.sha256
+                assert "any" in pubswap("member", "certificate", run.name, "a", "--unbind")
+                assert api.members(run.id).members[0].certificate is None
                 assert "is revoked" in pubswap("member", "revoke", run.name, "a", "--yes")
                 with pytest.raises(Unauthenticated):
                     member.task(run.id, 0)

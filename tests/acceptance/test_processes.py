@@ -155,7 +155,7 @@ def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
                 assert len(others) >= 2
                 life.send_signal(number)
                 status = life.wait(20)
-                assert status == (0 if number == signal.SIGTERM else -number)
+                assert status == (130 if number == signal.SIGTERM else -number)
                 assert psutil.wait_procs(others, timeout=10)[1] == []
             life = daemon(state)
             wait_finished(coordinator, run)

@@ -263,18 +263,30 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("adapter"),
     which: Annotated[str, typer.Option(help="final, best, or a round's number.")] = "final",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over what is in the folder.")
+    ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
     """Write a global adapter as a PEFT folder."""
     from pubswap_client.peft_folder import write_peft_folder
 
+    if out.exists() and not force and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} is there already; choose another --out, or add --force.")
     with connect(url, token_file) as api:
         view = api.run(run)
-        adapter = api.global_adapter(view.id, which)
+        number, adapter = api.adapter_of_round(view.id, which)
         write_peft_folder(out, adapter, view.settings.lora, view.model, view.model.source)
-    typer.echo(f"Wrote the {which} adapter of {view.name} to {out}. Load it with")
+    typer.echo(f"Wrote {_adapter_text(view, which, number)} of {view.name} to {out}. Load it with")
     typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")
+
+
+def _adapter_text(view: RunView, which: str, number: int) -> str:
+    if number == 0:
+        return "the untrained initial adapter, with which the model is as its base,"
+    trained = f"the adapter after round {number} of {view.settings.rounds}"
+    return f"{trained}, the best so far," if which == "best" else trained
 
 
 def invite(

@@ -107,13 +107,16 @@ def reissue(
 def certificate(
     run: Run,
     name: Name,
-    file: Annotated[
-        Path | None, typer.Option(help="The new client certificate (PEM); none: any will do.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help="The new client certificate (PEM).")] = None,
+    unbind: Annotated[
+        bool, typer.Option("--unbind", help="Take any certificate from now on.")
+    ] = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = DEFAULT_TOKEN_FILE,
 ) -> None:
-    """Bind a member's token to its renewed client certificate."""
+    """Bind a member's token to its renewed client certificate, or to none."""
+    if (file is None) != unbind:
+        raise InvalidSettings("Give the certificate with --file, or --unbind for any; one of them.")
     sha256 = _fingerprint(file) if file is not None else None
     with connect(url, token_file) as api:
         api.bind_certificate(run, name, sha256)

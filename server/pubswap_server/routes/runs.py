@@ -368,22 +368,27 @@ async def get_adapter(
     """`final` is the last round's so far; `best` has the highest pass@1.
 
     Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:
-    PEFT loads it with lora_alpha / r as in the run's settings.
+    PEFT loads it with lora_alpha / r as in the run's settings. X-PubSwap-Round says which round's
+    it is; 0 is the initial one, which nobody has trained.
     """
 
-    def look(session: Session) -> tuple[str, list[str], AdapterLayout]:
+    def look(session: Session) -> tuple[int, str, list[str], AdapterLayout]:
         row = runs.find(session, run, operator)
         last, adapter = history.chosen(session, row.id, which)
         made = read_residuals(session, row.id)
         residuals = [digest for round_, digest in made if round_ <= last]
-        return adapter, residuals, runs.model_of(row).layout
+        return last, adapter, residuals, runs.model_of(row).layout
 
-    digest, residuals, layout = await services.database.read(look)
+    round_, digest, residuals, layout = await services.database.read(look)
+    reply: Response
     if residuals:
         stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])
-        return StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
-    path = await to_thread.run_sync(services.blobs.path, digest)
-    return BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
+        reply = StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
+    else:
+        path = await to_thread.run_sync(services.blobs.path, digest)
+        reply = BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
+    reply.headers[paths.ROUND_HEADER] = str(round_)
+    return reply
 
 
 def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
