@@ -143,12 +143,16 @@ def serve(
 def _serve(settings: "ServerSettings") -> None:
     from pubswap_server.logs import configure_logs
     from pubswap_server.serving import http_options
-    from pubswap_server.settings import operator_token
+    from pubswap_server.starting import prepared
 
     http_options(settings)  # what is wrong with them is told before anything starts
     configure_logs(settings)
     # Before the port: who finds it open finds the token, too.
-    operator_token(settings)
+    with prepared(settings):
+        _serve_prepared(settings)
+
+
+def _serve_prepared(settings: "ServerSettings") -> None:
     listening = _listen(settings.host, settings.port)
     scheme = "https" if settings.tls_cert else "http"
     address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"

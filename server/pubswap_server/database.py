@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from pubswap_protocol.errors import Unavailable
 from pubswap_server.faults import collided, fault_of
+from pubswap_server.private import keep_private, make_private
 from pubswap_server.wakeups import OneProcess, Wakeups
 
 T = TypeVar("T")
@@ -140,8 +141,12 @@ def _answered(once: Callable[[], T]) -> T:
 def migrate(url: str) -> None:
     """Bring the database's schema up to date."""
     parsed = make_url(url)
-    if parsed.drivername == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        make_private(Path(parsed.database).parent)
+        # SQLite gives its -wal and -shm the modes of the database.
+        Path(parsed.database).touch(mode=0o600)
+        for suffix in ("", "-wal", "-shm"):
+            keep_private(Path(parsed.database + suffix))
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["url"] = url

@@ -1,5 +1,6 @@
 """What a database's failure is to whoever asked: unavailable, full, or decided on old state."""
 
+from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 from sqlalchemy.orm.exc import StaleDataError
@@ -39,6 +40,16 @@ def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
     if error.connection_invalidated or passing or (kind == "OperationalError" and not state):
         return _unavailable("The database does not answer now.")
     return _unavailable("The database is busy.") if collided(error) and state else None
+
+
+def unusable(url: str, error: SQLAlchemyError) -> PubSwapError:
+    """A database's error as the operator of it is told, without the password."""
+    fault = fault_of(error)
+    if isinstance(fault, NoSpace):
+        return fault
+    name = make_url(url).render_as_string(hide_password=True)
+    reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    return Unavailable(f"The database {name} cannot be used: {reason}")
 
 
 def _unavailable(detail: str) -> Unavailable:

@@ -7,10 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_server.private import make_private
+
+_DATABASES = ("postgresql+psycopg://", "sqlite:///")
 
 
 class ServerSettings(BaseSettings):
@@ -143,6 +146,17 @@ class ServerSettings(BaseSettings):
             raise ValueError("require_client_certificate needs proxy_secret")
         return self
 
+    @field_validator("database_url")
+    @classmethod
+    def _is_a_database_of_ours(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(_DATABASES):
+            kind = url.partition(":")[0]
+            raise ValueError(
+                f"it begins with {' or '.join(_DATABASES)}, not with {kind}:; PostgreSQL and "
+                "SQLite are what PubSwap works with"
+            )
+        return url
+
     @model_validator(mode="after")
     def _the_first_chunk_is_taken(self) -> Self:
         if self.chunk_bytes > self.largest_chunk_bytes:
@@ -184,7 +198,7 @@ def operator_token(settings: ServerSettings) -> str:
         return settings.operator_token.get_secret_value()
     path = settings.token_file
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(secrets.token_urlsafe(32) + "\n")

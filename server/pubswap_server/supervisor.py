@@ -15,7 +15,6 @@ import structlog
 
 from pubswap_server.cli import run_server
 from pubswap_server.clock import process_clock, steady
-from pubswap_server.database import migrate
 from pubswap_server.logs import configure_logs
 from pubswap_server.settings import ServerSettings
 
@@ -35,11 +34,7 @@ class Supervisor:
         self._stop_by: float | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, and return when all workers have ended.
-
-        The database is brought up to date once, before they start.
-        """
-        migrate(self._settings.sqlalchemy_url)
+        """Serve until SIGTERM or SIGINT, and return when all workers have ended."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         for index in range(self._settings.workers):

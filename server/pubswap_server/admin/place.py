@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import SQLAlchemyError
 
-from pubswap_protocol.errors import InvalidSettings, Unavailable
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.admin.schema import newest_schema, schema_of
 from pubswap_server.database import Database
+from pubswap_server.faults import unusable
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.making import Storage, make_storage
 from pubswap_server.storage.store import BlobStore
@@ -60,9 +61,8 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Pl
     database = Database(settings.sqlalchemy_url)
     try:
         yield Place(database.engine, storage, fetched)
-    except OperationalError as error:
-        reason = str(error.orig).splitlines()[0]
-        raise Unavailable(f"The database does not answer: {reason}") from None
+    except SQLAlchemyError as error:
+        raise unusable(settings.sqlalchemy_url, error) from None
     finally:
         database.close()
         storage.incoming.close()

@@ -17,6 +17,7 @@ from pubswap_server.admin.references import required
 from pubswap_server.admin.rows import copy_rows, count_rows, reset_sequences
 from pubswap_server.admin.schema import known_schemas, newest_schema
 from pubswap_server.database import migrate
+from pubswap_server.private import make_private
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.local import LocalBlobs
@@ -137,7 +138,7 @@ def _load(place: Place, rows: Engine, manifest: Manifest) -> None:
 
 def _put_token(folder: Path, settings: ServerSettings) -> None:
     """The operator's token, for its owner only; one that is there already stays."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data_dir)
     try:
         descriptor = os.open(settings.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

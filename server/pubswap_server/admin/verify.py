@@ -13,6 +13,7 @@ from pubswap_server.admin.place import Place, opened_in_use
 from pubswap_server.admin.progress import Progress
 from pubswap_server.admin.recount import Finished, finished_rounds, recounted
 from pubswap_server.admin.references import required
+from pubswap_server.private import make_private
 from pubswap_server.settings import ServerSettings
 from pubswap_server.sweeping import named
 
@@ -88,7 +89,7 @@ def verify(settings: ServerSettings, progress: Progress) -> Report:
 
     A step of `progress` is a blob or a round. Raises InvalidSettings or Unavailable.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    make_private(settings.data_dir)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=settings.data_dir) as scratch,
         opened_in_use(settings, Path(scratch)) as place,

@@ -1,18 +1,21 @@
 """Alembic's entry: migrations run online, against the URL that `migrate` gives."""
 
 from alembic import context
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.pool import NullPool
 
 from pubswap_server.tables import Base
 
 # Any number that no other user of the database takes for the same purpose.
+CONNECT_SECONDS = 5
 _LOCK = 0x70756273776170
 
 
 def run() -> None:
     """Apply the migrations in one transaction, and one process at a time."""
-    engine = create_engine(context.config.attributes["url"], poolclass=NullPool)
+    url = make_url(context.config.attributes["url"])
+    waits = {"connect_timeout": CONNECT_SECONDS} if url.get_backend_name() == "postgresql" else {}
+    engine = create_engine(url, poolclass=NullPool, connect_args=waits)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _own_transactions)
         event.listen(engine, "begin", _alone)

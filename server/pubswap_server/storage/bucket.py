@@ -26,6 +26,7 @@ from pubswap_protocol.errors import (
     UnknownUpload,
     WrongOffset,
 )
+from pubswap_server.private import private_folder
 from pubswap_server.storage.digests import Believed, file_name, folder_name, named
 from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.store import Stored
@@ -40,9 +41,8 @@ class BucketBlobs:
     def __init__(
         self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Incoming
     ) -> None:
-        cache.mkdir(parents=True, exist_ok=True)
         self._store = store
-        self._cache = cache
+        self._cache = private_folder(cache)
         self._cache_bytes = cache_bytes
         self._incoming = incoming
         self._believed = Believed()

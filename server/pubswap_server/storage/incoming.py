@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
+from pubswap_server.private import private_folder
 from pubswap_server.storage.writing import Writer, begin_writing_out, write_whole
 
 _LOCK = ".lock"
@@ -39,7 +40,7 @@ class Incoming:
     """
 
     def __init__(self, parent: Path) -> None:
-        parent.mkdir(parents=True, exist_ok=True)
+        private_folder(parent)
         for leftover in parent.iterdir():
             _remove_if_left(leftover)
         self.folder, self._lock = _own_folder(parent)

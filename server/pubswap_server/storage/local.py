@@ -15,6 +15,7 @@ from typing import IO
 
 from pubswap_protocol.digests import OURS
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
+from pubswap_server.private import private_folder
 from pubswap_server.storage.digests import Believed, file_name, folder_name, named
 from pubswap_server.storage.durable import publish
 from pubswap_server.storage.incoming import Incoming
@@ -27,8 +28,7 @@ class LocalBlobs:
     """Implements BlobStore."""
 
     def __init__(self, folder: Path, incoming: Incoming) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder = private_folder(folder)
         self._incoming = incoming
         self._believed = Believed()
 
@@ -114,8 +114,7 @@ class LocalUploads:
     at_hand = True
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder = private_folder(folder)
 
     def offset(self, upload: str) -> int:
         """See UploadStore."""
