@@ -18,6 +18,7 @@ from pubswap_client.waiting import Waiting
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
+    InvalidSettings,
     Problem,
     ProtocolMismatch,
     PubSwapError,
@@ -76,12 +77,14 @@ class CoordinatorClient:
         tls: TlsFiles | None = None,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION}
+        if token and not (token.isascii() and token.isprintable()):
+            raise InvalidSettings("The token has characters that no token has; copy all of it.")
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self.url = url.rstrip("/")
         self._backoff = backoff
         self._http = httpx.Client(
-            base_url=self.url,
+            base_url=_address(self.url),
             headers=headers,
             transport=transport,
             verify=tls.context() if tls else True,
@@ -369,6 +372,17 @@ class _BlobRequests:
 
     def _path(self, upload: str) -> str:
         return paths.UPLOAD.format(run=self.run, upload=upload)
+
+
+def _address(url: str) -> httpx.URL:
+    """The coordinator's; raises InvalidSettings for what is none."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidSettings(f"{url!r} is no coordinator's address: {error}.") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidSettings(f"{url!r} is no coordinator's address, such as https://host:8470.")
+    return parsed
 
 
 def _blocks(chunk: memoryview) -> Iterator[memoryview]:

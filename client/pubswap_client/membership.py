@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pubswap_client.files import write_whole
 from pubswap_client.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.explaining import first_fault
 from pubswap_protocol.messages import Membership
 
 
@@ -46,5 +47,5 @@ def load_membership(state: Path) -> StoredMembership:
     except ValidationError as error:
         raise InvalidSettings(
             f"{path} is damaged. Move it away, ask the operator for `pubswap member reissue`, and "
-            f"enroll again. ({error.errors()[0]['msg']})"
+            f"enroll again. ({first_fault(error)})"
         ) from None

@@ -4,14 +4,15 @@ From the environment (PUBSWAP_CLIENT_...), then `client.toml`, then the command 
 winning. What is trained is the run's to say; where and on what is the organisation's.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.explaining import first_fault
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -138,7 +139,7 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
     try:
         return ClientSettings(**values)
     except ValidationError as error:
-        raise InvalidSettings(f"{config or 'settings'}: {first_error(error)}") from None
+        raise InvalidSettings(f"{config or 'settings'}: {first_fault(error)}") from None
 
 
 def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:
@@ -146,21 +147,3 @@ def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:
     for key in keys:
         if isinstance(table, dict) and isinstance(table.get(key), str):
             table[key] = folder / table[key]
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file's content; raises InvalidSettings if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(f"{path} is not TOML: {error}") from None
-
-
-def first_error(error: ValidationError) -> str:
-    """The first thing that is wrong, with its key."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    return f"{key}: {first['msg']}" if key else str(first["msg"])

@@ -4,14 +4,27 @@ import sys
 from importlib.metadata import entry_points
 
 import typer
+from pydantic import ValidationError
 
 from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.explaining import first_fault, system_fault
+from pubswap_protocol.statuses import ERROR, INTERRUPTED
 
-_EXTRAS = {
-    "server": "pubswap[server]",
-    "client": "pubswap[client]",
-    "research": "pubswap[research]",
+# The extras by what they are for, and the packages that each is for.
+EXTRAS = {
+    "operator": ("httpx", "huggingface_hub", "rich"),
+    "client": (
+        *("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
+        "transformers",
+    ),
+    "server": (
+        *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
+        *("sqlalchemy", "structlog", "uvicorn"),
+    ),
+    "research": ("datasets", "mpmath"),
+    "vllm": ("vllm",),
 }
+_SERVING = ("serve", "admin")
 
 
 def build_app() -> typer.Typer:
@@ -20,7 +33,8 @@ def build_app() -> typer.Typer:
         name="pubswap",
         help="Federated RLVR between organisations that cannot share data.\n\n"
         "Try it: `pubswap demo`. Operators: `pubswap serve`, `pubswap run`, `pubswap invite`. "
-        "Organisations: `pubswap client enroll`, then `pubswap client start`.",
+        "Organisations: `pubswap client enroll`, then `pubswap client start`.\n\n"
+        "Exit status: 0 done, 1 failed, 2 mistyped, 3 the run is cancelled, 130 stopped.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
@@ -31,21 +45,41 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run a command; an expected failure is one line on stderr and exit status 1."""
+    """Run a command; an expected failure is one line on stderr and an exit status of `statuses`."""
     try:
         build_app()()
     except PubSwapError as error:
         _fail(f"{error.detail}  [{error.code}]")
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("pubswap"):
+        name = (error.name or "").partition(".")[0]
+        if name.startswith("pubswap"):
             raise
-        _fail(
-            f"This command needs the package {error.name!r}. Install its extra: "
-            + " or ".join(f"pip install '{extra}'" for extra in _EXTRAS.values())
-        )
+        _fail(f"This command needs the package {name!r}.{_how_to_install(name)}")
+    except ValidationError as error:
+        _fail(f"{first_fault(error)}  [invalid]")
+    except OSError as error:
+        _fail(f"{system_fault(error)}  [local_fault]")
+    except KeyboardInterrupt:
+        typer.echo("Stopped.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+def extra_for(package: str, command: str) -> str | None:
+    """The extra that has the package; where several have it, the one that the command is of."""
+    having = [extra for extra, packages in EXTRAS.items() if package in packages]
+    if command in _SERVING and "server" in having:
+        return "server"
+    return having[0] if having else None
+
+
+def _how_to_install(package: str) -> str:
+    extra = extra_for(package, "".join(sys.argv[1:2]))
+    if extra is None:
+        return f" Install it: pip install {package}"
+    return f" Install PubSwap's extra for it, in its checkout: pip install '.[{extra}]'"
 
 
 def _fail(message: str) -> None:
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
     typer.echo(message, err=True)
-    sys.exit(1)
+    sys.exit(ERROR)

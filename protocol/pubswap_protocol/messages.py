@@ -19,12 +19,13 @@ from pubswap_protocol.bounds import (
     Share,
     Word,
 )
+from pubswap_protocol.explaining import NAME_PATTERN
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors import MAX_TENSORS
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]
@@ -168,7 +169,10 @@ class MemberView(Message):
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
-    last_seen: datetime | None = None
+    last_seen: datetime | None = Field(default=None, description="Its last request's moment.")
+    unseen_seconds: float | None = Field(
+        default=None, ge=0, description="Seconds since then, on the coordinator's clock."
+    )
     progress: Progress | None = None
     traffic: Traffic = Traffic()
 

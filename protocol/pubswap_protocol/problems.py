@@ -50,6 +50,8 @@ def parse_problems(lines: Iterable[str], source: str = "the problem set") -> Ite
     """
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix("\ufeff")  # the byte-order mark of Windows' editors
         problem = parse_problem(line, f"{source}, line {number}")
         if problem.id in seen:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")

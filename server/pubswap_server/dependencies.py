@@ -98,6 +98,7 @@ async def get_principal(
     if isinstance(principal, Member):
         bind_contextvars(run=principal.run, member=principal.name)
         services.limits.check_member(principal.id)
+        services.hints.alive(principal)
     else:
         bind_contextvars(member="operator")
     return principal

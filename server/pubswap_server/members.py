@@ -169,11 +169,6 @@ def active_clients(session: Session, run: str) -> set[str]:
     return set(rows)
 
 
-def seen(session: Session, member: Member) -> None:
-    """Note that a member is alive."""
-    session.get_one(MemberRow, member.id).last_seen = now()
-
-
 def views(session: Session, run: str) -> list[MemberView]:
     """All members, by name."""
     rows = session.scalars(
@@ -188,6 +183,9 @@ def views(session: Session, run: str) -> list[MemberView]:
             suspended=row.suspended,
             certificate=row.certificate,
             last_seen=row.last_seen,
+            unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())
+            if row.last_seen
+            else None,
             progress=Progress(**row.progress) if row.progress else None,
             traffic=sizes.get(row.name, Traffic()),
         )

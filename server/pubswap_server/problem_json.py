@@ -19,6 +19,7 @@ from pubswap_protocol.errors import (
     TooSlow,
     UnsupportedType,
 )
+from pubswap_protocol.explaining import fault_text
 from pubswap_protocol.paths import PROBLEM_TYPE
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -84,8 +85,7 @@ async def _validation(request: Request, error: Exception) -> Response:
             f"Send JSON as application/json; the Content-Type is {given}."
         )
         return problem_response(unsupported.problem(_request_id(request)))
-    place = ".".join(str(part) for part in first["loc"])
-    return problem_response(Invalid(f"{place}: {first['msg']}").problem(_request_id(request)))
+    return problem_response(Invalid(fault_text(first)).problem(_request_id(request)))
 
 
 def _is_json(content_type: str) -> bool:

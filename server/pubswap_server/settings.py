@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.explaining import first_fault
 from pubswap_server.private import make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
@@ -187,9 +188,7 @@ def load_settings(**given: object) -> ServerSettings:
             {name: value for name, value in given.items() if value is not None}
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InvalidSettings(f"{place}: {first['msg']}" if place else first["msg"]) from None
+        raise InvalidSettings(first_fault(error)) from None
 
 
 def operator_token(settings: ServerSettings) -> str:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pubswap_client.models import model_folder
 from pubswap_client.operator.runfile import Prepared
 from pubswap_client.recipes.sources import ModelSource
-from pubswap_client.settings import first_error
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.explaining import first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, read_problems
@@ -85,7 +85,7 @@ class Job(BaseModel):
         try:
             create = CreateRun(name=self.recipe, settings=self.settings, model=self.card())
         except ValidationError as error:
-            raise InvalidSettings(f"{self.recipe}: {first_error(error)}") from None
+            raise InvalidSettings(f"{self.recipe}: {first_fault(error)}") from None
         tokenizer = (self.folder / "tokenizer.json").read_bytes()
         return Prepared(create, tokenizer, {kind: path.read_bytes() for kind, path in sets.items()})
 

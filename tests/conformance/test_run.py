@@ -337,6 +337,26 @@ def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) ->
     assert fed.members["a"].run(fed.run.id).members == []
 
 
+def test_every_request_of_a_member_is_a_sign_of_life(server: Server) -> None:
+    """Its age counts from the last one, whatever was asked, on the coordinator's clock."""
+    fed = begun(server)
+
+    def unseen() -> float | None:
+        return next(
+            m for m in fed.operator.members(fed.run.id).members if m.name == "a"
+        ).unseen_seconds
+
+    fed.members["a"].task(fed.run.id, 0)
+    time.sleep(1.5)
+    assert 1.4 < (unseen() or 0) < 30
+    before = unseen() or 0
+    fed.members["a"].run(fed.run.id)
+    assert (unseen() or 0) < before
+    fed.enroll("c")
+    silent = fed.operator.members(fed.run.id).members
+    assert next(m for m in silent if m.name == "c").unseen_seconds is None
+
+
 def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server: Server) -> None:
     """The evaluator may retry, but not change what it said."""
     fed = begun(server)

@@ -131,7 +131,7 @@ def _tasks(text: str) -> Any:
     """Task names with commas between them, or a file with a table for each."""
     import json
 
-    from pubswap_client.settings import read_toml
+    from pubswap_client.toml_files import read_toml
     from pubswap_protocol.errors import InvalidSettings
 
     path = Path(text)

@@ -153,9 +153,9 @@ class DataSpec(BaseModel):
 
 def load_spec(values: Mapping[str, Any]) -> DataSpec:
     """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
-    from pubswap_client.settings import first_error
+    from pubswap_protocol.explaining import first_fault
 
     try:
         return DataSpec(**values)
     except ValidationError as error:
-        raise InvalidSettings(first_error(error)) from None
+        raise InvalidSettings(first_fault(error)) from None

@@ -28,7 +28,7 @@ def check_installed() -> Finding:
         return failure(
             ENGINE,
             "vLLM is not installed",
-            "pip install 'pubswap[client,vllm]' in an environment without the server extra, or "
+            "pip install '.[client,vllm]' in an environment without the server extra, or "
             "set engine = 'transformers'.",
         )
     return ok(ENGINE, "vLLM is installed")

@@ -31,7 +31,7 @@ def survey(path: Path) -> Survey:
     problems, lines, faults, repeated = [], [], [], []
     seen: set[str] = set()
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     problem = parse_problem(line, f"line {number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ import typer
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.explaining import NAME_FORM, NAME_PATTERN
 from pubswap_protocol.messages import CreateInvite, Invite, Role, RoundSummary, RunView
 
 if TYPE_CHECKING:
@@ -29,7 +31,19 @@ TokenFile = Annotated[
         help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN itself goes first.",
     ),
 ]
-Run = Annotated[str, typer.Argument(help="The run's id or name.")]
+
+
+def valid_name(text: str) -> str:
+    """A run's or member's name; says what is allowed of one that cannot be any."""
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise typer.BadParameter(f"{text!r} is no name: a name is {NAME_FORM}.")
+    return text
+
+
+Run = Annotated[str, typer.Argument(help="The run's id or name.", callback=valid_name)]
+Name = Annotated[
+    str, typer.Argument(help="The member's name, such as hospital-a.", callback=valid_name)
+]
 Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
 Quiet = Annotated[bool, typer.Option(help="Print the code alone.")]
 
@@ -62,11 +76,12 @@ def operator_token(file: Path) -> str:
     if token := os.environ.get("PUBSWAP_OPERATOR_TOKEN"):
         return token
     try:
-        return file.read_text(encoding="utf-8").strip()
-    except OSError as error:
+        return file.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidSettings(
-            f"The operator token is not in {file} ({error.strerror}). `pubswap serve` writes it "
-            "to its data folder; give that file with --token-file."
+            f"The operator token is not in {file} ({reason}). `pubswap serve` writes it to its "
+            "data folder; give that file with --token-file."
         ) from None
 
 
@@ -291,7 +306,7 @@ def _adapter_text(view: RunView, which: str, number: int) -> str:
 
 def invite(
     run: Run,
-    name: Annotated[str, typer.Argument(help="The member's name, such as hospital-a.")],
+    name: Name,
     role: Annotated[Role, typer.Option(help="client or evaluator.")] = Role.CLIENT,
     hours: Hours = A_WEEK,
     quiet: Quiet = False,

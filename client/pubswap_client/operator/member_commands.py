@@ -10,6 +10,7 @@ from pubswap_client.operator.commands import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
     Hours,
+    Name,
     Quiet,
     Run,
     TokenFile,
@@ -22,8 +23,6 @@ from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Reissue
-
-Name = Annotated[str, typer.Argument(help="The member's name.")]
 
 member_commands = typer.Typer(help="See, suspend and revoke members.", no_args_is_help=True)
 

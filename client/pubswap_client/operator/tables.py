@@ -54,7 +54,7 @@ def members_table(members: list[MemberView]) -> Table:
             member.name,
             member.role,
             _activity(member),
-            f"{member.last_seen:%H:%M:%S}" if member.last_seen else "never",
+            age_text(member.unseen_seconds),
             str(progress.round) if progress else "",
             f"{progress.step}/{progress.steps}" if progress else "",
             f"{progress.reward:.3f}" if progress and progress.reward is not None else "",
@@ -67,6 +67,20 @@ def _activity(member: MemberView) -> str:
     if not member.active:
         return "revoked"
     return "suspended" if member.suspended else "yes"
+
+
+def age_text(seconds: float | None) -> str:
+    """How long ago, for people: 3 s ago, 2 d ago; in red from an hour on."""
+    if seconds is None:
+        return "never"
+    red = seconds >= 3600
+    number, unit = seconds, "s"
+    for size, larger in ((60, "min"), (60, "h"), (24, "d")):
+        if number < size:
+            break
+        number, unit = number / size, larger
+    text = f"{number:.0f} {unit} ago"
+    return f"[red]{text}[/red]" if red else text
 
 
 def size_text(size: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.recipes.shipped import find_recipe
-from pubswap_client.settings import read_toml
+from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings
 
 EXTENDS = "extends"

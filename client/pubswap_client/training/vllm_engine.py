@@ -196,7 +196,7 @@ def _import_vllm() -> Any:
         import vllm.lora.request
     except ImportError as error:
         raise InvalidSettings(
-            f"engine = 'vllm' needs vLLM ({error}): pip install 'pubswap[client,vllm]', in an "
+            f"engine = 'vllm' needs vLLM ({error}): pip install '.[client,vllm]', in an "
             "environment without pubswap's server extra. Or use engine = 'transformers'."
         ) from None
     return vllm

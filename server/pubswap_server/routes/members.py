@@ -189,9 +189,8 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
                 f"The run's verifier is {wanted}, yours is {body.verifier_version}; install the "
                 "same versions."
             )
-        members.seen(session, member)
 
-    await services.database.write(work)
+    await services.database.read(work)
     return Response(status_code=204)
 
 
