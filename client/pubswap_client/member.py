@@ -81,13 +81,16 @@ def make_daemon(
 ) -> Daemon:
     """A client's daemon, with its progress in the state folder.
 
-    Raises InvalidProblems if there are too few private problems, or one is too long.
+    Raises InvalidProblems if there are too few private problems, or one is too long, or one of the
+    public set: each client refuses the same prompts, at the start and in no step.
     """
     taken = member.run.settings.grpo.prompts_per_step
     if len(problems) < taken:
         raise InvalidProblems(
             f"{settings.data} holds {len(problems)} problems; a step takes {taken} different ones."
         )
+    if member.run.settings.method == "pubswap":
+        _fitting(member, SetKind.PUBLIC)
     return Daemon(
         member.api,
         member.run,
@@ -126,8 +129,7 @@ def run_evaluator(settings: ClientSettings) -> RunState:
 
 def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
     """An evaluator on the coordinator's test set."""
-    text = member.api.problem_set(member.run.id, SetKind.TEST)
-    problems = list(parse_problems(text.splitlines(), "the test set"))
+    problems = _fitting(member, SetKind.TEST)
 
     def evaluate(
         adapter: Adapter, residuals: Sequence[AdapterFile]
@@ -145,6 +147,14 @@ def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
 
     residuals = _residuals(settings, member)
     return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
+
+
+def _fitting(member: Member, kind: SetKind) -> list[Problem]:
+    """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
+    text = member.api.problem_set(member.run.id, kind)
+    problems = list(parse_problems(text.splitlines(), f"the {kind} set"))
+    member.policy.prompt_limit.check(problems, f"The operator's {kind} set")
+    return problems
 
 
 def check_possible(run: RunSettings, settings: ClientSettings, alone: bool) -> None:

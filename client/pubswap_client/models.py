@@ -1,8 +1,10 @@
-"""Where a base model's files are: a local folder as it is, a hub id through the hub's cache."""
+"""A base model's files: a local folder as it is, a hub id through the hub's cache."""
 
 from pathlib import Path
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.settings import RunSettings
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
@@ -48,3 +50,17 @@ def model_folder(source: str, revision: str | None = None) -> Path:
             f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
             "or download it and give the folder."
         ) from None
+
+
+def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
+    """How long a run's prompts may be, counted with the model in a folder as its members do.
+
+    Raises InvalidSettings if the folder holds no tokenizer.
+    """
+    from pubswap_client.training.tokenizer import PromptTokenizer  # imports transformers
+
+    try:
+        return PromptTokenizer(folder).limit(run)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidSettings(f"{folder} holds no tokenizer that can be read: {reason}") from None

@@ -6,7 +6,7 @@ adapter's layout comes from the names and shapes in the safetensors headers.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -60,8 +60,14 @@ class ModelCard(BaseModel):
             )
 
 
-def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | None) -> ModelCard:
-    """The card of the model in a Hugging Face folder.
+def model_card(
+    folder: Path,
+    lora: LoraSettings,
+    source: str,
+    revision: str | None,
+    stops: Sequence[int] = (),
+) -> ModelCard:
+    """The card of the model in a Hugging Face folder; the tokens `stops` end a response too.
 
     Raises InvalidSettings, saying what is missing, if the folder is not such a model.
     """
@@ -78,6 +84,10 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         vocabulary = text_config["vocab_size"]
     except (ValueError, KeyError, AttributeError) as error:
         raise InvalidSettings(f"{folder}/config.json is no model's: {error!r}") from None
+    if unknown := [token for token in stops if not 0 <= token < vocabulary]:
+        raise InvalidSettings(
+            f"model.stop_token_ids: {unknown[0]} is not in the vocabulary of {vocabulary}."
+        )
     weights = _weights(folder)
     shapes = _shapes(weights)
     return ModelCard(
@@ -85,7 +95,7 @@ def model_card(folder: Path, lora: LoraSettings, source: str, revision: str | No
         revision=revision,
         architecture=config.get("architectures", [config.get("model_type", "unknown")])[0],
         vocabulary=vocabulary,
-        eos_token_ids=_eos_token_ids(folder, text_config),
+        eos_token_ids=tuple(dict.fromkeys([*_eos_token_ids(folder, text_config), *stops])),
         parameters=sum(_count(shape) for shape in shapes.values()),
         config_digest=fingerprint(config_bytes),
         tokenizer_digest=fingerprint(tokenizer_bytes),

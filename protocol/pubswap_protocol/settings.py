@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
@@ -15,6 +15,21 @@ from pubswap_protocol.bounds import (
     Word,
 )
 from pubswap_protocol.tensors import MAX_TENSORS
+
+TemplateOptions = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)],
+        StrictBool | Annotated[int, Field(ge=-MAX_COUNT, le=MAX_COUNT, strict=True)] | Word,
+    ],
+    Field(max_length=16),
+]
+# What transformers' apply_chat_template takes by name that is no variable of the template.
+NO_TEMPLATE_OPTIONS = {
+    *("conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt"),
+    *("continue_final_message", "tokenize", "padding", "truncation", "max_length"),
+    *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    "sanitize_control_tokens",
+}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1, strict=True)]
 Modules = Annotated[tuple[Word, ...], Field(max_length=MAX_TENSORS)]
@@ -265,6 +280,12 @@ class RunSettings(_Settings):
     clients: Clients = Field(default=4, description="N: a run starts when this many have joined.")
     verifier: Word = "math"
     chat_template: Literal["auto", "none"] = "auto"
+    # Unset, it is left out, so that a run from before it was a setting is the same run.
+    chat_template_options: TemplateOptions = Field(
+        default={},
+        exclude_if=lambda options: not options,
+        description="What the chat template is given by name, such as enable_thinking = false.",
+    )
     lora: LoraSettings = LoraSettings()
     grpo: GrpoSettings = GrpoSettings()
     swap: SwapSettings = SwapSettings()
@@ -275,6 +296,10 @@ class RunSettings(_Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.chat_template_options and self.chat_template == "none":
+            raise ValueError("chat_template_options are for chat_template = 'auto'")
+        if reserved := sorted(NO_TEMPLATE_OPTIONS & self.chat_template_options.keys()):
+            raise ValueError(f"chat_template_options: {reserved[0]} is set by PubSwap itself")
         if self.method == "pubswap":
             self.swap.check_possible(self.grpo.responses_per_prompt, self.local_steps)
         if self.swap.quorum > self.clients:

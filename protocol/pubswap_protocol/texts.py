@@ -32,6 +32,11 @@ def load_tokenizer(data: bytes) -> Tokenizer:
     return tokenizer
 
 
+def fewest_tokens(tokenizer: Tokenizer, prompt: str) -> int:
+    """The tokens of a prompt by itself: a chat template may trim it, and adds its own."""
+    return len(tokenizer.encode(prompt.strip(), add_special_tokens=False).ids)
+
+
 def decode(tokenizer: Tokenizer, tokens: "np.ndarray[tuple[int], np.dtype[np.int32]]") -> str:
     """The text of a response (T,), without special tokens: what a verifier reads.
 

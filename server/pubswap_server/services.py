@@ -1,11 +1,15 @@
 """What the routes and the conductor work with, made once in `create_app` and nowhere else."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, parse_problems
-from pubswap_protocol.texts import load_tokenizer
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.texts import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.answers import Answers
 from pubswap_server.background import Background
@@ -48,9 +52,9 @@ class Services:
         self.answers = Answers(self.blobs)
         self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
-        tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
         self.verification = Verification(
-            self.database, self.blobs, self.verifiers, self.problems, tokenizer
+            self.database, self.blobs, self.verifiers, self.problems, self._tokenizer
         )
 
     def changed(self, run: str | None) -> None:
@@ -68,6 +72,15 @@ class Services:
     def problems(self, digest: str) -> list[Problem]:
         """A stored problem set, in order."""
         return self._problems(digest)
+
+    def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
+        """Raises InvalidProblems for a prompt that is too long even without a chat template."""
+        count = partial(fewest_tokens, self._tokenizer(tokenizer))
+        limit = PromptLimit(run.grpo.max_prompt_tokens, count)
+        for kind, digest in sets.items():
+            # Where no step is public, nobody draws from the public set.
+            if kind is SetKind.TEST or run.method == "pubswap":
+                limit.check(self.problems(digest), f"The {kind} set")
 
     def _read_problems(self, digest: str) -> list[Problem]:
         text = self.blobs.read(digest).decode("utf-8")

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.models import model_folder
 from pubswap_client.operator.runfile import Prepared
-from pubswap_client.recipes.sources import ModelSource
+from pubswap_client.recipes.sets import check_lengths
+from pubswap_client.recipes.sources import DataFiles, ModelSource
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.explaining import first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
@@ -59,12 +60,13 @@ class Job(BaseModel):
         """The base model's card."""
         folder, model = self.folder, self.model
         modified = tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.*")))
-        return _card_of(folder, self.settings.lora, model.source, model.revision, modified)
+        terms = (self.settings.lora, model.source, model.revision, model.stop_token_ids)
+        return _card_of(folder, *terms, modified)
 
     def key(self) -> str:
         """The name of the run's folder: readable, and another one for anything that differs."""
         card = self.card()
-        facts = {
+        facts: dict[str, object] = {
             # A setting that did not exist when a store was begun makes no other run at its default.
             "settings": self.settings.model_dump(mode="json", exclude_defaults=True),
             "setting": self.setting,
@@ -73,6 +75,8 @@ class Job(BaseModel):
             "sets": [_digest(path) for path in (self.public, self.test)],
             "private": {name: [_digest(p) for p in paths] for name, paths in self.private.items()},
         }
+        if self.model.stop_token_ids:
+            facts["stops"] = list(self.model.stop_token_ids)
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         words = re.sub(r"[^a-z0-9.]+", "-", f"{self.recipe} {self.title()}".lower()).strip("-")
         return f"{words[:_SLUG]}-{digest[:10]}"
@@ -80,8 +84,10 @@ class Job(BaseModel):
     def prepared(self) -> Prepared:
         """What the operator sends. Raises InvalidSettings or InvalidProblems."""
         sets = {SetKind.PUBLIC: self.public, SetKind.TEST: self.test}
+        private = tuple(path for paths in self.private.values() for path in paths)
         for path in sets.values():
             read_problems(path)
+        check_lengths(self.folder, self.settings, DataFiles(self.public, self.test, private))
         try:
             create = CreateRun(name=self.recipe, settings=self.settings, model=self.card())
         except ValidationError as error:
@@ -133,6 +139,11 @@ def _digest_of(path: Path, modified: int, size: int) -> str:
 
 @cache
 def _card_of(
-    folder: Path, lora: LoraSettings, source: str, revision: str | None, modified: tuple[int, ...]
+    folder: Path,
+    lora: LoraSettings,
+    source: str,
+    revision: str | None,
+    stops: tuple[int, ...],
+    modified: tuple[int, ...],
 ) -> ModelCard:
-    return model_card(folder, lora, source, revision)
+    return model_card(folder, lora, source, revision, stops)

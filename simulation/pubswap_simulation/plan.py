@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.data.prepare import prepare
+from pubswap_client.models import model_folder, prompt_limit
 from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_protocol.errors import InvalidSettings
@@ -100,7 +101,11 @@ class Planner:
             return None
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         if digest not in self._splits:
-            self._splits[digest] = prepare(spec, self._store / DATA / digest)
+            folder, limit = self._store / DATA / digest, None
+            if not folder.exists():
+                model = model_folder(recipe.model.place, recipe.model.revision)
+                limit = prompt_limit(model, recipe.run_settings)
+            self._splits[digest] = prepare(spec, folder, limit)
         return self._splits[digest]
 
 

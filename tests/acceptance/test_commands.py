@@ -130,6 +130,26 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     assert "untrained" in pubswap("run", "export", "typed", *out, "--force", *options).stdout
 
 
+def test_a_run_with_a_long_public_prompt_is_not_created(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """The operator gets a list; at the step that drew it, the run would have ended for good."""
+    public = sums(1, 40)
+    public[30] = public[30].model_copy(update={"prompt": "1 + " * 600 + "1 ="})
+    write_problems(tmp_path / "public.jsonl", public)
+    write_problems(tmp_path / "test.jsonl", sums(2, 12))
+    text = RUN_FILE.format(model=MODEL).replace('"typed"', '"lengthy"')
+    (tmp_path / "run.toml").write_text(text)
+    line = ["run", "create", str(tmp_path / "run.toml"), *operator(coordinator)]
+    created = pubswap(*line)
+    assert created.returncode == 1
+    assert f"line 31 ({public[30].id}: " in created.stderr
+    assert "Traceback" not in created.stderr
+    assert "lengthy" not in [run.name for run in coordinator.api.runs()]
+    raised = pubswap(*line, "--set", "grpo.max_prompt_tokens=4000")
+    assert raised.returncode == 0, raised.stderr
+
+
 def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
     coordinator: Coordinator,
 ) -> None:

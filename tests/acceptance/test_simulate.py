@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result
-from support.processes import federated_adapter
+from support.processes import federated_adapter, sums
 from support.simulations import CLIENTS, command, simulated, write_recipe
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
@@ -107,6 +108,18 @@ def test_a_killed_simulation_goes_on_with_the_same_bits(
     before = path.stat().st_mtime_ns
     simulated(recipe, store, *options)
     assert path.stat().st_mtime_ns == before
+
+
+def test_a_long_public_prompt_ends_a_simulation_before_it_begins(tmp_path: Path) -> None:
+    """With a list, and not at the step that draws it."""
+    path = write_recipe(tmp_path)
+    public = sums(1, 40)
+    public[30] = public[30].model_copy(update={"prompt": "1 + " * 60 + "1 ="})
+    write_problems(tmp_path / "public.jsonl", public)
+    store = tmp_path / "store"
+    _, printed = simulated(path, store, status=1)
+    assert f"line 31 ({public[30].id}: " in printed.replace("\n", " ")
+    assert steps_in(store) == 0
 
 
 def kill_after(steps: int, line: list[str], store: Path) -> None:

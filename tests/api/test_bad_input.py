@@ -337,6 +337,20 @@ def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(
     assert caught.value.code == "invalid_settings"
 
 
+@pytest.mark.parametrize("kind", list(SetKind))
+def test_a_run_with_a_prompt_over_its_limit_is_not_opened(server: Server, kind: SetKind) -> None:
+    """Also where no operator's command has counted; it opens once the set is mended."""
+    fed = create(server, grpo={"max_prompt_tokens": 30})
+    odd = problems(12)
+    odd[4] = odd[4].model_copy(update={"prompt": "Say " * 31})
+    fed.operator.put_set(fed.run.id, kind, jsonl(odd))
+    with pytest.raises(PubSwapError, match=rf"The {kind} set: 1 of 12 .* line 5 \(p4: ") as caught:
+        fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    assert caught.value.code == "invalid_problems"
+    fed.operator.put_set(fed.run.id, kind, jsonl(problems(12)))
+    assert fed.operator.move_run(fed.run.id, paths.RUN_OPEN).state == "open"
+
+
 def test_a_run_opens_when_its_files_are_there_and_starts_when_its_clients_are(
     server: Server,
 ) -> None:

@@ -5,8 +5,11 @@ import pytest
 from pubswap_client.demo.processes import free_port
 from pubswap_client.doctor.connection import ask_run, check_coordinator
 from pubswap_client.doctor.finding import Status
+from pubswap_client.doctor.public_data import check_public
 from pubswap_client.membership import StoredMembership
 from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import Membership, Role
 from support.coordinator import Federation, Server, begun
 
@@ -35,6 +38,16 @@ def test_a_good_token_gives_the_run_and_leaves_no_trace(server: Server) -> None:
     assert run.id == federation.run.id
     members = federation.operator.members(federation.run.id).members
     assert all(member.last_seen is None for member in members)
+
+
+def test_public_prompts_are_counted_as_this_member_encodes_them(server: Server) -> None:
+    """What the coordinator could not know without a chat template is known before training."""
+    federation = begun(server)
+    member = stored(federation, "a")
+    fine = check_public(member, PromptLimit(len("Say 11."), len))
+    assert fine.status is Status.OK and "12 of them" in fine.found
+    with pytest.raises(InvalidProblems, match=r"2 of 12 .* line 11 \(p10: 7 tokens\)"):
+        check_public(member, PromptLimit(len("Say 9."), len))
 
 
 def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:

@@ -1,19 +1,23 @@
 """The policy: adapters in and out, the layout, the reference, prompts and texts."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
 
+from pubswap_client.doctor.template import check_template
 from pubswap_client.training.policy import Policy
 from pubswap_protocol.adapter import Adapter, encode_adapter, initial_adapter
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.factors import open_stack
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.responses import Response
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import NO_TEMPLATE_OPTIONS, RunSettings
 from support import dense
 
 CardOf = Callable[[Path], ModelCard]
@@ -192,6 +196,36 @@ def test_the_chat_template_is_used_if_there_is_one_and_the_run_wants_it(policy: 
     assert policy.encode("1+0") == [4, 13, 3, policy.encode("=")[0]]
     policy.settings = policy.settings.model_copy(update={"chat_template": "none"})
     assert policy.encode("1+0") == [4, 13, 3]
+
+
+def test_the_templates_options_are_the_runs(policy: Policy) -> None:
+    """The trainer's prompts, the limit's count and the doctor's example all go through them."""
+    tokenizer = policy._tokenizer
+    tokenizer._full.chat_template = (
+        "{{ messages[0]['content'] }}{% if ending is defined %}{{ ending }}{% endif %}"
+        "{% if refuse is defined %}{{ raise_exception('no') }}{% endif %}"
+    )
+    assert policy.encode("1+0") == [4, 13, 3]
+
+    def told(**options: object) -> RunSettings:
+        return RunSettings.model_validate({"chat_template_options": options})
+
+    policy.settings = told(ending="==")
+    assert policy.encode("1+0") == [4, 13, 3, *policy.encode("")]
+    assert len(policy.encode("")) == 2
+    assert policy.prompt_limit.count("1+0") == 5
+    assert "is 18 tokens" in check_template(tokenizer, told(ending="==")).found
+    with pytest.raises(InvalidSettings, match="chat template fails"):
+        tokenizer.encode_for(told(refuse=True), "1+0")
+
+
+def test_options_cannot_replace_what_we_ask_of_the_template() -> None:
+    """Every parameter of transformers' own is reserved; any other name is the template's."""
+    own = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+    assert own - {"self", "kwargs"} <= NO_TEMPLATE_OPTIONS
+    for name in NO_TEMPLATE_OPTIONS:
+        with pytest.raises(ValidationError, match=f"{name} is set by PubSwap"):
+            RunSettings.model_validate({"chat_template_options": {name: True}})
 
 
 def test_a_prompt_that_is_too_long_is_refused(policy: Policy) -> None:

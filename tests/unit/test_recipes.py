@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.options import parse_set
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
 from pubswap_client.recipes.sets import check_sets, make_sets, set_faults
@@ -343,18 +344,19 @@ def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> No
 def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
     """Once; and a folder with another recipe's split is refused."""
     path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
-    recipe = load_recipe(path, {"data.prepare": SPLIT})
+    model = {"model.source": str(MODEL)}
+    recipe = load_recipe(path, {"data.prepare": SPLIT, **model})
     files = make_sets(recipe, tmp_path / "split")
     written = files.public.stat().st_mtime_ns
     assert make_sets(recipe, tmp_path / "split") == files
     assert files.public.stat().st_mtime_ns == written
     assert [file.name for file in files.private] == ["client-1.jsonl", "client-2.jsonl"]
     check_sets(recipe, files)
-    other = load_recipe(path, {"data.prepare": SPLIT | {"alpha": 0.1}})
+    other = load_recipe(path, {"data.prepare": SPLIT | {"alpha": 0.1}, **model})
     with pytest.raises(Conflict, match="alpha"):
         make_sets(other, tmp_path / "split")
 
-    folder = load_recipe(path, {"data.folder": str(tmp_path / "split")})
+    folder = load_recipe(path, {"data.folder": str(tmp_path / "split"), **model})
     assert make_sets(folder) == files
     assert not list(set_faults(folder))
     with pytest.raises(InvalidSettings, match=r"has no data\.prepare"):

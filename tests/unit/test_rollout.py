@@ -110,6 +110,17 @@ def test_a_response_ends_with_its_first_end_of_sequence_token(policy: Policy) ->
         assert (response.tokens.dtype, response.logprobs.dtype) == (np.int32, np.float32)
 
 
+def test_a_response_ends_with_a_stop_token_of_the_run(policy: Policy) -> None:
+    """A token that the run adds ends sampling as the model's own does."""
+    stop = int(generate(policy, max_tokens=60)[0][0].tokens[2])
+    ends = [EOS, stop]
+    policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(ends)})
+    responses = [r for group in generate(policy, max_tokens=60) for r in group]
+    assert any(response.tokens[-1] == stop for response in responses)
+    for response in responses:
+        assert not np.isin(response.tokens[:-1], ends).any()
+
+
 def test_sampling_takes_nothing_from_torchs_global_generator(policy: Policy) -> None:
     """Rollouts and everything else that draws cannot disturb each other."""
     before = torch.random.get_rng_state()

@@ -9,7 +9,8 @@ import pytest
 from pubswap_client.training.sampling import checked_response, sampling_parameters
 from pubswap_client.training.vllm_engine import lora_rank
 from pubswap_protocol.errors import EngineFault, InvalidSettings
-from pubswap_protocol.model import ModelCard
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.settings import RunSettings
 
 CardOf = Callable[[Path], ModelCard]
 
@@ -26,6 +27,18 @@ def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
     assert (asked["n"], asked["max_tokens"], asked["temperature"]) == (4, 12, 0.7)
     assert (asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, 0, 0.0)
     assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([1], True)
+
+
+def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: RunSettings) -> None:
+    """vLLM is asked to stop at them, as a library and as a server, and may."""
+    card = model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(7, 1))
+    assert card.eos_token_ids == (1, 7)
+    assert sampling_parameters(card, 4, 12, 0.7, seed=3, prompt=0)["stop_token_ids"] == [1, 7]
+    assert checked_response([5, 6, 7], [-0.5] * 3, 9, card).tokens.tolist() == [5, 6, 7]
+    with pytest.raises(EngineFault):
+        checked_response([5, 7, 6], [-0.5] * 3, 3, card)
+    with pytest.raises(InvalidSettings, match=f"{card.vocabulary} is not in the vocabulary"):
+        model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(card.vocabulary,))
 
 
 def test_seeds_are_a_function_of_the_seed_and_the_prompt(card: ModelCard) -> None:

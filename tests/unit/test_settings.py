@@ -38,9 +38,23 @@ def test_defaults_are_the_paper_s() -> None:
     )
 
 
+def test_a_run_without_template_options_says_nothing_of_them() -> None:
+    """Its JSON, by which a client knows its own checkpoints, is what it was without them."""
+    assert "chat_template_options" not in RunSettings().model_dump_json()
+    told = RunSettings.model_validate({"chat_template_options": {"enable_thinking": False}})
+    assert RunSettings.model_validate_json(told.model_dump_json()) == told
+    assert told.chat_template_options["enable_thinking"] is False
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"chat_template_options": {"x": 1}, "chat_template": "none"}, "are for chat_template"),
+        ({"chat_template_options": {"x y": 1}}, "chat_template_options"),
+        ({"chat_template_options": {"x": [1]}}, "chat_template_options"),
+        ({"chat_template_options": {"x": 10**400}}, "chat_template_options"),
+        ({"chat_template_options": {"x": "a" * 201}}, "chat_template_options"),
+        ({"chat_template_options": {f"x{n}": 1 for n in range(17)}}, "chat_template_options"),
         ({"grpo": {"responses_per_prompt": 7}}, "must be even"),
         ({"swap": {"period": 50}}, "no step would be public"),
         ({"swap": {"quorum": 5}}, "quorum is larger"),

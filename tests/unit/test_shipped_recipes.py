@@ -108,8 +108,10 @@ def test_a_recipe_is_the_papers_experiment(name: str) -> None:
 def test_the_base_writes_out_the_papers_settings() -> None:
     """What base.toml says is what the settings' defaults are; they were checked with the paper."""
     recipe = load_recipe("qwen3-1.7b-math").run_settings
-    ours = {"rounds", "local_steps", "aggregation"}
+    ours = {"rounds", "local_steps", "aggregation", "grpo"}
     assert recipe.model_dump(exclude=ours) == RunSettings().model_dump(exclude=ours)
+    # The paper's loss has no correction of the sampler's rounding; our default has.
+    assert recipe.grpo == RunSettings().grpo.model_copy(update={"rollout_correction": "none"})
     waits = {"deadline_seconds"}
     assert recipe.aggregation.model_dump(exclude=waits) == RunSettings().aggregation.model_dump(
         exclude=waits

@@ -47,6 +47,15 @@ def prepare_command(
     max_prompt_characters: Annotated[
         int | None, typer.Option(help="Leave out longer prompts.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Leave out prompts over --max-prompt-tokens of this model: folder, hub id."
+        ),
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="With --model: the run's grpo.max_prompt_tokens.")
+    ] = 1024,
     topic_depth: Annotated[
         int | None, typer.Option(help="deepmath: how many levels of its topics count.")
     ] = None,
@@ -74,6 +83,7 @@ def prepare_command(
     """
     from pubswap_client.data.prepare import prepare
     from pubswap_client.data.spec import load_spec
+    from pubswap_protocol.problems import read_problems
 
     given: dict[str, Any] = {
         "from": from_,
@@ -93,7 +103,19 @@ def prepare_command(
     }
     given = {key: value for key, value in given.items() if value is not None}
     spec = load_spec({"source": source, "clients": clients, "alpha": alpha, "seed": seed, **given})
-    show(prepare(spec, out))
+    limit = None
+    if model is not None:
+        from pubswap_client.models import model_folder, prompt_limit
+        from pubswap_protocol.settings import RunSettings
+
+        run = RunSettings.model_validate({"grpo": {"max_prompt_tokens": max_prompt_tokens}})
+        limit = prompt_limit(model_folder(model), run)
+    folder = prepare(spec, out, limit)
+    if limit is not None:
+        # It may have been made before, without a limit.
+        for path in sorted(folder.glob("*.jsonl")):
+            limit.check(read_problems(path), str(path))
+    show(folder)
 
 
 @data_commands.command("show")

@@ -30,21 +30,24 @@ from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.files import sync_folder, write_whole
 from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.problems import Problem, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MOST_WORKERS = 8
 
 
-def prepare(spec: DataSpec, out: Path) -> Path:
+def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path:
     """Make the folder `out` with the split; does nothing if it holds the same one, intact.
+
+    Prompts over `limit` are left out.
 
     Raises Conflict if `out` holds anything else, InvalidSettings for sizes or settings that are not
     possible, InvalidProblems for data that cannot be used, or a split that was changed.
     """
     if _is_done(spec, out):
         return out
-    split, origins, tally = _make(spec)
+    split, origins, tally = _make(spec, limit)
     with _whole_folder(out) as making:
         _write(making, spec, split, origins, tally)
     # Another process may have been faster, with this split or with another.
@@ -86,9 +89,9 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
     return False
 
 
-def _make(spec: DataSpec) -> tuple[Split, list[Origin], Tally]:
+def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin], Tally]:
     tally = Tally()
-    source = read_source(spec, tally)
+    source = read_source(spec, tally, limit)
     sizes = spec.sizes(sum(stream.usable or 0 for stream in source.streams))
     total = sizes.total(spec.clients)
     parts = quotas([stream.share for stream in source.streams], total)

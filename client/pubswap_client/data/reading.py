@@ -16,6 +16,7 @@ from pubswap_client.data.tasks import Task
 from pubswap_client.data.templates import ask
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.problems import Problem
 
 _STEP = 256
@@ -39,30 +40,39 @@ class Source:
     origins: list[Origin]
 
 
-def read_source(spec: DataSpec, tally: Tally) -> Source:
+def read_source(spec: DataSpec, tally: Tally, limit: PromptLimit | None = None) -> Source:
     """Read what the spec names; rows that are left out are counted in `tally`.
 
+    So are prompts over `limit`.
     Raises InvalidSettings or InvalidProblems, naming the key or column.
     """
     if spec.source == "reasoning-gym":
-        return _tasks(spec)
+        return _tasks(spec, limit)
     if spec.source == "jsonl":
-        return _jsonl(spec, tally)
-    return _hub_sets(spec, HUB_SETS[spec.source], tally)
+        return _jsonl(spec, tally, limit)
+    return _hub_sets(spec, HUB_SETS[spec.source], tally, limit)
 
 
-def _tasks(spec: DataSpec) -> Source:
+def _tasks(spec: DataSpec, limit: PromptLimit | None) -> Source:
     streams = []
     seen: set[str] = set()
     for name, settings in spec.tasks.items():
         task = Task(name, settings, spec.seed)
-        streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, seen)))
+        streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, limit, seen)))
     library = Origin(name="reasoning-gym", revision=version("reasoning-gym"))
     return Source(streams, [library])
 
 
-def _task_problems(task: Task, spec: DataSpec, seen: set[str]) -> Iterator[Problem]:
-    for record in task.unique(spec.half, spec.max_prompt_characters):
+def _task_problems(
+    task: Task, spec: DataSpec, limit: PromptLimit | None, seen: set[str]
+) -> Iterator[Problem]:
+    def short(question: str) -> bool:
+        most = spec.max_prompt_characters
+        return (most is None or len(question) <= most) and (
+            limit is None or limit.fits(ask(question, spec))
+        )
+
+    for record in task.unique(spec.half, short):
         prompt = ask(record["prompt"], spec)
         # Two tasks can ask the same.
         if prompt not in seen:
@@ -70,9 +80,9 @@ def _task_problems(task: Task, spec: DataSpec, seen: set[str]) -> Iterator[Probl
             yield Problem(**{**record, "prompt": prompt})
 
 
-def _jsonl(spec: DataSpec, tally: Tally) -> Source:
+def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     assert spec.from_ is not None  # the spec's own rule
-    read = list(_short(jsonl_problems(spec.from_, spec), spec, tally))
+    read = list(_short(jsonl_problems(spec.from_, spec), spec, tally, limit))
     ids = Counter(problem.id for problem in read)
     if ids and (most := ids.most_common(1)[0])[1] > 1:
         raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
@@ -83,7 +93,9 @@ def _jsonl(spec: DataSpec, tally: Tally) -> Source:
     return Source([stream], file_origins(spec.from_))
 
 
-def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
+def _hub_sets(
+    spec: DataSpec, sets: Sequence[HubSet], tally: Tally, limit: PromptLimit | None
+) -> Source:
     read: list[Problem] = []
     with (
         tables(spec, sets) as (found, origins),
@@ -93,7 +105,7 @@ def _hub_sets(spec: DataSpec, sets: Sequence[HubSet], tally: Tally) -> Source:
             faults = Tally()
             files = [table for table in found if table.hub_set is hub_set]
             for table in files:
-                read += _short(_problems(table, spec, faults, advance), spec, faults)
+                read += _short(_problems(table, spec, faults, advance), spec, faults, limit)
             # By itself: a large set beside it would hide that all of a small one is broken.
             faults.check(hub_set.name, sum(len(table) for table in files))
             tally.extend(faults)
@@ -123,14 +135,18 @@ def _problems(
             advance(_STEP)
 
 
-def _short(problems: Iterable[Problem], spec: DataSpec, tally: Tally) -> Iterator[Problem]:
-    """Those whose prompts are not longer than the spec allows."""
+def _short(
+    problems: Iterable[Problem], spec: DataSpec, tally: Tally, limit: PromptLimit | None
+) -> Iterator[Problem]:
+    """Those whose prompts are not longer than the spec, and the limit, allow."""
     most = spec.max_prompt_characters
     for problem in problems:
-        if most is None or len(problem.prompt) <= most:
-            yield problem
-        else:
+        if most is not None and len(problem.prompt) > most:
             tally.add(f"a prompt of more than {most} characters", problem.id, fault=False)
+        elif limit is not None and not limit.fits(problem.prompt):
+            tally.add(f"a prompt of more than {limit.most} tokens", problem.id, fault=False)
+        else:
+            yield problem
 
 
 def _shuffled(problems: Sequence[Problem], seed: int, name: str) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from pubswap_protocol.errors import InvalidSettings
@@ -51,18 +51,17 @@ class Task:
             "metadata": json.loads(json.dumps(entry["metadata"])),
         }
 
-    def unique(self, half: Half | None, max_characters: int | None) -> Iterator[Record]:
+    def unique(self, half: Half | None, usable: Callable[[str], bool]) -> Iterator[Record]:
         """Yield problems of one half, or of both, without repeating a prompt, until none is found.
 
-        Longer prompts than `max_characters` are skipped.
+        Prompts that are not `usable` are skipped.
         """
         seen: set[str] = set()
         misses = 0
         for index in range(SEED_STRIDE):
             record = self.record(index)
             prompt = record["prompt"]
-            short = max_characters is None or len(prompt) <= max_characters
-            if short and prompt not in seen and half in (None, half_of(prompt)):
+            if prompt not in seen and half in (None, half_of(prompt)) and usable(prompt):
                 seen.add(prompt)
                 misses = 0
                 yield record

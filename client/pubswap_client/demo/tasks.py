@@ -71,7 +71,9 @@ def problems(topic: str, size: int, seed: int) -> list[Record]:
 
 def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
     """Yield this topic's problems of one half without repeating a prompt, until none is found."""
-    return Task(topic, TOPICS[topic], seed).unique(half, MAX_PROMPT_CHARACTERS)
+    return Task(topic, TOPICS[topic], seed).unique(
+        half, lambda prompt: len(prompt) <= MAX_PROMPT_CHARACTERS
+    )
 
 
 def demo_problems(

@@ -1,7 +1,7 @@
 """The wiring of `pubswap client doctor`: all checks in order, each with what it depends on.
 
-Nothing is changed: the coordinator is only asked for its version and the run, no lock is taken,
-and the trial step's adapter is in memory alone.
+Nothing is changed: the coordinator is only asked for its version, the run and its public problems,
+no lock is taken, and the trial step's adapter is in memory alone.
 """
 
 from functools import partial
@@ -33,6 +33,7 @@ from pubswap_client.doctor.private_data import (
     check_lengths,
     survey,
 )
+from pubswap_client.doctor.public_data import PUBLIC, check_public
 from pubswap_client.doctor.record import FIT, Record
 from pubswap_client.doctor.rehearsal import (
     PACKED,
@@ -129,7 +130,7 @@ class Examination:
             finding, self._folder, self._card = check_model(self.settings, self._run)
             self.record.add(finding)
         if self._folder is None or self._card is None:
-            self.record.skip("the model's files", template.TEMPLATE, template.END)
+            self.record.skip("the model's files", template.TEMPLATE, template.END, PUBLIC)
             return
         with self.record.guarded(template.TEMPLATE):
             self._tokenizer = PromptTokenizer(self._folder)
@@ -137,9 +138,17 @@ class Examination:
         if self._tokenizer is None:
             self.record.skip("a tokenizer", template.END)
         else:
+            card = self._run.model if self._run else self._card
             self.record.note(
-                template.END, partial(template.check_end, self._tokenizer, self._card, self.rules)
+                template.END, partial(template.check_end, self._tokenizer, card, self.rules)
             )
+
+        stored = self._membership
+        if self._tokenizer is None or self._run is None or stored is None:
+            self.record.skip("a tokenizer and the run", PUBLIC)
+        elif self.rules.method == "pubswap":
+            limit = self._tokenizer.limit(self.rules)
+            self.record.note(PUBLIC, partial(check_public, stored, limit))
 
     def _data(self) -> None:
         path = self.settings.data
@@ -164,7 +173,7 @@ class Examination:
 
     def _prompts(self, found: Survey, tokenizer: PromptTokenizer, known: bool) -> None:
         rules = self.rules
-        encode = partial(tokenizer.encode, chat=rules.chat_template == "auto")
+        encode = partial(tokenizer.encode_for, rules)
         numbered = list(zip(found.lines, found.problems, strict=True))
         followed = self.display.track(numbered, "measuring prompts", len(numbered))
         with self.record.guarded(LENGTHS):

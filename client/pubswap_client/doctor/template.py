@@ -22,7 +22,7 @@ _SHOWN = 6
 def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
     """Whether prompts go through a template, with an example."""
     chat = run.chat_template == "auto"
-    tokens = tokenizer.encode(EXAMPLE, chat)
+    tokens = tokenizer.encode_for(run, EXAMPLE)
     shown = f"{EXAMPLE!r} is {len(tokens)} tokens: {_ends(tokenizer, tokens)}"
     if not chat:
         return ok(TEMPLATE, f"the run uses none; {shown}")
@@ -53,8 +53,8 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
             return warning(
                 END,
                 f"{found}; but a reply in the template ends with {_text(tokenizer, end[0])!r}",
-                "Responses may go on to max_response_tokens. Ask the operator to add this token's "
-                f"id, {end[0]}, to eos_token_id in the run's generation_config.json.",
+                "Responses may go on to max_response_tokens. Ask the operator for a run with "
+                f"model.stop_token_ids = [{end[0]}].",
             )
     return ok(END, found)
 

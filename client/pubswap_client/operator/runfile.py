@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.models import model_folder
 from pubswap_client.recipes.recipe import Recipe
-from pubswap_client.recipes.sets import check_sets
+from pubswap_client.recipes.sets import check_lengths, check_sets
 from pubswap_client.recipes.sources import DataFiles
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
@@ -29,7 +29,9 @@ def prepare(recipe: Recipe, files: DataFiles) -> Prepared:
     check_sets(recipe, files)  # before a model is downloaded
     folder = model_folder(recipe.model.place, recipe.model.revision)
     settings = recipe.run_settings
-    card = model_card(folder, settings.lora, recipe.model.source, recipe.model.revision)
+    model = recipe.model
+    card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
+    check_lengths(folder, settings, files)
     sets = {SetKind.PUBLIC: files.public.read_bytes(), SetKind.TEST: files.test.read_bytes()}
     create = CreateRun(name=recipe.name, settings=settings, model=card)
     return Prepared(create, (folder / "tokenizer.json").read_bytes(), sets)

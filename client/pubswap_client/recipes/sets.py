@@ -5,11 +5,13 @@ from pathlib import Path
 
 from pubswap_client.data.fingerprint import local_parts
 from pubswap_client.data.manifest import check_files, read_manifest
+from pubswap_client.models import local_folder, model_folder, prompt_limit
 from pubswap_client.recipes.consistency import set_sizes
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.recipes.sources import DataFiles
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import read_problems
+from pubswap_protocol.settings import RunSettings
 
 
 def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
@@ -27,8 +29,18 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
         return recipe.data.files(recipe.clients)
     from pubswap_client.data.prepare import prepare
 
-    made = prepare(spec, folder or Path(f"{recipe.name}-data"))
+    limit = prompt_limit(model_folder(recipe.model.place, recipe.model.revision), recipe)
+    made = prepare(spec, folder or Path(f"{recipe.name}-data"), limit)
     return recipe.data.files(recipe.clients, made)
+
+
+def check_lengths(model: Path, run: RunSettings, files: DataFiles) -> None:
+    """Raises InvalidProblems, with a list, for a prompt that some step could not take."""
+    limit = prompt_limit(model, run)
+    public = [files.public] if run.method == "pubswap" else []  # nobody else draws from it
+    for path in (*public, files.test, *files.private):
+        if path.exists():
+            limit.check(read_problems(path), str(path))
 
 
 def check_sets(recipe: Recipe, files: DataFiles) -> None:
@@ -55,5 +67,14 @@ def set_faults(recipe: Recipe) -> Iterator[str]:
             if not path.is_file():
                 yield f"data: there is no {path}"
         check_sets(recipe, files)
+        if (model := _model_here(recipe)) is not None:
+            check_lengths(model, recipe, files)
     except Invalid as error:
         yield f"data: {error.detail}"
+
+
+def _model_here(recipe: Recipe) -> Path | None:
+    try:
+        return local_folder(recipe.model.place, recipe.model.revision)
+    except InvalidSettings:
+        return None  # a fault of the model, and no set's

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pubswap_client.data.spec import DataSpec
+from pubswap_protocol.bounds import Number
 
 PUBLIC, TEST = "public.jsonl", "test.jsonl"
 
@@ -20,6 +21,11 @@ class ModelSource(BaseModel):
     revision: str | None = None
     folder: Path | None = Field(
         default=None, description="Where the files are, if they are here; found by itself."
+    )
+    stop_token_ids: Annotated[tuple[Number, ...], Field(max_length=16)] = Field(
+        default=(),
+        exclude_if=lambda ids: not ids,
+        description="Tokens that end a response, beside the model's own eos_token_id.",
     )
 
     @property

@@ -18,6 +18,7 @@ from pubswap_client.training.tokenizer import PromptTokenizer
 from pubswap_protocol.adapter import Adapter, AdapterLayout, AdapterSource
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.factors import modules, sent_layout
+from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.model import ModelCard, target_modules
 from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import LoraSettings, RunSettings
@@ -187,13 +188,18 @@ class Policy:
         Raises InvalidProblems if there are more than `max_prompt_tokens`.
         """
         limit = self.settings.grpo.max_prompt_tokens
-        tokens = self._tokenizer.encode(prompt, chat=self.settings.chat_template == "auto")
+        tokens = self._tokenizer.encode_for(self.settings, prompt)
         if len(tokens) > limit:
             raise InvalidProblems(
                 f"The prompt {prompt[:40]!r}... has {len(tokens)} tokens; this run takes at most "
                 f"{limit} (grpo.max_prompt_tokens). Shorten or remove it."
             )
         return tokens
+
+    @property
+    def prompt_limit(self) -> PromptLimit:
+        """How long the run's prompts may be."""
+        return self._tokenizer.limit(self.settings)
 
     def decode(self, responses: Sequence[Response]) -> list[str]:
         """The responses' texts, exactly as the coordinator's verifier reads them."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
@@ -238,17 +239,24 @@ async def get_set(
 
 @router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
 async def open_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
-    """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets."""
+    """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets.
 
-    def check(session: Session) -> RunRow:
+    Refused if a prompt of these has more tokens than the run takes.
+    """
+
+    def check(session: Session) -> tuple[RunRow, dict[SetKind, str]]:
         found = runs.find(session, run, operator)
         runs.check_complete(session, found)
-        return found
+        sets = session.scalars(select(SetRow).where(SetRow.run_id == found.id))
+        return found, {SetKind(row.kind): row.digest for row in sets}
 
-    row = await services.database.read(check)
-    layout, seed = runs.model_of(row).layout, runs.settings_of(row).seed
+    row, sets = await services.database.read(check)
+    layout, settings = runs.model_of(row).layout, runs.settings_of(row)
+    seed = settings.seed
 
     def make() -> str:
+        if row.state == RunState.CREATED:
+            services.check_lengths(settings, row.tokenizer or "", sets)
         return services.blobs.write(initial_file(layout, seed))[0]
 
     initial = await to_thread.run_sync(make)

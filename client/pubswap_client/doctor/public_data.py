@@ -1,0 +1,21 @@
+"""The public problems: what every public step draws from."""
+
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.doctor.finding import Finding, ok
+from pubswap_client.membership import StoredMembership
+from pubswap_client.retry import ONCE
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.messages import SetKind
+from pubswap_protocol.problems import parse_problems
+
+PUBLIC = "public prompts"
+
+
+def check_public(stored: StoredMembership, limit: PromptLimit) -> Finding:
+    """No prompt is longer than the run takes; raises InvalidProblems with a list."""
+    member = stored.membership
+    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
+        text = api.problem_set(member.run, SetKind.PUBLIC)
+    problems = list(parse_problems(text.splitlines(), "the public set"))
+    limit.check(problems, "The operator's public set")
+    return ok(PUBLIC, f"{len(problems)} of them, none over the limit of {limit.most} tokens")
