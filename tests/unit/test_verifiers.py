@@ -1,11 +1,14 @@
 """What each verifier takes for right and wrong."""
 
+import time
+
 import pytest
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import check_verifier, extract_answer, score, verifier_version
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
+from pubswap_protocol.verifiers.stated import stated_answer
 
 
 def problem(answer: str, **fields: object) -> Problem:
@@ -24,6 +27,12 @@ def problem(answer: str, **fields: object) -> Problem:
         (r"\boxed{1} or \boxed{2", r"\boxed{1} or \boxed{2"),
         ("one\ntwo\n\n", "two"),
         ("", ""),
+        ("**Answer: 7**", "7"),
+        (r"\boxed{1}, \boxed{2}", "1, 2"),
+        (r"\boxed{1} is less than \fbox {\{3}", r"\{3"),
+        ("<think>Answer: 3</think>\nfour", "four"),
+        ("<think>Answer: 3", ""),
+        ("Answer: 3 <think> or", ""),
     ],
 )
 def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None:
@@ -49,18 +58,55 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("choice", "The answer is: (C)", "C", True),
         ("choice", r"\boxed{C}", "C", True),
         ("choice", "C) aspirin", "C", True),
-        ("choice", "Answer: c", "C", True),
+        ("choice", "Answer: c", "C", False),
         ("choice", "Answer: C. Beta blockers", "C", True),
         ("choice", "Answer: B", "C", False),
         ("choice", "A or C", "C", False),
         ("choice", "(A) or (C)", "C", False),
+        ("choice", "The answer is a bit tricky.\nAnswer: C", "C", True),
+        ("choice", "The answer is a bit tricky.\nAnswer: C", "A", False),
+        ("choice", "The answer is a bacterial one, so C is best.\nAnswer: C", "C", True),
+        ("choice", "The answer is I think C", "I", False),
+        ("choice", "The answer is I think C.\nAnswer: C", "C", True),
+        ("choice", "If the answer is D, then it fails.\nAnswer: C", "C", True),
+        ("choice", "<think>The answer is A</think>\nAnswer: C", "C", True),
+        ("choice", "<think>Answer: C", "C", False),
+        ("choice", "Answer: **C. Amphotericin B**", "C", True),
+        ("choice", "Answer: C (Vitamin B deficiency)", "C", True),
+        ("choice", "Answer: Hepatitis B", "B", False),
+        ("choice", "Answer: A bacterial infection", "A", False),
+        ("choice", "It is hepatitis B", "B", False),
+        ("choice", "**Answer:** C", "C", True),
+        ("choice", "**Answer**: (C)", "C", True),
+        ("choice", "### Answer:\n**C**", "C", True),
+        ("choice", "Answer: `C`", "C", True),
+        ("choice", r"Answer: $\boxed{\text{C}}$", "C", True),
+        ("choice", "Answer: Option C", "C", True),
+        ("choice", "Answer: C, because A and B are wrong", "C", True),
+        ("choice", "Therefore, the correct option is **C**.", "C", True),
+        ("choice", "The answer is C, not D.", "C", True),
+        ("choice", "Answer: A\nNo.\nAnswer: C", "C", True),
+        ("choice", "<answer>A</answer>\nAnswer: C", "C", True),
+        ("choice", "The answer is A.\nAnswer: none of these", "A", False),
+        ("choice", "The answer is C or D.", "C", False),
+        ("choice", "Answer: C/D", "C", False),
+        ("choice", "Answer: C and D", "C", False),
+        ("choice", "Answer: C (or D)", "C", False),
+        ("choice", "Answer: **C** or **D**", "D", False),
+        ("choice", r"\boxed{A}, \boxed{C}", "C", False),
         ("choice", "I do not know", "C", False),
         ("choice", "", "C", False),
         ("exact", "Answer:  forty  two ", "forty two", True),
+        ("exact", "**Answer:** Paris", "Paris", True),
+        ("exact", "<think>Answer: Rome</think>Paris", "Paris", True),
+        ("exact", "<think>Answer: Paris", "Paris", False),
+        ("exact", "<answer>Paris</answer>\nAnswer: Rome", "Rome", False),
         ("exact", "\uff14\uff12", "42", True),
         ("exact", "Forty two", "forty two", False),
         ("exact", "x" * (MAX_RESPONSE_CHARACTERS + 1), "x", False),
         ("reasoning_gym:chain_sum", "Steps: 1+1=2. Answer: 2", "2", True),
+        ("reasoning_gym:chain_sum", "<think>Answer: 3</think>Answer: 2", "2", True),
+        ("reasoning_gym:chain_sum", "<think>Answer: 2", "2", False),
         ("reasoning_gym:chain_sum", "Answer: 3", "2", False),
         ("reasoning_gym:chain_sum", "Answer: 2 apples", "2", False),
     ],
@@ -68,6 +114,32 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
 def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
     """1.0 or 0.0, and nothing between."""
     assert score(name, response, problem(answer)) == float(right)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer" + " " * 65536,
+        "answer is " * 6553,
+        "answer:" + "*\n" * 32000,
+        "<answer>" * 8192,
+        "<answer></answer>" * 3855,
+        "\\boxed{" * 9362,
+        "\\boxed{" * 8000 + "}" * 8000,
+        "\\boxed{1}" + " " * 65000 + "\\boxed{2}",
+        "".join(f"\\boxed{{{number}}}," for number in range(4500)),
+        "answer: C" + " (" * 32000,
+        "answer is $1$" + " ," * 32000,
+    ],
+    ids=lambda text: text[:16],
+)
+def test_no_response_is_read_for_long(text: str) -> None:
+    """`exact` and `choice` run without a limit of time: reading must not be quadratic."""
+    start = time.process_time()
+    for name in ("exact", "choice"):
+        score(name, text, problem("A"))
+    stated_answer(text)
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("name", ["oracle", "", "reasoning_gym:", "Math"])
@@ -87,6 +159,6 @@ def test_an_unknown_reasoning_gym_task_is_refused() -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """A member with another math-verify would give other rewards."""
-    assert verifier_version("exact") == "exact@1"
-    assert verifier_version("math").startswith("math@1+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@1+0.")
+    assert verifier_version("exact") == "exact@2"
+    assert verifier_version("math").startswith("math@2+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@2+0.")

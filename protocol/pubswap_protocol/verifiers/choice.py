@@ -3,11 +3,16 @@
 import re
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.extract import extract_answer
+from pubswap_protocol.verifiers.extract import answer_line, first_of, last_boxed, last_line, tagged
 
-_WRAPPED = re.compile(r"\(([A-J])\)|\\boxed\{\\?(?:text\{)?([A-J])\}?|\b([A-J])\)")
-_ALONE = re.compile(r"(?<![A-Za-z0-9'])([A-J])(?![A-Za-z0-9'])")
-_STATED = re.compile(r"answer\s+is:?\s*\(?([A-J])\b", re.IGNORECASE)
+# Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
+_STATED = re.compile(r"(?i:answer|option|choice)\s{1,9}is\b:?([^\n]*)")
+_MARKUP = re.compile(r"\\(?:[A-Za-z]++|[()\[\]])|[*_`#${}\[\]\"]")
+# A letter that ends, or that its option follows: "C", "(C)", "C. Aspirin", "C (Aspirin)".
+_LETTER = re.compile(r"\s*+(?i:option|choice)?\s*+\(?([A-J])(?:\)|(?![\w'])(?!\s++[^\s(:-]))")
+_ANOTHER = re.compile(
+    r"[\s.()]*+(?:[,;/&]|\b(?:and|or)\b)[\s(]*+(?:(?:and|or)\s++)?\(?[A-J](?![\w'])"
+)
 
 
 def score_choice(response: str, problem: Problem) -> float:
@@ -16,15 +21,21 @@ def score_choice(response: str, problem: Problem) -> float:
 
 
 def chosen_letter(response: str) -> str | None:
-    """The letter A-J that a response settles on; None if it names none or several."""
-    if stated := _STATED.findall(response):
-        return str(stated[-1]).upper()
-    answer = extract_answer(response)
-    if re.fullmatch(r"\(?[a-j]\)?\.?", answer):
-        return answer.strip("().").upper()
-    leading = re.match(r"\(?([A-J])[).:]", answer)
-    if leading:
-        return leading.group(1)
-    wrapped = {letter for match in _WRAPPED.findall(answer) for letter in match if letter}
-    letters = wrapped or set(_ALONE.findall(answer))
-    return letters.pop() if len(letters) == 1 else None
+    """The capital letter A-J that a response settles on; None if it names none or several.
+
+    The last line with "Answer:" decides; without one the last <answer>...</answer>, box, "answer
+    is" with a letter, or line.
+    """
+    answer = first_of(response, answer_line, tagged, last_boxed, _stated, last_line)
+    return None if answer is None else leading_letter(answer)
+
+
+def _stated(text: str) -> str | None:
+    return next((rest for rest in reversed(_STATED.findall(text)) if leading_letter(rest)), None)
+
+
+def leading_letter(answer: str) -> str | None:
+    """The option that an answer begins with, if it names no other beside it."""
+    plain = _MARKUP.sub("", answer).strip()
+    letter = _LETTER.match(plain)
+    return letter[1] if letter and not _ANOTHER.match(plain, letter.end()) else None

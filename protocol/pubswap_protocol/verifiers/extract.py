@@ -1,34 +1,78 @@
-"""Where a response's answer is."""
+r"""The one text of a response that is its answer.
 
+A response is read once: each verifier takes the first kind of answer that there is, in its own
+order, and of that kind the last. What stands elsewhere neither helps nor harms, so that naming two
+answers gains nothing. Thoughts are no answers: what comes before the last </think> does not count,
+nor does anything if a <think> is left open.
+"""
+
+import itertools
 import re
+from collections.abc import Callable
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
-_LINE = re.compile(r"answer\s*(?:is)?\s*:\s*(.*)", re.IGNORECASE)
+Reader = Callable[[str], str | None]
+
+# Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_LINE = re.compile(r"answer\*{0,2}(?:\s{0,9}is)?\s{0,9}:\s*+([^\n]*)", re.IGNORECASE)
+_BRACE = re.compile(r"\\[\\{}]|\\(?:boxed|fbox|framebox)\s{0,9}\{|[{}]")
+_AND = re.compile(r"(?:[\s$,;]|\\[\\()\[\]]|\\q?quad|\\text\{\s?(?:and|or)\s?\}|and|or|\w\s?=)*+")
 
 
-def extract_answer(text: str) -> str:
+def extract_answer(response: str) -> str:
     r"""The last <answer>...</answer>, else the rest of the last line with "Answer:", else the last
     \boxed{...}, else the last line that is not empty; "" if there is none.
     """
-    if tagged := _TAGGED.findall(text):
-        return str(tagged[-1]).strip()
-    if lines := _LINE.findall(text):
-        return str(lines[-1]).strip()
-    if (boxed := last_boxed(text)) is not None:
-        return boxed.strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return first_of(response, tagged, answer_line, last_boxed, last_line) or ""
+
+
+def first_of(response: str, *readers: Reader) -> str | None:
+    """What the first reader finds that finds anything in the response; None if none does."""
+    text = response.rpartition("</think>")[2]
+    if "<think>" in text:
+        return None
+    found = (reader(text) for reader in readers)
+    return next((answer.strip() for answer in found if answer is not None), None)
+
+
+def tagged(text: str) -> str | None:
+    """The content of the last <answer>...</answer>."""
+    tags = list(_TAG.finditer(text))
+    pairs = [(start, end) for start, end in itertools.pairwise(tags) if end[1] and not start[1]]
+    return text[pairs[-1][0].end() : pairs[-1][1].start()] if pairs else None
+
+
+def answer_line(text: str) -> str | None:
+    """The rest of the last line with "Answer:", without the asterisks of bold print around it."""
+    lines = _LINE.findall(text)
+    return str(lines[-1]).strip().removeprefix("**").removesuffix("**") if lines else None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last \boxed{...} whose braces balance, or None."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
+    r"""The content of the last \boxed{...}; boxes with no more than "and" between them are a list.
+
+    None if there is no box, or the last is not closed.
+    """
+    opened: list[re.Match[str]] = []
+    boxes: list[tuple[int, int, int]] = []  # where each box, its content, and its content's end is
+    for brace in _BRACE.finditer(text):
+        if brace[0] == "}" and opened:
+            opening = opened.pop()
+            if opening[0] != "{":
+                boxes.append((opening.start(), opening.end(), brace.start()))
+        elif brace[0].endswith("{") and brace[0] != r"\{":
+            opened.append(brace)
+    boxes.sort()
+    if not boxes or any(left[0] != "{" and left.start() > boxes[-1][0] for left in opened):
         return None
-    begin = start + len("\\boxed{")
-    depth = 1
-    for position in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[begin:position]
-    return None
+    contents: list[str] = []
+    after = len(text)
+    while boxes and (not contents or _AND.fullmatch(text, boxes[-1][2] + 1, after)):
+        after, start, end = boxes.pop()
+        contents.append(text[start:end])
+    return ", ".join(dict.fromkeys(reversed(contents)))
+
+
+def last_line(text: str) -> str | None:
+    """The last line that is not empty."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), None)

@@ -1,33 +1,80 @@
-"""`math`: equal to the answer as mathematics, by math-verify."""
+r"""`math`: equal to the answer as mathematics, by math-verify.
+
+Both sides are parsed alike, as the content of a \boxed{...}: outside of mathematics the library
+looks for numbers alone, and reads 2 in 2\sqrt{3}.
+"""
 
 import logging
+import re
+from functools import lru_cache
 from typing import Any
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.extract import extract_answer
+from pubswap_protocol.verifiers.extract import first_of, last_boxed, tagged
+from pubswap_protocol.verifiers.stated import formulas_of, only_line, stated_answer
+
+MAX_ANSWER_CHARACTERS = 2000
+
+_TEXT = r"\\(?:text\w*|mbox|mathrm)\s?\{"
+_TIME = re.compile(
+    rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{_TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE
+)
+_BASE = re.compile(r"\d_\{?(\d+)\}?$")
+_WORDS = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
+_NO_SPACE = re.compile(r"\s*+\\!\s*+")
+_AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
+_VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
+_EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
+_MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 
 
 def score_math(response: str, problem: Problem) -> float:
-    """1.0 if math-verify finds the response's answer equal to the problem's.
+    r"""1.0 if math-verify finds the response's answer equal to the problem's.
 
-    It has no time limit of its own here: its signal alarms work in a main thread only. The pool
-    limits it.
+    The answer is the last \boxed{...}, else what the last <answer>...</answer> or "the answer is"
+    states, else a response of one line itself. Several values are equal to a list of them alone.
+
+    It has no time limit of its own: the library's signal alarms work in a main thread only. The
+    pool limits it.
     """
     from math_verify import verify
 
+    answer = first_of(response, last_boxed, _tagged, stated_answer, only_line)
+    if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
+        return 0.0
+    gold = last_boxed(problem.answer) or problem.answer
+    if _differ(_BASE, 1, gold, answer) or _differ(_TIME, 3, gold, answer):
+        return 0.0
+    return float(verify(_parsed(gold), _parsed(answer), timeout_seconds=None))
+
+
+def _tagged(text: str) -> str | None:
+    content = tagged(text)
+    return None if content is None else formulas_of(content)
+
+
+def _differ(mark: re.Pattern[str], group: int, gold: str, answer: str) -> bool:
+    """Whether both name a base, or a half of the day, and not the same: the library ignores it."""
+    ours, theirs = mark.search(gold.strip("$ ")), mark.search(answer.strip("$ "))
+    return bool(ours and theirs and ours[group].lower() != theirs[group].lower())
+
+
+@lru_cache(maxsize=256)  # the responses of a group share their gold
+def _parsed(answer: str) -> list[Any]:
+    from math_verify import LatexExtractionConfig, parse
+
     # It warns at every call that we have taken its alarm away.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    gold = _parse(problem.answer) or _parse(f"${problem.answer}$")
-    for text in (response, extract_answer(response)):
-        for found in (_parse(text), _parse(f"${text}$")):
-            if gold and found and verify(gold, found, timeout_seconds=None):
-                return 1.0
-            if found:
-                break
-    return 0.0
+    boxed = f"\\boxed{{{_plain(answer)}}}"
+    return list(parse(boxed, [LatexExtractionConfig()], parsing_timeout=None))
 
 
-def _parse(text: str) -> list[Any]:
-    from math_verify import parse
+def _plain(answer: str) -> str:
+    """An answer in forms that the library reads.
 
-    return list(parse(text, parsing_timeout=None))
+    As units it drops words at the end, even "or 41", and variables such as the t of 4t.
+    """
+    answer = _TIME.sub(lambda time: time[1] + (time[2] or "").replace(":00", ""), answer)
+    answer = _AND.sub(", ", _WORDS.sub(r" \1 ", _NO_SPACE.sub("", answer)))
+    answer = _EDGES.sub("", _MIXED.sub(r"\1\\frac{\2}{\3}", answer))
+    return _VARIABLE.sub(r"\g<0>\\,", answer)

@@ -13,17 +13,18 @@ REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
 _VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
+_RULES = 2  # the version of all our rules, as they share how a response is read
 _LIBRARIES = {"math": "math-verify"}
 
 
 def verifier_version(name: str) -> str:
-    """Such as 'math@1+0.9.0': our rule's version, and the library's where one decides.
+    """Such as 'math@2+0.9.0': our rule's version, and the library's where one decides.
 
     Raises InvalidSettings for a name that does not exist.
     """
     check_verifier(name)
     library = "reasoning-gym" if name.startswith(REASONING) else _LIBRARIES.get(name)
-    return f"{name}@1" + (f"+{version(library)}" if library else "")
+    return f"{name}@{_RULES}" + (f"+{version(library)}" if library else "")
 
 
 def check_verifier(name: str) -> None:
