@@ -20,12 +20,16 @@ SWEEP_SECONDS = 600.0
 
 
 async def keep_house(services: Services) -> None:
-    """For ever: look for damage at every tick, and sweep at the start and each ten minutes."""
-    swept = -SWEEP_SECONDS
+    """For ever: look for damage at every tick, and sweep at the start and each ten minutes.
+
+    More often where orphans are to go sooner.
+    """
+    seconds = min(SWEEP_SECONDS, services.settings.orphan_seconds)
+    swept = -seconds
     while True:
         try:
             await heal(services)
-            if time.monotonic() - swept >= SWEEP_SECONDS:
+            if time.monotonic() - swept >= seconds:
                 await sweep(services)
                 swept = time.monotonic()
         except Exception:

@@ -6,11 +6,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.recipes.cost import KEEP_ROUNDS
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.shipped import shipped_recipes
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import LoraSettings
+from pubswap_server.settings import ServerSettings
 
 
 def recipe(*arguments: str) -> Result:
@@ -71,6 +73,22 @@ def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
     card = model_card(MODEL, LoraSettings(), "demo", None)
     b = sum(out * r for name, (out, r) in card.layout.tensors.items() if "lora_B" in name)
     assert b / 1000 < size < 1.5 * b / 1000
+
+
+def test_check_says_what_disks_a_run_needs() -> None:
+    """On the coordinator more with more rounds and clients, by what it keeps by default."""
+    assert ServerSettings.model_fields["keep_rounds"].default == KEEP_ROUNDS
+    sizes = []
+    for clients, rounds in ((4, 100), (8, 100), (4, 200)):
+        options = ("--set", f"model.source={MODEL}", "--set", f"clients={clients}")
+        done = recipe("check", "qwen3-1.7b-math", *options, "--set", f"rounds={rounds}")
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("disk:"))
+        assert f"updates of {KEEP_ROUNDS} rounds kept (PUBSWAP_KEEP_ROUNDS)" in line
+        sizes.append(float(line.split()[1]) * {"kB": 1, "MB": 1e3, "GB": 1e6}[line.split()[2]])
+        assert "on each member" in done.stdout
+    few, many_clients, many_rounds = sizes
+    assert few < many_clients
+    assert few < many_rounds
 
 
 def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def _model(recipe: Recipe) -> tuple[AdapterLayout | None, list[str]]:
 
 def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
     from pubswap_client.operator.tables import size_text
+    from pubswap_client.recipes.cost import KEEP_ROUNDS
 
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
     yield f"steps:     {cost.rounds} rounds x {cost.local_steps} = {cost.steps} of each client"
@@ -143,6 +144,13 @@ def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
             f"{size_text(cost.update_bytes)} a round, "
             f"{size_text(cost.update_bytes * cost.rounds)} in all"
         )
+        assert cost.coordinator_bytes is not None
+        assert cost.member_bytes is not None
+        yield (
+            f"disk:      {size_text(cost.coordinator_bytes)} on the coordinator at most, with the "
+            f"updates of {KEEP_ROUNDS} rounds kept (PUBSWAP_KEEP_ROUNDS)"
+        )
+        yield f"           {size_text(cost.member_bytes)} on each member, without the base model"
     yield f"sweep:     {cost.settings} settings, {cost.seeds} seeds: {cost.runs} runs"
 
 
