@@ -105,6 +105,23 @@ def test_a_body_that_stops_is_answered_408_and_leaves_nothing(hasty: Server) -> 
     assert [file for file in hasty.data_dir.rglob("incoming/*") if file.is_file()] == []
 
 
+def test_of_a_chunk_that_stops_what_came_is_kept(hasty: Server) -> None:
+    """408 says so, and the session goes on from there."""
+    fed = begun(hasty)
+    with hasty.http(fed.tokens["a"]) as http:
+        body = {"digest": "blake3:" + "0" * 64, "size": 2000}
+        opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()["upload"]
+        path = paths.UPLOAD.format(run=fed.run.id, upload=opened)
+        head = (
+            f"PATCH {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
+            f"Content-Range: 0-1999\r\nContent-Length: 2000\r\n\r\n"
+        )
+        with connected(hasty.url) as raw:
+            raw.sendall(head.encode() + b"x" * 700)
+            assert problem_of(rest(raw))[:2] == (408, "too_slow")
+        assert http.get(path).json()["offset"] == 700
+
+
 def test_a_trickled_body_is_given_up_and_one_that_keeps_the_rate_is_not(hasty: Server) -> None:
     """Ten bytes every 0.1 s are too few; 500 go on far beyond all limits."""
     fed = begun(hasty)

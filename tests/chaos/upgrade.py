@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.retry import ONCE
 from pubswap_protocol import paths
 from support.certificates import Authority
-from support.coordinator import serving, settings_for
 
 SECONDS = 3.0  # for a head, and for a body's next byte
-SLACK_SECONDS = 10.0
+SLACK_SECONDS = 30.0
 BATCH = 3000  # at once
 _SOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 _KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -44,14 +46,21 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     authority = Authority(folder / "ca", "CA")
     issued = authority.issue("localhost")
-    limits = {"header_seconds": SECONDS, "idle_seconds": SECONDS}
-    files = {"tls_cert": issued.certificate, "tls_key": issued.key}
+    limits = {"PUBSWAP_HEADER_SECONDS": str(SECONDS), "PUBSWAP_IDLE_SECONDS": str(SECONDS)}
+    files = ["--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)]
     held, slowest, after, lost = 0, 0.0, 0.0, list[str]()
-    for name, number, more in (("plain", count, {}), ("tls", count // 2, files)):
-        settings = settings_for(folder / name).model_copy(update={**limits, **more})
-        context = authority.files().context() if more else None
-        with serving(settings) as server, server.closing:
-            address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+    for name, number, more in (("plain", count, []), ("tls", count // 2, files)):
+        port, context = free_port(), authority.files().context() if more else None
+        address, scheme = ("127.0.0.1", port), "https" if more else "http"
+        with (
+            Processes(folder / name) as processes,
+            CoordinatorClient(
+                f"{scheme}://127.0.0.1:{port}", backoff=ONCE, tls=authority.files()
+            ) as probe,
+        ):
+            options = ["serve", "--port", str(port), "--data-dir", str(folder / name / "data")]
+            processes.start("coordinator", options + more, limits)
+            wait_until_ready(probe, 60, processes.check)
             for begin in range(0, number, BATCH):
                 sockets = [
                     _opened(address, context, n) for n in range(begin, min(number, begin + BATCH))
