@@ -340,7 +340,7 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidProblems, match=r"90 of 90 .*solution: no \\boxed"):
         prepare(spec_for("math", tmp_path / "boxless.parquet"), tmp_path / "out")
     words = write_jsonl(tmp_path / "words.jsonl", numbered(90, verifier="choice"))
-    with pytest.raises(InvalidProblems, match=r"answer: .* not accepted by their own verifier"):
+    with pytest.raises(InvalidProblems, match=r"answer: .* not read by their own verifier"):
         prepare(spec_for("jsonl", words), tmp_path / "out")
 
 
@@ -393,7 +393,7 @@ def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "from" / "medqa.jsonl", rows)
     write_medmcqa(tmp_path / "from" / "medmcqa", train=100)
-    with pytest.raises(InvalidProblems, match=r"not accepted by their own .*'K'"):
+    with pytest.raises(InvalidProblems, match=r"not read by their own .*'K'"):
         prepare(spec_for("medical", tmp_path / "from", medqa_share=0.03), tmp_path / "out")
 
 

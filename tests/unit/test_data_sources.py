@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.data.answers import responses_for
 from pubswap_client.data.examples import Unusable
+from pubswap_client.data.rewriting import right_response
 from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.problems import Problem
@@ -44,7 +44,7 @@ def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
     problem = read("math", math_rows("counting_and_probability", "train", 3)[2])
     assert problem.prompt.endswith("\\boxed{}.")
     assert problem.topic == "Counting & Probability"
-    right, _ = responses_for("math", problem.answer)
+    right = right_response("math", problem.answer)
     assert score("math", right, problem) == 1.0
     assert score("math", "\\boxed{-5}", problem) == 0.0
 

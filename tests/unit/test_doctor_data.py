@@ -1,11 +1,11 @@
 """The doctor's look at the private problems."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from pubswap_client.data.answers import responses_for
+from pubswap_client.data.rewriting import mutated, rewritten, right_response, wrong_response
 from pubswap_client.doctor.answers import (
     SAMPLE,
     check_answers,
@@ -164,10 +164,48 @@ def test_without_the_run_only_problems_that_name_their_verifier_can_be_checked()
         ("reasoning_gym:spell_backward", "olleh"),
     ],
 )
-def test_good_answers_are_accepted_in_one_of_the_forms(verifier: str, answer: str) -> None:
-    """The forms are those that the verifiers read."""
+def test_good_answers_are_read(verifier: str, answer: str) -> None:
+    """They are right in other words, and something close to them is wrong."""
     problem = Problem(id="p", prompt="?", answer=answer, verifier=verifier)
-    assert any(score(verifier, form, problem) for form in responses_for(verifier, answer))
+    assert score(verifier, right_response(verifier, answer), problem) == 1
+    wrong = wrong_response(verifier, answer)
+    assert wrong is None or score(verifier, wrong, problem) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "other", "wrong"),
+    [
+        ("42", r"\frac{84}{2}", "43"),
+        (r"\frac{3}{4}", "0.75", "3"),
+        (r"-\dfrac{2}{3}", "-2/3", "2"),
+        (r"11\frac12", "11.5", "11"),
+        (r"2\sqrt{3}", r"\sqrt{12}", "2"),
+        (r"10,\!000", "10000", "10"),
+        ("1, -2", "-2, 1", "1"),
+        ("6-5i", "-5i +6", "6"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"( 3, \frac{\pi}{2} )", "3"),
+        (r"18\text{ cm}^2", r"18\text{ cm}^2", r"19\text{ cm}^2"),
+        (r"\$18.90", "18.90", r"\$19.90"),
+        ("x = 5", "x = 5", "x = 6"),
+        (r"\text{even}", r"\text{even}", "7"),
+    ],
+)
+def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
+    """Without the verifier's library; and `math` takes the one and refuses the other."""
+    assert (rewritten(answer), mutated(answer)) == (other, wrong)
+    problem = Problem(id="p", prompt="?", answer=answer)
+    assert score("math", right_response("math", answer), problem) == 1
+    assert score("math", str(wrong_response("math", answer)), problem) == 0
+
+
+@pytest.mark.parametrize("rule", [lambda text: True, lambda text: False])
+def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
+    """A verifier that took an answer for itself passed before, whatever else it took."""
+    problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
+    found = check_answers(
+        chunks(problems), 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases]
+    )
+    assert found.status is Status.FAILURE
 
 
 def test_answers_that_cannot_be_matched_are_counted_and_named() -> None:
@@ -177,7 +215,7 @@ def test_answers_that_cannot_be_matched_are_counted_and_named() -> None:
     assert answers(problems, "choice").status is Status.OK
     found = answers([*problems, spoilt], "choice")
     assert found.status is Status.WARNING
-    assert "1 are not accepted by their own verifier: spoilt (checked all 41)" in found.found
+    assert "1 are not read by their own verifier: spoilt (checked all 41)" in found.found
     found = answers([problems[0], spoilt], "choice")
     assert found.status is Status.FAILURE
     assert "one letter" in found.advice
@@ -190,7 +228,7 @@ def test_answers_are_verified_in_the_pool(data: Path) -> None:
     problems = [*survey(data).problems[:3], countdown]
     with VerifierPool() as pool:
         found = check_answers(chunks(problems), len(problems), "math", pool.score_many)
-    assert "1 are not accepted by their own verifier: odd" in found.found
+    assert "1 are not read by their own verifier: odd" in found.found
 
 
 def test_nothing_to_verify_is_skipped() -> None:

@@ -123,6 +123,7 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
     """Show who holds which topics, and check that no file was changed."""
     from rich.console import Console
 
+    from pubswap_client.data.answers import UNREAD
     from pubswap_client.data.manifest import check_files, read_manifest
 
     manifest = read_manifest(folder)
@@ -131,6 +132,8 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
     console.print(_topics_table(manifest))
     for left in manifest.left_out:
         console.print(f"left out: {left.rows} rows, {left.reason} (the first: {left.first[0]})")
+    misread = sum(left.rows for left in manifest.left_out if left.reason.startswith(UNREAD))
+    console.print(f"answers that their verifier could not read: {misread}")
     console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
 
 

@@ -1,8 +1,8 @@
-"""Does each problem's verifier take the problem's own answer?"""
+"""Does each problem's verifier read the problem's own answer?"""
 
 from collections.abc import Iterable, Sequence
 
-from pubswap_client.data.answers import Score, refused
+from pubswap_client.data.answers import Score, unread
 from pubswap_client.doctor.finding import Finding, failure, named, ok, skipped, warning
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidSettings
@@ -54,23 +54,23 @@ def check_verifiers(
 def check_answers(
     chunked: Iterable[Sequence[Problem]], total: int, default: str | None, score: Score
 ) -> Finding:
-    """The answers of these chunks of a set of `total` problems are accepted for themselves."""
+    """The answers of these chunks of a set of `total` problems are read as what they say."""
     bad, count = [], 0
     for chunk in chunked:
         count += len(chunk)
-        bad += [problem.id for problem in refused(chunk, default, score)]
+        bad += [problem.id for problem in unread(chunk, default, score)]
     if not count:
         return skipped(ANSWERS, "a problem with a verifier that is known")
     part = f"{count} of {total}" if count < total else f"all {total}"
     if not bad:
-        return ok(ANSWERS, f"accepted by their verifiers (checked {part})")
+        return ok(ANSWERS, f"0 are not read by their own verifier (checked {part})")
     serious = len(bad) > SERIOUS_SHARE * count
     return (failure if serious else warning)(
         ANSWERS,
-        f"{len(bad)} are not accepted by their own verifier: {named(bad)} (checked {part})",
-        "No response to them can be rewarded. Write the answer as the verifier reads it (math: an "
-        'expression; choice: one letter; exact: the text after "Answer:"; reasoning_gym: with the '
-        "task's metadata), or remove them.",
+        f"{len(bad)} are not read by their own verifier: {named(bad)} (checked {part})",
+        "Right responses to them are not rewarded, or wrong ones are. Write the answer as the "
+        "verifier reads it (math: an expression; choice: one letter; exact: the text after "
+        '"Answer:"; reasoning_gym: with the metadata of its task), or remove them.',
     )
 
 

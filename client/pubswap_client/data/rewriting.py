@@ -1,0 +1,101 @@
+r"""A right and a wrong response to a problem, written independently of how its verifier reads.
+
+A verifier that misreads \frac{23}{2} takes that answer for itself, as it misreads both sides alike;
+but it does not take 11.5 for it, or it takes 23.
+"""
+
+import re
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+from pubswap_protocol.verifiers.extract import last_boxed
+
+_SPACES = re.compile(r"\s*\\!\s*|(?<!\\)\\[,;: ]|\\left|\\right|\\?\$")
+_INTEGER = re.compile(r"-?\d+")
+_THOUSANDS = re.compile(r"-?\d{1,3}(?:(?:,|\{,\})\d{3})+(?:\.\d+)?")
+_FRACTION = re.compile(r"(-?)(\d*)\s*\\[dt]?frac(?:\{(\d+)\}\{(\d+)\}|(\d)(\d))")
+_ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
+_SUM = re.compile(r"(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+")
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
+_AROUND = re.compile(  # what may stand around a number that is the whole answer
+    r"\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
+    r"|^\s*\$?\s*[a-zA-Z]\s*=|\\[,;! ]|[\s(){}$.]"
+)
+
+
+def right_response(verifier: str, answer: str) -> str:
+    """The answer in other words, where that is easy, in a usual closing."""
+    if verifier == "math":
+        return f"Thus, the answer is:\n\\[ \\boxed{{{rewritten(last_boxed(answer) or answer)}}} \\]"
+    if verifier == "choice":
+        return f"The answer is a hard one to see.\n**Answer: ({_letter(answer)})**"
+    spaced = "  ".join(answer.split(" ")) if verifier == "exact" else answer
+    return f"The answer: see below.\n<answer>{spaced}</answer>"
+
+
+def wrong_response(verifier: str, answer: str) -> str | None:
+    """One that is close, and wrong; None for a task of reasoning-gym, which has its own idea."""
+    if verifier == "math":
+        return f"Thus, the answer is:\n\\[ \\boxed{{{mutated(last_boxed(answer) or answer)}}} \\]"
+    if verifier == "choice":
+        return f"Answer: {'B' if _letter(answer) == 'A' else 'A'}"
+    return f"Answer: {answer}." if verifier == "exact" else None
+
+
+def rewritten(answer: str) -> str:
+    """A mathematical answer, equal in value and different in form, or only in spaces."""
+    plain = " ".join(_SPACES.sub("", answer).split()).rstrip(".")
+    if _THOUSANDS.fullmatch(plain):
+        return re.sub("[{},]", "", plain)
+    if _INTEGER.fullmatch(plain):
+        return f"\\frac{{{2 * int(plain)}}}{{2}}"
+    if fraction := _FRACTION.fullmatch(plain):
+        sign, whole, *parts = fraction.groups()
+        top, bottom = (int(part) for part in parts if part)
+        return sign + _quotient(Fraction(int(whole or 0) * bottom + top, bottom))
+    if root := _ROOT.fullmatch(plain):
+        sign, factor, *radicands = root.groups()
+        radicand = next(int(part) for part in radicands if part)
+        return f"{sign}\\sqrt{{{int(factor or 1) ** 2 * radicand}}}"
+    items = _split(plain, ",")
+    if len(items) > 1 and "and" not in plain:
+        return ", ".join(item.strip(", ") for item in reversed(items))
+    if _SUM.fullmatch(plain):
+        terms = [term.strip() for term in _split(plain, "+-")]
+        return "".join(f" {t if t[0] in '+-' else '+' + t}" for t in reversed(terms)).lstrip(" +")
+    return plain
+
+
+def mutated(answer: str) -> str:
+    """The first number of a mathematical answer that holds more; else another number."""
+    number = _NUMBER.search(answer)
+    if number is None:
+        return "7"
+    if ":" in answer or _AROUND.sub("", answer) == _AROUND.sub("", number[0]):
+        return f"{answer[: number.start()]}{_more(number[0])}{answer[number.end() :]}"
+    return number[0]
+
+
+def _letter(answer: str) -> str:
+    return answer.strip().strip("().").upper()
+
+
+def _quotient(value: Fraction) -> str:
+    exact = (value * 10**4).denominator == 1
+    return f"{float(value):g}" if exact else f"{value.numerator}/{value.denominator}"
+
+
+def _more(number: str) -> str:
+    return str(Decimal(number) + 1)
+
+
+def _split(text: str, marks: str) -> list[str]:
+    """The parts of a text that begin with a mark outside of all brackets, after an operand."""
+    cuts, depth, before = [0], 0, ""
+    for place, character in enumerate(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in marks and (before.isalnum() or before in ")]}") and before:
+            cuts.append(place)
+        before = character if character != " " else before
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
