@@ -23,6 +23,7 @@ from pubswap_protocol.errors import (
     ProtocolMismatch,
     PubSwapError,
     ServerFault,
+    UnknownSetting,
     Unreachable,
     error_for,
 )
@@ -426,9 +427,17 @@ def _new_key() -> str:
 
 
 def _parse(model: type[M], reply: httpx.Response) -> M:
+    """An answer, without the fields that a later version may have added to it."""
     try:
-        return model.model_validate_json(reply.content)
+        return model.model_validate_json(reply.content, extra="ignore")
     except ValidationError as error:
+        place = [str(part) for part in error.errors()[0]["loc"]]
+        if "settings" in place:
+            name = ".".join(place[place.index("settings") + 1 :])
+            raise UnknownSetting(
+                f"The run's {name} has a value that this version of pubswap does not know. "
+                "Upgrade pubswap to the coordinator's version."
+            ) from None
         raise ServerFault(f"{reply.url.path} answered something else: {error}") from None
 
 

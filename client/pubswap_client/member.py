@@ -37,6 +37,7 @@ from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, parse_problems, read_problems
+from pubswap_protocol.required import check_known
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool, verifier_version
 
@@ -152,7 +153,7 @@ def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
 def _fitting(member: Member, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
     text = member.api.problem_set(member.run.id, kind)
-    problems = list(parse_problems(text.splitlines(), f"the {kind} set"))
+    problems = list(parse_problems(text.splitlines(), f"the {kind} set", extra="ignore"))
     member.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 
@@ -194,6 +195,7 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
     ):
         api.check_version()
         run = api.run(membership.run)
+        check_known(run.requires)
         check_possible(run.settings, settings, alone=crew is None)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision

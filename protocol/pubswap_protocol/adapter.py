@@ -13,8 +13,9 @@ from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from pubswap_protocol.bounds import Strict
 from pubswap_protocol.digests import OURS, Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
@@ -35,10 +36,8 @@ Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
 
-class AdapterLayout(BaseModel):
+class AdapterLayout(Strict):
     """The names and shapes of a run's adapter tensors, as PEFT names them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     # What the coordinator keeps of a server optimizer has two tensors for each of an update.
     tensors: Annotated[dict[TensorName, tuple[Side, Side]], Field(max_length=2 * MAX_TENSORS)]

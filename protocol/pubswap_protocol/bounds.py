@@ -1,12 +1,12 @@
-"""Bounded numbers and texts: what messages and settings are made of.
+"""What messages and settings are made of: bounded numbers and texts, and a base that is strict.
 
 Python's integers have no bound of their own, and one of 400 digits stops whoever makes a float of
 it, long after it was accepted. Texts for true, and true for 1, are refused: `strict`.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
 
 MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
@@ -26,6 +26,24 @@ PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
 Word = Annotated[str, Field(max_length=200)]
+
+
+class Strict(BaseModel):
+    """Base of bodies and settings. An unknown field is an error, and so is a NaN or an infinity.
+
+    What is answered may have more fields later: clients ignore those, and the document allows them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        if handler.mode == "serialization":
+            handler.resolve_ref_schema(schema).pop("additionalProperties", None)
+        return schema
 
 
 def _measured(value: object) -> object:

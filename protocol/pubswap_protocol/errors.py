@@ -34,6 +34,7 @@
     - DigestMismatch            digest_mismatch            422
     - LengthMismatch            length_mismatch            422
   + ProtocolMismatch            protocol_mismatch          426
+    - UnknownSetting            unknown_setting            426
   + TooManyRequests             too_many_requests          429   (worth a retry)
   + Unavailable                 unavailable                503   (worth a retry)
     - Unreachable               unreachable                503   (worth a retry)
@@ -312,6 +313,12 @@ class ProtocolMismatch(PubSwapError):
 
     code = "protocol_mismatch"
     status = 426
+
+
+class UnknownSetting(ProtocolMismatch):
+    """The run has a setting that this version of pubswap does not know."""
+
+    code = "unknown_setting"
 
 
 class TooManyRequests(PubSwapError):

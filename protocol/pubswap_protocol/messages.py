@@ -1,10 +1,13 @@
-"""The JSON bodies of the HTTP interface. An unknown field is an error on both sides."""
+"""The JSON bodies of the HTTP interface.
+
+The coordinator refuses unknown fields, and clients ignore them, so that a message can grow.
+"""
 
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
@@ -17,6 +20,7 @@ from pubswap_protocol.bounds import (
     Positive,
     Seconds,
     Share,
+    Strict,
     Word,
 )
 from pubswap_protocol.explaining import NAME_PATTERN
@@ -32,10 +36,8 @@ Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 
 
-class Message(BaseModel):
+class Message(Strict):
     """Base of all bodies."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Version(Message):
@@ -144,7 +146,7 @@ class RoundSummary(Message):
     updates: Number = 0
     drift: Drift | None = None
     evaluation: Evaluation | None = None
-    swaps: list[SwapSummary] = []
+    swaps: list[SwapSummary] = Field(default=[])
     traffic: Traffic = Traffic()
 
 
@@ -202,6 +204,11 @@ class RunView(Message):
         default=None, description="What the operator must do before the run can go on, if anything."
     )
     settings: RunSettings
+    requires: list[Word] = Field(
+        default=[],
+        description="The settings that a client must know to take part, by names such as "
+        "`swap.period`; any other that it does not know it ignores.",
+    )
     model: ModelCard
     created_at: datetime
     latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
@@ -214,7 +221,7 @@ class RunView(Message):
 class WholeRun(RunView):
     """A run with all its rounds, as a client puts it together from their pages."""
 
-    rounds: list[RoundSummary] = []
+    rounds: list[RoundSummary] = Field(default=[])
 
 
 class RunList(Message):
@@ -300,7 +307,7 @@ class Task(Message):
     state: RunState
     round: Number = 0
     adapter: Digest | None = None
-    residuals: list[Digest] = []
+    residuals: list[Digest] = Field(default=[])
     waits_for: str | None = Field(
         default=None, description="What a member that is to wait waits for, in words."
     )

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pubswap_protocol.adapter import AdapterLayout
-from pubswap_protocol.bounds import Count, Number, Positive, Word
+from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors import header_length, parse_header
@@ -32,10 +32,8 @@ class HasDigests(Protocol):
     def weights_digest(self) -> str: ...
 
 
-class ModelCard(BaseModel):
+class ModelCard(Strict):
     """What identifies a base model, and what an adapter of it looks like."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Word = Field(description="A hub id, or the name of the operator's folder.")
     revision: Word | None = None

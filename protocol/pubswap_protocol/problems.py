@@ -4,18 +4,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
+from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import Word
+from pubswap_protocol.bounds import Strict, Word
 from pubswap_protocol.errors import InvalidProblems
 
 MAX_TEXT = 1 << 20  # characters
 
 
-class Problem(BaseModel):
+class Problem(Strict):
     """One line of a problem file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(min_length=1, max_length=200)
     prompt: str = Field(min_length=1, max_length=MAX_TEXT)
@@ -27,12 +26,12 @@ class Problem(BaseModel):
     )
 
 
-def parse_problem(line: str, where: str) -> Problem:
+def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Problem:
     """The problem of one JSONL line; raises InvalidProblems, beginning with `where`, as below."""
     if not line.strip():
         raise InvalidProblems(f"{where}: the line is empty; remove it.")
     try:
-        return Problem.model_validate_json(line)
+        return Problem.model_validate_json(line, extra=extra)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
@@ -42,17 +41,19 @@ def parse_problem(line: str, where: str) -> Problem:
         ) from None
 
 
-def parse_problems(lines: Iterable[str], source: str = "the problem set") -> Iterator[Problem]:
+def parse_problems(
+    lines: Iterable[str], source: str = "the problem set", extra: ExtraValues | None = None
+) -> Iterator[Problem]:
     """Problems from JSONL lines, in order.
 
-    Raises InvalidProblems, naming the line, for an empty line, a missing or unknown field, text
-    that is not JSON, or an id that was seen before.
+    Raises InvalidProblems, naming the line, for an empty line, a missing field, one that is unknown
+    unless `extra` is "ignore", text that is not JSON, or an id that was seen before.
     """
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
         if number == 1:
             line = line.removeprefix("\ufeff")  # the byte-order mark of Windows' editors
-        problem = parse_problem(line, f"{source}, line {number}")
+        problem = parse_problem(line, f"{source}, line {number}", extra)
         if problem.id in seen:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
         seen.add(problem.id)

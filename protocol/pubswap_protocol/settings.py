@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
@@ -12,6 +12,7 @@ from pubswap_protocol.bounds import (
     Decay,
     Factor,
     PositiveFactor,
+    Strict,
     Word,
 )
 from pubswap_protocol.tensors import MAX_TENSORS
@@ -41,12 +42,7 @@ Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
 
 
-class _Settings(BaseModel):
-    # An infinity is no JSON, which is what settings are stored and sent as.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LoraSettings(_Settings):
+class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
     rank: Group = 32
@@ -57,7 +53,7 @@ class LoraSettings(_Settings):
     )
 
 
-class GrpoSettings(_Settings):
+class GrpoSettings(Strict):
     """One GRPO step (paper, section 3.1 and appendix)."""
 
     prompts_per_step: Group = Field(default=8, description="b")
@@ -99,7 +95,7 @@ class GrpoSettings(_Settings):
     max_response_tokens: Tokens = 2048
 
 
-class SwapSettings(_Settings):
+class SwapSettings(Strict):
     """Public steps and the exchange (paper, section 3.4)."""
 
     strategy: Literal["keep", "random"] = "keep"
@@ -171,13 +167,13 @@ class SwapSettings(_Settings):
             )
 
 
-class FedProxSettings(_Settings):
+class FedProxSettings(Strict):
     """(mu / 2) |theta - theta_round|^2 over the LoRA factors."""
 
     mu: Factor = 0.01
 
 
-class AggregationSettings(_Settings):
+class AggregationSettings(Strict):
     """How the clients' factors become the next global ones; see the README's table of rules."""
 
     rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = "fedit"
@@ -251,7 +247,7 @@ class AggregationSettings(_Settings):
                 )
 
 
-class EvaluationSettings(_Settings):
+class EvaluationSettings(Strict):
     """pass@1 on the held-out test set, after every round."""
 
     samples: Group = 1
@@ -259,7 +255,7 @@ class EvaluationSettings(_Settings):
     batch_size: Group = 512
 
 
-class WireSettings(_Settings):
+class WireSettings(Strict):
     """How a client's update travels; see `wire.py`."""
 
     precision: Precision = Field(
@@ -270,7 +266,7 @@ class WireSettings(_Settings):
     )
 
 
-class RunSettings(_Settings):
+class RunSettings(Strict):
     """Everything that decides what a run computes."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = 0

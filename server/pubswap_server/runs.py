@@ -26,6 +26,7 @@ from pubswap_protocol.messages import (
     SetKind,
 )
 from pubswap_protocol.model import ModelCard
+from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server import history, members, retention
@@ -190,6 +191,7 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         round=run.round,
         waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
         settings=settings_of(run),
+        requires=required(settings_of(run)),
         model=model_of(run),
         created_at=run.created_at,
         latest=latest,

@@ -5,8 +5,9 @@ from pubswap_client.doctor.finding import Finding, failure, of_error, ok, warnin
 from pubswap_client.membership import StoredMembership
 from pubswap_client.retry import ONCE
 from pubswap_protocol import paths
-from pubswap_protocol.errors import PubSwapError, Unauthenticated, UnknownRun
+from pubswap_protocol.errors import PubSwapError, Unauthenticated, UnknownRun, UnknownSetting
 from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.required import check_known
 
 COORDINATOR, RUN = "coordinator", "token and run"
 _OVER = (RunState.FINISHED, RunState.CANCELLED)
@@ -40,6 +41,7 @@ def ask_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
     with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
         try:
             run = api.run(member.run)
+            check_known(run.requires)
         except Unauthenticated as error:
             return of_error(
                 RUN,
@@ -51,6 +53,10 @@ def ask_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
         except UnknownRun as error:
             return of_error(
                 RUN, error, "Ask the operator for an invite to a run that exists."
+            ), None
+        except UnknownSetting as error:
+            return of_error(
+                RUN, error, "Install the version of pubswap that the operator runs."
             ), None
         except PubSwapError as error:
             advice = "Ask again in a minute; if it stays so, tell the operator this message."

@@ -1,0 +1,189 @@
+"""Messages can grow: the coordinator refuses what it does not know, and clients ignore it."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from api.test_access import BODIES
+from pubswap_client.api import CoordinatorClient
+from pubswap_client.retry import ONCE
+from pubswap_protocol import paths
+from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
+from pubswap_protocol.messages import Reissue
+from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.required import check_known
+from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
+
+MAPS = {"details", "metadata", "tensors", "by_topic", "replaced_share", "correct_share"}
+
+
+def grown(value: Any, name: str = "") -> Any:
+    """JSON with a field of a later version in every object that is no map."""
+    if isinstance(value, list):
+        return [grown(entry) for entry in value]
+    if not isinstance(value, dict) or name in MAPS:
+        return value
+    return {key: grown(entry, key) for key, entry in value.items()} | {"of a later version": [1]}
+
+
+class Growing(httpx.HTTPTransport):
+    """Adds fields to every JSON answer, and notes the paths that gave one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, str]] = set()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer, grown if it is JSON."""
+        reply = super().handle_request(request)
+        if reply.headers.get("content-type") != "application/json":
+            return reply
+        reply.read()
+        self.seen.add((request.method, request.url.path))
+        return httpx.Response(reply.status_code, json=grown(reply.json()))
+
+
+@dataclass
+class Grown(Server):
+    """A coordinator whose clients get grown answers."""
+
+    transport: Growing = field(default_factory=Growing)
+
+    def client(self, token: str | None = OPERATOR_TOKEN) -> CoordinatorClient:
+        """A client that fails at once."""
+        return self.closing.enter_context(CoordinatorClient(self.url, token, ONCE, self.transport))
+
+
+def json_answers(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Method and path of all operations that answer one of our messages."""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for status, reply in operation["responses"].items():
+                schema = reply.get("content", {}).get("application/json", {}).get("schema", {})
+                if status.startswith("2") and "$ref" in schema:
+                    yield method.upper(), path
+
+
+def reached(document: dict[str, Any], start: Any) -> set[str]:
+    """The schemas that a part of the document leads to."""
+    found: set[str] = set()
+    left = [start]
+    while left:
+        names = set(re.findall(r'#/components/schemas/([^"]+)"', json.dumps(left.pop()))) - found
+        found |= names
+        left += [document["components"]["schemas"][name] for name in names]
+    return found
+
+
+def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
+    """Every JSON answer of the document is grown in all its objects, and read as without them."""
+    grown_server = Grown(server.url, server.app, server.data_dir, server.closing)
+    fed = begun(grown_server, clients=1)
+    plain = Federation(server, fed.run, server.client())
+    run, operator, member = fed.run.id, fed.operator, fed.members["a"]
+    assert operator.version() == plain.operator.version()
+    assert operator.run(run) == plain.operator.run(run)
+    assert operator.runs() == plain.operator.runs()
+    assert operator.members(run).members == plain.operator.members(run).members
+    assert operator.events(run) == plain.operator.events(run)
+    operator.reissue(run, "a", Reissue())
+    assert member.task(run, 0) == server.client(fed.tokens["a"]).task(run, 0)
+    member.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [1, 1]))
+    assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
+    assert fed.wait_for(1).rounds == plain.view().rounds
+    member.rotate()
+    for path in (paths.RUN_PAUSE, paths.RUN_RESUME, paths.RUN_CANCEL, paths.RUN_ARCHIVE):
+        operator.move_run(run, path)
+    unseen = {
+        (method, path)
+        for method, path in json_answers(server.app.openapi())
+        if not any(
+            method == asked and re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), url)
+            for asked, url in grown_server.transport.seen
+        )
+    }
+    assert not unseen - {("GET", paths.UPLOAD)}  # which is the client's after a cut alone
+
+
+def test_the_coordinator_refuses_fields_that_it_does_not_know(server: Server) -> None:
+    """In every JSON body, at its top and below; the document says the same of each direction."""
+    document = server.app.openapi()
+    fed = begun(server)
+    card, settings = fed.run.model.model_dump(), fed.run.settings.model_dump()
+    bodies = BODIES | {"create_run": {"name": "x", "settings": settings, "model": card}}
+    bodies["enroll"] = {"invite": "x"}
+    asked = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" not in content:
+                continue
+            name = operation["operationId"]
+            asked.add(name)
+            who = fed.tokens[{"submit_evaluation": "judge"}.get(name, "a")]
+            operators = name.startswith("create") or "member" in name or "certificate" in name
+            values = {"run": fed.run.id, "member": "a", "round": 1}
+            with server.http() if operators else server.http(who) as http:
+                reply = http.request(
+                    method, path.format(**values), json=bodies[name] | {"later": 1}
+                )
+            assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), name
+            assert "later" in reply.json()["detail"]
+            for schema in reached(document, content):
+                described = document["components"]["schemas"][schema]
+                assert "properties" not in described or not described["additionalProperties"]
+    assert asked == set(bodies)
+    answered = reached(document, [entry["responses"] for entry in each(document)])
+    strict = {
+        name
+        for name in answered
+        if document["components"]["schemas"][name].get("additionalProperties") is False
+    }
+    assert not strict
+
+
+def each(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All operations."""
+    for methods in document["paths"].values():
+        yield from methods.values()
+
+
+def answer(view: dict[str, Any]) -> CoordinatorClient:
+    """A client of a coordinator of a later version that answers this."""
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=view))
+    return CoordinatorClient("http://c", "secret", ONCE, transport)
+
+
+def test_a_run_lists_the_settings_that_a_client_must_know(server: Server) -> None:
+    """Those that differ from their defaults; one that is unknown here is ignored unless listed."""
+    view = create(server, swap={"quorum": 2}).run
+    assert {"swap.quorum", "grpo.prompts_per_step", "lora.rank"} <= set(view.requires)
+    assert not {"swap.period", "seed", "lora", "swap"} & set(view.requires)
+    check_known(view.requires)
+    later = view.model_dump(mode="json")
+    later["settings"]["grpo"]["tempering"] = 0.5
+    assert answer(later).run("r") == view
+    later["requires"].append("grpo.tempering")
+    with pytest.raises(UnknownSetting, match=r"requires grpo\.tempering.*Upgrade pubswap"):
+        check_known(answer(later).run("r").requires)
+
+
+def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> None:
+    """With a code of its own, which an older version reads as its nearest relative."""
+    later = create(server).run.model_dump(mode="json")
+    later["settings"]["swap"]["strategy"] = "later"
+    with pytest.raises(UnknownSetting, match=r"swap\.strategy has a value.*Upgrade") as caught:
+        answer(later).run("r")
+    assert (caught.value.code, caught.value.status) == ("unknown_setting", 426)
+    assert isinstance(caught.value, ProtocolMismatch)
+
+
+def test_an_evaluator_ignores_fields_of_a_test_set_that_it_does_not_know() -> None:
+    """Problems in a file of one's own with a mistyped field are still refused."""
+    line = '{"id": "1", "prompt": "2 + 2", "answer": "4", "later": 1}'
+    assert [problem.answer for problem in parse_problems([line], "s", extra="ignore")] == ["4"]
