@@ -44,6 +44,9 @@ FAULTS = (
     Fault("postgres", 50, "PostgreSQL killed: receipts hold"),
     Fault("replica", 100, "a replica stopped and continued after its lease: nothing stale"),
     Fault("disk", 20, "disk full: refused in words, and on when there is room"),
+    Fault(
+        "room", 40, "adapters that nobody uses, until there is no more room: honest rounds go on"
+    ),
     Fault("clock", 8, "the wall clock jumps by a day: same outcome"),
     Fault("model", 10_000, "sequences of requests and crashes against a model"),
     Fault("slow", 20, "a member ten times slower: rounds close on time without it"),
