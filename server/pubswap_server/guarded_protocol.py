@@ -125,6 +125,8 @@ class GuardedProtocol(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and version != "1.0"):
             self._refuse(Invalid(f"Send one Host header, not {hosts}."), status=400)
+        if len(self._unanswered) >= MOST_PIPELINED:
+            self._refuse(TooManyRequests(f"More than {MOST_PIPELINED} requests wait here."))
         if self._last_words is not None:
             return
         super().on_headers_complete()
@@ -133,8 +135,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._set_timer(None)
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
-        if len(self._unanswered) > MOST_PIPELINED:
-            self._refuse(TooManyRequests(f"More than {MOST_PIPELINED} requests wait here."))
 
     def on_body(self, body: bytes) -> None:
         """Only a body's own bytes are progress."""
@@ -213,6 +213,8 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._phase is Phase.BODY and not self.cycle.response_complete:
             words = b"" if self.cycle.response_started else words
             _disconnect(self._unanswered.pop())
+            if self.pipeline:  # it is the last there, and must not be begun
+                self.pipeline.popleft()
         self._end(words)
 
     def _end(self, words: bytes) -> None:

@@ -132,3 +132,19 @@ def test_an_early_answer_arrives_whole_and_ends_the_connection(hasty: Server) ->
         answer = asked(hasty, request + bytes(3_000_000) + GET + b"\r\n")
         assert problem_of(answer)[:2] == (401, "unauthenticated")
         assert b"connection: close" in answer.lower()
+
+
+def test_a_request_that_is_refused_for_its_body_is_not_carried_out(hasty: Server) -> None:
+    """Also when it stood behind another one, and would have been begun after its answer."""
+    fed = begun(hasty)
+    with hasty.http(fed.tokens["a"]) as http:
+        body = {"digest": "blake3:" + "0" * 64, "size": 2000}
+        opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()["upload"]
+        path = paths.UPLOAD.format(run=fed.run.id, upload=opened)
+        delete = (
+            f"DELETE {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {fed.tokens['a']}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\nnothing\r\n"
+        )
+        answers = asked(hasty, GET + b"\r\n" + delete.encode())
+        assert statuses(answers) == [200, 400]
+        assert http.get(path).status_code == 200
