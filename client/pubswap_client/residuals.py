@@ -9,7 +9,7 @@ from pathlib import Path
 from pubswap_client.api import CoordinatorClient
 from pubswap_client.files import sweep, write_whole
 from pubswap_client.settings import ClientSettings
-from pubswap_protocol.adapter import AdapterFile
+from pubswap_protocol.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_protocol.digests import file_matches, hexadecimal
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.factors import open_stack
@@ -31,15 +31,18 @@ class Residuals:
 
     def files(self, digests: Sequence[Digest]) -> list[AdapterFile]:
         """The stacks of these digests, in their order. Raises NotSaved or InvalidAdapter."""
-        return [open_stack(self._kept(digest), self._run.model.layout) for digest in digests]
+        return [self._stack(digest) for digest in digests]
 
-    def _kept(self, digest: Digest) -> Path:
+    def _stack(self, digest: Digest) -> AdapterFile:
         path = self._folder / f"{hexadecimal(digest)}.safetensors"
-        if digest not in self._checked:
-            if not (path.exists() and file_matches(path, digest)):
-                write_whole(path, self._api.blob(self._run.id, digest))
+        known = digest in self._checked
+        if not known and not (path.exists() and file_matches(path, digest)):
+            write_whole(path, self._api.blob(self._run.id, digest))
+        stack = open_stack(path, self._run.model.layout)
+        if not known:
+            stack.check(LARGEST_DERIVED)
             self._checked.add(digest)
-        return path
+        return stack
 
 
 def check_rebasing(run: RunSettings, client: ClientSettings, alone: bool) -> None:

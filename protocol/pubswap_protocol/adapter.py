@@ -5,7 +5,7 @@ tensors are then equal bytes, so that a digest names an adapter's value.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -32,6 +32,13 @@ Array = NDArray[np.float32]
 Adapter = dict[str, Array]
 TensorName = Annotated[str, Field(max_length=1000)]
 Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
+
+# A million: trained factors stay below 10. What is computed of such numbers is far from float32's
+# 3e38: a square is at most 2^42 (of a difference), a thousand million of them 2^72, and a product
+# B A over a FedEx-LoRA stack of rank 2^16 at most 2^58. That, and a server optimizer's squares,
+# are LARGEST_DERIVED at most: another such product, with alpha / r, is still finite.
+LARGEST = 2.0**20
+LARGEST_DERIVED = 2.0**60
 
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
@@ -91,7 +98,8 @@ def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
         name: np.frombuffer(data, np.float32, math.prod(s.shape), start + s.begin).reshape(s.shape)
         for name, s in specs.items()
     }
-    _check_finite(adapter.items())
+    for name, array in adapter.items():
+        check_numbers(name, array)
     return adapter
 
 
@@ -168,16 +176,21 @@ class AdapterFile:
         return part.view(np.float32).reshape(last - first, columns)
 
     def digest(self, algorithm: str = OURS) -> str:
-        """The file's digest, when all its numbers are finite: one pass over the bytes.
+        """The file's digest, when all its numbers are acceptable: one pass over the bytes.
 
-        Raises InvalidAdapter, naming the tensor, if a number is infinite or not a number.
+        Raises InvalidAdapter, naming the tensor and the number, as `check_numbers` does.
         """
         found = Digester(algorithm)
         found.update(self._bytes[: self._start].data)
         for name, part in self._slices():
             found.update(part.view(np.uint8).data)
-            _check_finite([(name, part)])
+            check_numbers(name, part)
         return found.digest()
+
+    def check(self, largest: float = LARGEST) -> None:
+        """Look at all numbers, as `digest` does; raises InvalidAdapter."""
+        for name, part in self._slices():
+            check_numbers(name, part, largest)
 
     def _slices(self) -> Iterator[tuple[str, Array]]:
         """All numbers in the file's order, with their tensor's name."""
@@ -221,10 +234,18 @@ def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None
             )
 
 
-def _check_finite(tensors: Iterable[tuple[str, Array]]) -> None:
-    for name, array in tensors:
-        if not np.isfinite(array).all():
-            raise InvalidAdapter(f"Tensor {name!r} holds a number that is not finite.")
+def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:
+    """Raises InvalidAdapter for a number that is not finite or beyond -`largest` .. `largest`."""
+    low, high = float(values.min()), float(values.max())
+    if -largest <= low and high <= largest:
+        return
+    worst = low if abs(low) > abs(high) else high
+    if not math.isfinite(worst):
+        raise InvalidAdapter(f"Tensor {name!r} holds a number that is not finite: {worst}.")
+    raise InvalidAdapter(
+        f"Tensor {name!r} holds {worst:.6g}; an adapter's numbers are at most {largest:.6g} in "
+        "magnitude. Training has diverged."
+    )
 
 
 def _same_names(layout: AdapterLayout, names: set[str]) -> None:

@@ -44,6 +44,7 @@
   + ServerFault                 server_fault               500   (worth a retry)
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
+    - Diverged                  diverged                   500
     - NotSaved                  not_saved                  507
     - BackupFault               backup_fault               500
     - EngineFault               engine_fault               500
@@ -380,6 +381,12 @@ class OutOfMemory(LocalFault):
     """Memory ran out, also in the smallest steps."""
 
     code = "out_of_memory"
+
+
+class Diverged(LocalFault):
+    """Training has left all numbers."""
+
+    code = "diverged"
 
 
 class NotSaved(LocalFault):

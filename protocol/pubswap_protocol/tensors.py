@@ -75,6 +75,8 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
 
 def parse_header(raw: bytes) -> dict[str, TensorSpec]:
     """The tensors of a header, in the order of their offsets; raises InvalidAdapter."""
+    if not (raw.startswith(b"{") and raw.rstrip(b" ").endswith(b"}")):
+        raise InvalidAdapter("The header does not begin with { and end with } and spaces.")
     try:
         header = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_int=_natural

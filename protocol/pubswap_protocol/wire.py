@@ -25,11 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pubswap_protocol.adapter import (
+    LARGEST,
     Adapter,
     AdapterFile,
     AdapterLayout,
     AdapterSource,
     Array,
+    check_numbers,
     encode_adapter,
 )
 from pubswap_protocol.digests import OURS, Digester
@@ -55,9 +57,6 @@ from pubswap_protocol.tensors import (
 Reduced = Literal["bfloat16", "int8"]
 
 SCALE = ".scale"
-# No step of training moves a factor so far, and no sum of such steps leaves float32.
-LARGEST = 2.0**64
-
 _DTYPES = {"bfloat16": "BF16", "int8": "I8"}
 _NUMPY: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
@@ -79,6 +78,8 @@ def encode_update(
     `base` is the adapter that the round began from; `residual` is empty before the first update.
     In float32 nothing is left out. Raises InvalidAdapter if training has diverged.
     """
+    for name in layout.specs:
+        check_numbers(name, adapter[name])
     if precision == "float32":
         return encode_adapter(layout, adapter), {}
     form, parts, left = ReducedForm(layout, precision), dict[str, NDArray[Any]](), Adapter()
@@ -86,8 +87,7 @@ def encode_update(
         wanted = adapter[name] - base[name]
         if name in residual:
             wanted += residual[name]
-        if not bool((np.abs(wanted) <= LARGEST).all()):
-            raise InvalidAdapter(f"Tensor {name!r} has diverged: it moved by more than {LARGEST}.")
+        check_numbers(name, wanted)
         if precision == "bfloat16":
             parts[name] = to_bfloat16(wanted)
         else:
@@ -204,8 +204,8 @@ class ReducedFile:
     def digest(self, algorithm: str = OURS) -> str:
         """The file's digest: one pass over the bytes.
 
-        Raises InvalidAdapter, naming the tensor, if a number is not finite or beyond LARGEST, or a
-        scale is negative.
+        Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
+        magnitude is over LARGEST, or a scale is negative.
         """
         found = Digester(algorithm)
         found.update(self._bytes[: self._start].data)
@@ -219,8 +219,7 @@ class ReducedFile:
             flat = self._raw(name).reshape(-1)
             for begin in range(0, flat.size, _SLICE):
                 part = flat[begin : begin + _SLICE]
-                if not _acceptable(part, spec.dtype):
-                    raise InvalidAdapter(f"Tensor {name!r} holds a number out of range.")
+                _check_part(name, part, spec.dtype)
                 yield part
 
     def canonical(self) -> Iterator[bytes]:
@@ -265,9 +264,10 @@ def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:
     return from_bfloat16(values) if scales is None else from_int8(values, scales)
 
 
-def _acceptable(values: NDArray[Any], dtype: str) -> bool:
-    if dtype == "I8":
-        return True
-    if dtype == "F32":
-        return bool(((values >= 0) & (values <= LARGEST / TOP)).all())
-    return bool((np.abs(from_bfloat16(values)) <= LARGEST).all())
+def _check_part(name: str, values: NDArray[Any], dtype: str) -> None:
+    if dtype == "BF16":
+        check_numbers(name, from_bfloat16(values))
+    if dtype == "F32":  # scales
+        check_numbers(name, values, LARGEST / TOP)
+        if values.min() < 0:
+            raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")

@@ -177,7 +177,8 @@ async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> N
         if row.state != RunState.AGGREGATING or row.round != wanted.round:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))
-        done.adapter, done.drift = made.adapter, made.drift.model_dump(mode="json")
+        done.adapter = made.adapter
+        done.drift = made.drift.model_dump(mode="json") if made.drift else None
         done.residual, done.server_state = made.residual, made.server_state
         for note in made.notes:
             events.record(session, run, note.kind, round=wanted.round, **note.details)
@@ -188,6 +189,8 @@ async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> N
         return (now() - began).total_seconds()
 
     services.metrics.round_seconds.observe(await services.database.write(publish))
+    if made.drift is None:
+        services.metrics.drift_no_number.inc()
     log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
 
 

@@ -1,9 +1,11 @@
 """The database: short transactions in worker threads, and nothing held while anybody waits."""
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,9 +165,14 @@ def database_time(session: Session) -> datetime:
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
 
+# An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
+_json = partial(json.dumps, allow_nan=False)
+
+
 def _postgres(url: str) -> Engine:
     return create_engine(
         url,
+        json_serializer=_json,
         pool_size=READERS + WRITERS,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
@@ -176,7 +183,11 @@ def _postgres(url: str) -> Engine:
 
 def _sqlite(url: str) -> Engine:
     engine = create_engine(
-        url, pool_size=READERS + 1, max_overflow=0, connect_args={"timeout": BUSY_SECONDS}
+        url,
+        json_serializer=_json,
+        pool_size=READERS + 1,
+        max_overflow=0,
+        connect_args={"timeout": BUSY_SECONDS},
     )
 
     @event.listens_for(engine, "connect")

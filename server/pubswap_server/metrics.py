@@ -38,6 +38,11 @@ class Metrics:
             buckets=MINUTES,
             registry=self.registry,
         )
+        self.drift_no_number = Counter(
+            "pubswap_drift_no_number_total",
+            "Published rounds whose clients' drift is no number.",
+            registry=self.registry,
+        )
         self.exchange_seconds = Histogram(
             "pubswap_exchange_seconds",
             "From an exchange's first responses to its end.",

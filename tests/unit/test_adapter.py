@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from pubswap_protocol.adapter import (
+    LARGEST,
     AdapterFile,
     AdapterLayout,
     decode_adapter,
@@ -84,6 +85,15 @@ def test_the_initial_adapter_is_a_function_of_the_seed_with_b_zero() -> None:
 
 
 NAME = "m.a.lora_A.weight"
+
+
+def changed(value: float) -> dict[str, Any]:
+    """The good adapter with one number replaced."""
+    spoilt = GOOD[NAME].copy()
+    spoilt[-1, -1] = value
+    return {**GOOD, NAME: spoilt}
+
+
 BAD: dict[str, bytes] = {
     "are missing": save({k: v for k, v in GOOD.items() if k != NAME}),
     "are not this run's": save({**GOOD, "x": np.zeros(1, np.float32)}),
@@ -97,7 +107,13 @@ BAD: dict[str, bytes] = {
     "shorter than a safetensors header": b"abc",
     "header's length": (MAX_HEADER_BYTES + 1).to_bytes(8, "little") + b"x" * 100,
     "not plain JSON": raw(b'{"a": 1, "a": 2}'),
-    "not a JSON object": raw(b"[1, 2]"),
+    "does not begin with {": raw(b"[1, 2]"),
+    "begin with { and end": raw(b" " + json.dumps({"a": entry([1], 0, 4)}).encode(), b"x" * 4),
+    "end with } and spaces": raw(json.dumps({"a": entry([1], 0, 4)}).encode() + b"\n", b"x" * 4),
+    "and spaces": raw(json.dumps({"a": entry([1], 0, 4)}).encode() + b"\t ", b"x" * 4),
+    "holds 1e\\+20; an adapter's numbers are at most": encode_adapter(LAYOUT, changed(1e20)),
+    "weight' holds -1.04868e\\+06": encode_adapter(LAYOUT, changed(-1.0001 * LARGEST)),
+    "not finite: nan": encode_adapter(LAYOUT, changed(np.nan)),
     "1 to 4096 can be": raw({}),
     "dtype, shape and data_offsets only": raw({"a": {**entry([1], 0, 4), "note": "x"}}, b"x" * 4),
     "has the dtype": raw({"a": entry([1], 0, 4, "X9")}, b"x" * 4),

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pubswap_protocol.adapter import (
+    LARGEST,
     Adapter,
     AdapterFile,
     AdapterLayout,
@@ -19,10 +20,11 @@ from pubswap_protocol.adapter import (
     encode_adapter,
 )
 from pubswap_protocol.digests import digest_of, hexadecimal
+from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation.fedit import FedIT
-from pubswap_server.aggregation.gram import gram_of
+from pubswap_server.aggregation.gram import Gram, gram_of
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.shares import shares_of
@@ -453,3 +455,43 @@ def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean(
     assert shares_of([1e9, 1.0], largest) == (0.5, 0.5)
     assert shares_of([20.0, 10.0, 10.0], largest) == (0.5, 0.25, 0.25)
     assert shares_of([1e9, 1.0], 1.0)[0] > 0.999999
+
+
+def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
+    """What no upload may be is not published: momentum, Adam and FedIT are checked alike."""
+    start, far = adapters(2)
+    far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
+    for rules in (
+        {"server_optimizer": "momentum", "server_learning_rate": 10.0},
+        {"server_optimizer": "adam", "server_learning_rate": 1e6, "server_tau": 1e-9},
+        {"server_optimizer": "yogi", "server_learning_rate": 1e6},
+    ):
+        with pytest.raises(InvalidAdapter, match="numbers are at most"):
+            round_of(store, [far, far], start, **rules)
+    beyond = {name: 4 * array for name, array in far.items()}  # as base + difference can be
+    with pytest.raises(InvalidAdapter, match="lora_A"):
+        round_of(store, [beyond, far], start)
+    with pytest.raises(InvalidAdapter, match="not finite"):
+        no_number = {name: array * np.nan for name, array in far.items()}
+        round_of(store, [no_number, far], start)
+
+
+@pytest.mark.parametrize("rule", ["fedit", "ffa", "fedex", "median", "multi_krum"])
+def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, rule: str) -> None:
+    """The drift of updates at either end of the range is the number that float64 has for it."""
+    start, *_ = adapters(1)
+    signs = (1, -1, 1, 1, 1) if rule == "multi_krum" else (1, -1)
+    made = [{n: np.full_like(a, sign * LARGEST) for n, a in start.items()} for sign in signs]
+    found = round_of(store, made, start, rule=rule)
+    sent = sent_layout(LAYOUT, rule)
+    vectors = [dense.flat({n: a[n] for n in sent.tensors}) for a in made]
+    distances = [np.linalg.norm(x - y) for x, y in itertools.combinations(vectors, 2)]
+    assert found.drift is not None
+    assert found.drift.pairwise == pytest.approx(np.mean(distances), rel=1e-6)
+
+
+def test_a_drift_that_is_no_number_is_said() -> None:
+    """It is no number of the message, but a line in the log."""
+    assert Gram(np.array([[np.nan, 0.0], [0.0, 1.0]])).drift() is None
+    assert Gram(np.array([[np.inf, 0.0], [0.0, 1.0]])).drift() is None
+    assert Gram(np.diag([1.0, 1.0])).drift() is not None

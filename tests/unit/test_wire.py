@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pubswap_protocol.adapter import Adapter, AdapterFile, AdapterLayout, encode_adapter
+from pubswap_protocol.adapter import LARGEST, Adapter, AdapterFile, AdapterLayout, encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.messages import CreateRun
@@ -19,7 +19,6 @@ from pubswap_protocol.quantise import from_bfloat16, from_int8, to_bfloat16, to_
 from pubswap_protocol.settings import Precision, RunSettings, WireSettings
 from pubswap_protocol.tensors import MAX_TENSORS, read_header
 from pubswap_protocol.wire import (
-    LARGEST,
     SCALE,
     RebuiltAdapter,
     ReducedFile,

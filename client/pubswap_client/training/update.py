@@ -5,6 +5,7 @@ logits held. Coefficients sum to 1 over the whole batch, so the losses and gradi
 of processes, add up to the whole batch's.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ from pubswap_client.training.objective import Targets, fedprox_penalty, objectiv
 from pubswap_client.training.packing import Pack, pack, plan
 from pubswap_client.training.policy import Policy
 from pubswap_client.training.team import ALONE, Team
-from pubswap_protocol.errors import OutOfMemory
+from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 
 
@@ -42,7 +43,8 @@ def update(
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
     When memory runs out, the budget is halved and the pass under way begins again. A team's leader
     calls this, its followers `follow_update`; all end with the same factors. Raises StaleAdapter,
-    before any step is made, if own tokens were not sampled from this policy (see mismatch.py).
+    before any step is made, if own tokens were not sampled from this policy (see mismatch.py), and
+    Diverged, before the step, for a loss or gradient that is no number.
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
@@ -57,13 +59,23 @@ def update(
                 check(passes.mismatch(), max_mismatch)
             penalty = _backward_fedprox(policy, settings, round_start)
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
+            loss, kl, clip_share = sums.tolist()
+            _check_finite(loss=loss, kl=kl, gradient_norm=norm.item())
             optimizer.step()
             team.spread(policy.trainable())
-            loss, kl, clip_share = sums.tolist()
             epochs.append(Epoch(loss + penalty, kl, clip_share, norm.item()))
     return step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
     )
+
+
+def _check_finite(**values: float) -> None:
+    wrong = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        raise Diverged(
+            f"In this step {', '.join(wrong)}: the factors would be lost. If the round began so, "
+            "the operator can roll the run back; otherwise lower grpo.learning_rate in a new run."
+        )
 
 
 def follow_update(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pubswap_protocol.adapter import Array
+from pubswap_protocol.bounds import MAX_MEASURED
 from pubswap_protocol.messages import Drift
 from pubswap_server.aggregation.slices import slices, widest, width_for
 from pubswap_server.aggregation.updates import Updates
@@ -44,15 +45,19 @@ class Gram:
         """G once each theta_n - c is scaled."""
         return Gram(self.matrix * np.outer(scales, scales))
 
-    def drift(self) -> Drift:
-        """Mean distance between pairs of clients, and from their unweighted mean."""
+    def drift(self) -> Drift | None:
+        """Mean distance between pairs of clients, and from their unweighted mean.
+
+        None if that is no number, or one that no run has: an update was not what was checked.
+        """
         count = len(self.matrix)
         pairs = np.sqrt(self.squared_distances()[np.triu_indices(count, 1)])
         from_mean = np.diag(self.matrix) - 2 * self.matrix.mean(axis=1) + self.matrix.mean()
-        return Drift(
-            pairwise=float(pairs.mean()) if count > 1 else 0.0,
-            from_mean=float(np.sqrt(np.maximum(from_mean, 0)).mean()),
-        )
+        pairwise = float(pairs.mean()) if count > 1 else 0.0
+        from_mean = float(np.sqrt(np.maximum(from_mean, 0)).mean())
+        if not (pairwise <= MAX_MEASURED and from_mean <= MAX_MEASURED):
+            return None
+        return Drift(pairwise=pairwise, from_mean=from_mean)
 
 
 class GramSum:
@@ -62,13 +67,13 @@ class GramSum:
         clients = len(updates.sources)
         width = widest(updates.layout, width_for(clients))
         self._matrix = np.zeros((clients, clients))
-        self._centred = np.empty((clients, width), dtype=np.float32)
+        self._centred = np.empty((clients, width))
 
     def add(self, rows: Sequence[Array], centre: Array) -> None:
-        """A slice (S,) of each client, and of c. Its products are float32; their sum is not."""
+        """A slice (S,) of each client, and of c, in float64."""
         centred = self._centred[:, : centre.size]
         for place, row in enumerate(rows):
-            np.subtract(row, centre, out=centred[place])
+            np.subtract(row, centre, out=centred[place], dtype=np.float64)
         if len(rows) > FEW:
             self._matrix += centred @ centred.T
             return

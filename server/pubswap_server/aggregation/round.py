@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pubswap_protocol.adapter import AdapterFile
+import numpy as np
+
+from pubswap_protocol.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_protocol.messages import Digest, Drift
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation import stacking
@@ -36,7 +38,7 @@ class Aggregated:
     """What a round ends with: blobs by their digests, and what is to be said about it."""
 
     adapter: Digest
-    drift: Drift
+    drift: Drift | None
     notes: tuple[Note, ...] = ()
     residual: Digest | None = None  # under FedEx-LoRA: what the mean's product lacks, as a stack
     server_state: Digest | None = None  # what the server optimizer remembers
@@ -48,8 +50,17 @@ def aggregate(
     """Aggregate a round by the run's settings.
 
     `state` is the `server_state` of the round before, if there is one. The same updates, whatever
-    the order they came in, give the same digests.
+    the order they came in, give the same digests. Raises InvalidAdapter for a result that no upload
+    could be.
     """
+    # What overflows is not finite, which the checks of the results find.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _aggregated(updates, state, settings, store)
+
+
+def _aggregated(
+    updates: Updates, state: Digest | None, settings: AggregationSettings, store: Store
+) -> Aggregated:
     rule, notes = rule_for(settings, len(updates.sources))
     before = None
     passing = GramSum(updates)  # if only the report asks for the drift, it needs no pass of its own
@@ -63,11 +74,16 @@ def aggregate(
         adapter, _ = store.write(means.adapter())
     else:
         new_state, adapter = _optimized(means, optimizer, state, store)
+    mean = AdapterFile(store.path(adapter), updates.previous.layout)
+    mean.check()
     residual = None
     if settings.rule == "fedex":
-        mean = AdapterFile(store.path(adapter), updates.previous.layout)
-        residual, _ = store.write(stacking.residual(updates, mean)[1])
+        layout, parts = stacking.residual(updates, mean)
+        residual, _ = store.write(parts)
+        AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
     drift = (before or passing.total()).drift()
+    if drift is None:
+        notes.append(Note("drift is no number"))
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
 
 
@@ -99,5 +115,6 @@ def _optimized(
     old = AdapterFile(store.path(state), layout) if state is not None else None
     digest, _ = store.write(state_bytes(means, optimizer, old))
     new = AdapterFile(store.path(digest), layout)
+    new.check(LARGEST_DERIVED)
     adapter, _ = store.write(adapter_bytes(means.updates.previous, optimizer, new))
     return digest, adapter

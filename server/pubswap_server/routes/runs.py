@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import AdapterLayout, initial_file
+from pubswap_protocol.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
 from pubswap_protocol.errors import (
     BaseModelMismatch,
@@ -257,7 +257,9 @@ async def open_run(run: Word, operator: OperatorDep, services: ServicesDep) -> R
     def make() -> str:
         if row.state == RunState.CREATED:
             services.check_lengths(settings, row.tokenizer or "", sets)
-        return services.blobs.write(initial_file(layout, seed))[0]
+        digest = services.blobs.write(initial_file(layout, seed))[0]
+        AdapterFile(services.blobs.path(digest), layout).check()
+        return digest
 
     initial = await to_thread.run_sync(make)
 
