@@ -43,6 +43,7 @@ from pubswap_protocol.messages import (
     Progress,
     Receipt,
     Reissue,
+    Rollback,
     RoundList,
     RoundSummary,
     RunList,
@@ -174,6 +175,16 @@ class CoordinatorClient:
     def revoke(self, run: str, member: str) -> None:
         """Make a member's token worthless."""
         self._request("DELETE", paths.RUN_MEMBER.format(run=run, member=member))
+
+    def exclude(self, run: str, round_: int, member: str) -> RunView:
+        """Leave a member's update out of the round under way."""
+        return self._send(
+            RunView, "POST", paths.EXCLUDE.format(run=run, round=round_, member=member)
+        )
+
+    def roll_back(self, run: str, body: Rollback) -> RunView:
+        """Begin the round after `body.to` again."""
+        return self._send(RunView, "POST", paths.RUN_ROLLBACK.format(run=run), body)
 
     def decide(self, run: str, member: str, path: str) -> None:
         """Suspend or reinstate a member; `path` is one of paths.RUN_MEMBER_*."""

@@ -234,6 +234,12 @@ InviteSeconds = Annotated[int, Field(gt=0, le=MAX_SECONDS, strict=True)]
 _A_WEEK = 7 * 24 * 3600
 
 
+class Rollback(Message):
+    """Go back to a round's adapter, and on from there with the round after it."""
+
+    to: Number
+
+
 class CreateInvite(Message):
     """Ask for a one-time invite for a member of this name."""
 

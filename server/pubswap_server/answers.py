@@ -16,7 +16,7 @@ from pubswap_server.swap import Exchange
 
 KEPT = 4
 
-Key = tuple[str, int, int]  # run, round, swap
+Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swap
 
 
 @dataclass(frozen=True)

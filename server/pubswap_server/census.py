@@ -16,6 +16,7 @@ class Census:
 
     runs: dict[str, int]
     stalled: int
+    failing: int
     members: dict[str, int]
     transferred: dict[str, int]
 
@@ -30,6 +31,7 @@ class Census:
             for label, number in counts.items():
                 gauge.labels(label).set(number)
         metrics.stalled.set(self.stalled)
+        metrics.failing.set(self.failing)
 
 
 def take_census(session: Session) -> Census:
@@ -37,6 +39,9 @@ def take_census(session: Session) -> Census:
     states = session.execute(select(RunRow.state, func.count()).group_by(RunRow.state))
     stalled = session.scalar(
         select(func.count()).where(RunRow.waiting_for.is_not(None), RunRow.state.not_in(ENDED))
+    )
+    failing = session.scalar(
+        select(func.count()).where(RunRow.failure.is_not(None), RunRow.state.not_in(ENDED))
     )
     standings = session.execute(
         select(MemberRow.active, MemberRow.suspended, func.count()).group_by(
@@ -52,6 +57,7 @@ def take_census(session: Session) -> Census:
     return Census(
         runs={row[0]: row[1] for row in states},
         stalled=stalled or 0,
+        failing=failing or 0,
         members=members,
         transferred={row[0]: int(row[1]) for row in sizes},
     )

@@ -8,6 +8,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import structlog
 from anyio import to_thread
 from sqlalchemy import Select, and_, exists, or_, select
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterFile, AdapterLayout
 from pubswap_protocol.digests import algorithm_of
-from pubswap_protocol.errors import Gone, PubSwapError, WrongState
+from pubswap_protocol.errors import Fenced, Gone, InvalidAdapter, PubSwapError, WrongState
 from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
@@ -28,6 +29,11 @@ from pubswap_server.services import Services
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.storage.namedby import NamedBy, Store
 from pubswap_server.tables import RoundRow, RunRow, SwapRow, UpdateRow, now
+
+REMEDY = (
+    "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
+    "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +74,8 @@ async def conduct(services: Services) -> None:
         while True:
             changed = await services.work.take(services.settings.tick_seconds)
             for run in changed if changed is not None else await _found(services, _time_moves()):
+                if changed is None and not services.attempts.due(run):
+                    continue
                 if run not in under_way:
                     task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
                     task.add_done_callback(ended)
@@ -106,11 +114,34 @@ def _time_moves() -> Select[str]:
 async def _tried(services: Services, run: str) -> None:
     try:
         await advance(services, run)
+        services.attempts.moved(run)
+    except (Fenced, WrongState) as error:
+        # Another replica, or the operator, has moved it meanwhile.
+        log.info("advance given up", run=run, error=error.detail)
     except PubSwapError as error:
         log.warning("advance failed", run=run, code=error.code, error=error.detail)
-    except Exception:
-        # One run's trouble must not stop the others; the next tick tries again.
+        await _failed(services, run, error.detail)
+    except Exception as error:
+        # One run's trouble must not stop the others; it is tried again.
         log.exception("advance failed", run=run)
+        await _failed(services, run, f"{type(error).__name__}, see the coordinator's log.")
+
+
+async def _failed(services: Services, run: str, why: str) -> None:
+    """Say what a run fails at, once it has failed several times."""
+    if not services.attempts.failed(run):
+        return
+
+    def note(session: Session) -> None:
+        row = session.get_one(RunRow, run, with_for_update=True)
+        if row.state not in ENDED:
+            row.failure = f"Round {row.round} cannot go on: {why} {REMEDY}"
+            stalls.note(session, row, _room(services))
+
+    try:
+        await services.database.write(note)
+    except PubSwapError as error:
+        log.warning("the failure was not noted", run=run, error=error.detail)
 
 
 async def advance(services: Services, run: str) -> None:
@@ -129,12 +160,17 @@ def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggre
         return None
     exchanges.close_if_due(session, row, services.metrics.exchange_seconds.observe)
     rounds.close_if_due(session, row)
-    room = stalls.Room(services.blobs.free_bytes(), services.settings.spare_bytes)
-    stalls.note(session, row, room)
+    if row.state != RunState.AGGREGATING:
+        row.failure = None
+    stalls.note(session, row, _room(services))
     if row.state != RunState.AGGREGATING:
         return None
     lease = services.leases.take(session, run)
     return None if lease is None else (lease, inputs_of(session, row, row.round))
+
+
+def _room(services: Services) -> stalls.Room:
+    return stalls.Room(services.blobs.free_bytes(), services.settings.spare_bytes)
 
 
 def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
@@ -174,7 +210,7 @@ async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> N
     def publish(session: Session) -> float:
         row = session.get_one(RunRow, run, with_for_update=True)
         services.leases.give_back(session, lease)
-        if row.state != RunState.AGGREGATING or row.round != wanted.round:
+        if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != wanted:
             raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
         done = session.get_one(RoundRow, (run, wanted.round))
         done.adapter = made.adapter
@@ -209,4 +245,18 @@ def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
         largest_share=wanted.settings.aggregation.max_weight_share,
     )
     store = NamedBy(blobs, algorithm_of(wanted.previous))
-    return aggregate(updates, wanted.server_state, wanted.settings.aggregation, store)
+    try:
+        return aggregate(updates, wanted.server_state, wanted.settings.aggregation, store)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
+
+
+def _farthest(updates: Updates) -> str:
+    """Whose updates hold the largest numbers: the operator has to choose."""
+    found = {
+        member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
+        for member, source in zip(updates.members, updates.sources, strict=True)
+    }
+    first = sorted(found, key=lambda member: -found[member])[:3]
+    largest = ", ".join(f"{member} {found[member]:.3g}" for member in first)
+    return f"The largest numbers of the updates: {largest}."

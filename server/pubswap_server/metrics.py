@@ -59,6 +59,11 @@ class Metrics:
         self.stalled = Gauge(
             "pubswap_runs_stalled", "Runs that wait for the operator.", registry=self.registry
         )
+        self.failing = Gauge(
+            "pubswap_runs_failing",
+            "Runs whose next move failed several times.",
+            registry=self.registry,
+        )
         self.members = Gauge(
             "pubswap_members",
             "Members by standing: active, suspended or revoked.",

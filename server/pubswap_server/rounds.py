@@ -3,7 +3,13 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, UnknownBlob
+from pubswap_protocol.errors import (
+    IdempotencyMismatch,
+    NotFound,
+    RoundClosed,
+    UnknownBlob,
+    WrongState,
+)
 from pubswap_protocol.messages import (
     Receipt,
     ReceiptStatus,
@@ -14,7 +20,7 @@ from pubswap_server import members, runs
 from pubswap_server.auth import Member, require_going
 from pubswap_server.closing import closes
 from pubswap_server.events import record
-from pubswap_server.state import ROUND_UNDER_WAY, updates_closed
+from pubswap_server.state import ROUND_UNDER_WAY, reconsidered, updates_closed
 from pubswap_server.tables import BlobRow, RunRow, UpdateRow, now
 
 
@@ -75,6 +81,36 @@ def taken(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
     return sorted(rows, key=lambda row: row.member)
 
 
+def expected(session: Session, run: RunRow) -> set[str]:
+    """The clients whose updates of the round under way count: not those that came and do not."""
+    rows = session.scalars(
+        select(UpdateRow.member).where(
+            UpdateRow.run_id == run.id, UpdateRow.round == run.round, UpdateRow.late
+        )
+    )
+    return members.active_clients(session, run.id) - set(rows)
+
+
+def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
+    """Leave a member's update out of the round under way, as if it had come too late.
+
+    A round that is closed takes updates again. Raises WrongState for another round, NotFound if
+    the member has handed in nothing.
+    """
+    reconsidered(runs.status_of(run))
+    if round_ != run.round:
+        raise WrongState(f"Round {run.round} is under way; an update of it can be excluded.")
+    row = session.get(UpdateRow, (run.id, round_, member))
+    if row is None:
+        raise NotFound(f"{member} has handed in no update of round {round_}.")
+    if row.late:
+        return
+    row.late = True
+    run.failure = None
+    record(session, run.id, "excluded by operator", member=member, round=round_)
+    runs.move(session, run, reconsidered)
+
+
 def close_if_due(session: Session, run: RunRow) -> bool:
     """Stop taking updates when all are in, or a quorum is and the deadline has passed.
 
@@ -84,7 +120,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
         return False
     updates, rules = taken(session, run, run.round), runs.settings_of(run).aggregation
     due = closes(
-        expected=members.active_clients(session, run.id),
+        expected=expected(session, run),
         arrived={row.member for row in updates},
         quorum=rules.quorum,
         first_at=min((row.received_at for row in updates), default=None),

@@ -133,6 +133,8 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
         record(session, run.id, kind, state=status.state, round=status.round, **details)
     if status.round != run.round or status.state in ENDED:
         retention.free_unused(session, run.id, ended=status.state in ENDED)
+    if (status.state, status.round) != (run.state, run.round):
+        run.failure = None
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
         session.add(RoundRow(run_id=run.id, round=run.round))

@@ -12,6 +12,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.texts import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.answers import Answers
+from pubswap_server.attempts import Attempts
 from pubswap_server.background import Background
 from pubswap_server.board import Board, read_board
 from pubswap_server.database import Database
@@ -50,6 +51,7 @@ class Services:
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
+        self.attempts = Attempts(self.settings.tick_seconds)
         self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)

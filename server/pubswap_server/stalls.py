@@ -37,6 +37,8 @@ def note(session: Session, run: RunRow, room: Room) -> None:
 
 def _reason(session: Session, run: RunRow, room: Room) -> str | None:
     """Why no arrival can bring about a quorum, or none can be stored; None while one can."""
+    if run.failure is not None:
+        return run.failure
     if run.state not in ROUND_UNDER_WAY:
         return None
     active, settings = members.active_clients(session, run.id), runs.settings_of(run)
@@ -48,6 +50,7 @@ def _reason(session: Session, run: RunRow, room: Room) -> str | None:
                 f"more clients; {len(arrived)} answered and {short} more are missing. {_REMEDY}"
             )
     arrived = {row.member for row in rounds.taken(session, run, run.round)}
+    active = rounds.expected(session, run)
     if short := missing(active, arrived, settings.aggregation.quorum):
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "

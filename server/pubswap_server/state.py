@@ -4,11 +4,13 @@ created ──opened──▶ open ──started──▶ training ◀──exch
                                          │  └────exchange_began──────▶ │
                                          ├──────updates_closed─────────┘
                                          │      ▲ reopened
+                                         │      │ reconsidered
                                                       ▼
     training (round + 1) ◀──aggregated── aggregating ──aggregated──▶ finished (last round)
 
-cancelled is reached from every state but finished. `paused` is a flag on any state between
-open and finished: nothing new is given out, what is under way may come in.
+rolled_back leads from a round under way, or aggregating, to training in an earlier round or in the
+same one. cancelled is reached from every state but finished. `paused` is a flag on any state
+between open and finished: nothing new is given out, what is under way may come in.
 """
 
 from collections.abc import Set
@@ -84,6 +86,24 @@ def reopened(status: RunStatus) -> RunStatus:
     """An update of the closed round was lost: the round takes updates again."""
     _require(status, {RunState.AGGREGATING}, "reopen a round of")
     return replace(status, state=RunState.TRAINING)
+
+
+def reconsidered(status: RunStatus) -> RunStatus:
+    """An update of the round under way is left out: a closed round takes updates again."""
+    _require(status, ROUND_UNDER_WAY | {RunState.AGGREGATING}, "leave out an update of")
+    if status.state is not RunState.AGGREGATING:
+        return status
+    return replace(status, state=RunState.TRAINING)
+
+
+def rolled_back(status: RunStatus, to: int) -> RunStatus:
+    """The round after `to` begins again, and what came since is forgotten."""
+    _require(status, ROUND_UNDER_WAY | {RunState.AGGREGATING}, "roll back")
+    if not 0 <= to < status.round:
+        raise WrongState(
+            f"Round {status.round} is under way; roll back to a round from 0 to {status.round - 1}."
+        )
+    return replace(status, state=RunState.TRAINING, round=to + 1)
 
 
 def paused(status: RunStatus) -> RunStatus:

@@ -73,6 +73,7 @@ class RunRow(Base):
 
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
+    `failure` is why it cannot go on, after several tries.
     """
 
     __tablename__ = "runs"
@@ -95,6 +96,8 @@ class RunRow(Base):
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     waiting_for: Mapped[str | None] = mapped_column(Text)
+    failure: Mapped[str | None] = mapped_column(Text)
+    rollbacks: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=now)
     epoch: Mapped[int] = mapped_column()
 

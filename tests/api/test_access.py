@@ -56,6 +56,8 @@ ALLOWED = {
     "cancel_run": OPERATOR,
     "archive_run": OPERATOR,
     "delete_run": OPERATOR,
+    "roll_back_run": OPERATOR,
+    "exclude_update": OPERATOR,
     "list_events": OPERATOR,
     "get_adapter": OPERATOR,
     "create_invite": OPERATOR,
@@ -87,6 +89,7 @@ DIGEST = digest_of(b"somebody's")
 BODIES: dict[str, dict[str, Any]] = {
     "create_run": {"name": "x"},
     "create_invite": {"name": "somebody"},
+    "roll_back_run": {"to": 0},
     "reissue_member": {},
     "bind_certificate": {"sha256": None},
     "hello": {

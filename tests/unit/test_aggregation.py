@@ -463,8 +463,8 @@ def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
     far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
     for rules in (
         {"server_optimizer": "momentum", "server_learning_rate": 10.0},
-        {"server_optimizer": "adam", "server_learning_rate": 1e6, "server_tau": 1e-9},
-        {"server_optimizer": "yogi", "server_learning_rate": 1e6},
+        {"server_optimizer": "adam", "server_learning_rate": 1e8, "server_tau": 1e-9},
+        {"server_optimizer": "yogi", "server_learning_rate": 1e8},
     ):
         with pytest.raises(InvalidAdapter, match="numbers are at most"):
             round_of(store, [far, far], start, **rules)
@@ -492,6 +492,7 @@ def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, r
 
 def test_a_drift_that_is_no_number_is_said() -> None:
     """It is no number of the message, but a line in the log."""
-    assert Gram(np.array([[np.nan, 0.0], [0.0, 1.0]])).drift() is None
-    assert Gram(np.array([[np.inf, 0.0], [0.0, 1.0]])).drift() is None
+    with np.errstate(invalid="ignore"):
+        assert Gram(np.array([[np.nan, 0.0], [0.0, 1.0]])).drift() is None
+        assert Gram(np.array([[np.inf, 0.0], [0.0, 1.0]])).drift() is None
     assert Gram(np.diag([1.0, 1.0])).drift() is not None

@@ -1,6 +1,7 @@
 """The state machine of a run."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import RunState as S
 from pubswap_server import state
-from pubswap_server.state import RunStatus
+from pubswap_server.state import RunStatus, reconsidered, rolled_back
 
 DRAWN: dict[str, dict[S, S]] = {
     "opened": {S.CREATED: S.OPEN},
@@ -73,3 +74,26 @@ def test_no_sequence_of_calls_leaves_the_machine(names: list[str]) -> None:
         assert status.round <= after.round <= min(status.round + 1, after.rounds)
         assert not (after.paused and after.state in (S.CREATED, S.FINISHED, S.CANCELLED))
         status = after
+
+
+def test_going_back_begins_the_next_round_of_an_earlier_one() -> None:
+    """From a round under way or one that is averaged, to any before it, and never forwards."""
+    for state in (S.TRAINING, S.EXCHANGING, S.AGGREGATING):
+        status = RunStatus(state, False, 3, 5)
+        for to in range(3):
+            assert rolled_back(status, to) == RunStatus(S.TRAINING, False, to + 1, 5)
+        for to in (-1, 3, 4):
+            with pytest.raises(WrongState, match="from 0 to 2"):
+                rolled_back(status, to)
+    for state in (S.CREATED, S.OPEN, S.FINISHED, S.CANCELLED):
+        for change in (reconsidered, partial(rolled_back, to=0)):
+            with pytest.raises(WrongState):
+                change(RunStatus(state, False, 3, 5))
+
+
+def test_leaving_an_update_out_opens_a_closed_round() -> None:
+    """A round that is under way stays as it is."""
+    for state in (S.TRAINING, S.EXCHANGING):
+        assert reconsidered(RunStatus(state, True, 3, 5)) == RunStatus(state, True, 3, 5)
+    closed = RunStatus(S.AGGREGATING, True, 3, 5)
+    assert reconsidered(closed) == RunStatus(S.TRAINING, True, 3, 5)

@@ -13,9 +13,10 @@ import typer
 
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_NUMBER
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.explaining import NAME_FORM, NAME_PATTERN
-from pubswap_protocol.messages import CreateInvite, Invite, Role, RoundSummary, RunView
+from pubswap_protocol.messages import CreateInvite, Invite, Role, Rollback, RoundSummary, RunView
 
 if TYPE_CHECKING:
     from pubswap_client.api import CoordinatorClient
@@ -261,6 +262,50 @@ def delete(
         confirm(f"{_described(view)} {DELETING}", yes=yes)
         api.delete_run(view.id)
     typer.echo(f"Run {view.name} ({view.id}) is deleted. The coordinator's disk has the room soon.")
+
+
+@run_commands.command("exclude")
+def exclude(
+    run: Run,
+    member: Annotated[str, typer.Argument(help="Whose update to leave out.")],
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Leave a member's update out of the round under way."""
+    with connect(url, token_file) as api:
+        view = api.run(run)
+        confirm(
+            f"{_described(view)} The update of {member} will not count in round {view.round}, and "
+            f"{member} cannot send another one in it.",
+            yes=yes,
+        )
+        after = api.exclude(view.id, view.round, member)
+    typer.echo(f"The update of {member} is left out of round {view.round} of {view.name}.")
+    if after.waiting_for is not None:
+        typer.echo(f"It waits: {after.waiting_for}")
+
+
+@run_commands.command("rollback")
+def rollback(
+    run: Run,
+    to: Annotated[
+        int, typer.Option(min=0, max=MAX_NUMBER, help="The round whose adapter to go on from.")
+    ],
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+) -> None:
+    """Go back to a round's adapter, and on from there."""
+    with connect(url, token_file) as api:
+        view = api.run(run)
+        confirm(
+            f"{_described(view)} It goes back to the adapter of round {to}: the rounds after it "
+            "are trained again, and their updates are lost.",
+            yes=yes,
+        )
+        api.roll_back(view.id, Rollback(to=to))
+    typer.echo(f"Run {view.name} goes on in round {to + 1}, from the adapter of round {to}.")
 
 
 def _described(view: RunView) -> str:

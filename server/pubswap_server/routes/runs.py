@@ -28,6 +28,7 @@ from pubswap_protocol.messages import (
     CreateRun,
     Events,
     Role,
+    Rollback,
     RoundList,
     RunList,
     RunState,
@@ -40,18 +41,20 @@ from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.texts import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
-from pubswap_server import events, history, retention, runs
+from pubswap_server import events, history, retention, rounds, runs
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.auth import Member, Operator, Principal
 from pubswap_server.board import read_residuals
 from pubswap_server.dependencies import (
     DeclaredLength,
+    Number,
     OperatorDep,
     PrincipalDep,
     RandomKey,
     ServicesDep,
 )
 from pubswap_server.plain_json import PlainJsonRoute
+from pubswap_server.rollback import roll_back
 from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
 from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
@@ -321,6 +324,30 @@ async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) ->
     name = await services.database.write(work)
     log.info("run deleted", run=run, name=name)
     return Response(status_code=204)
+
+
+@router.post(paths.RUN_ROLLBACK, operation_id="roll_back_run", summary="Go back to a round")
+async def roll_back_run(
+    run: Word, body: Rollback, operator: OperatorDep, services: ServicesDep
+) -> RunView:
+    """The round after it begins again from its adapter; what came since is in the log alone."""
+
+    def work(session: Session, row: RunRow) -> None:
+        roll_back(session, row, body.to)
+
+    return await _changed(run, work, operator, services)
+
+
+@router.post(paths.EXCLUDE, operation_id="exclude_update", summary="Leave an update out")
+async def exclude_update(
+    run: Word, round: Number, member: Word, operator: OperatorDep, services: ServicesDep
+) -> RunView:
+    """Of the round under way, also while it is averaged; below its quorum, the round waits."""
+
+    def work(session: Session, row: RunRow) -> None:
+        rounds.exclude(session, row, round, member)
+
+    return await _changed(run, work, operator, services)
 
 
 def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:

@@ -13,7 +13,7 @@ from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.responses import Response as ModelResponse
 from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_server import asking, exchanges, runs, traffic
-from pubswap_server.auth import Member, require_going, require_own, require_still_good
+from pubswap_server.auth import Member, require_going, require_own
 from pubswap_server.board import settled, waits_for
 from pubswap_server.dependencies import (
     ClientDep,
@@ -168,9 +168,11 @@ async def get_exchanged(
         headers = {paths.WAITS_HEADER: paused} if paused is not None else {}
         return Response(status_code=204, headers=headers)
     # Who asks may have been revoked while it waited.
-    await services.database.read(lambda session: require_still_good(session, member))
+    rollbacks = await services.database.read(
+        lambda session: runs.find(session, run, member).rollbacks
+    )
     data = await services.answers.answer(
-        (run, round, swap),
+        (run, rollbacks, round, swap),
         member.name,
         lambda: services.database.read(
             lambda session: exchanges.closed(session, runs.find(session, run, member), round, swap)

@@ -1,0 +1,136 @@
+"""The operator's ways out of a round that cannot go on: exclude an update, or go back."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.adapter import Adapter, decode_adapter
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import Rollback, RunView, TaskKind
+from support.coordinator import Federation, Server, begun
+
+
+def far(fed: Federation, value: float = 1e6) -> Adapter:
+    """An adapter that is accepted, and no good."""
+    return {name: np.full_like(array, value) for name, array in fed.adapter(0).items()}
+
+
+def wait(fed: Federation, why: str) -> RunView:
+    """The run once it waits for the operator with these words."""
+    deadline = time.monotonic() + 20
+    while why not in ((view := fed.view()).waiting_for or ""):
+        assert time.monotonic() < deadline, view.waiting_for
+        time.sleep(0.02)
+    return view
+
+
+def mean(fed: Federation, round_: int) -> Adapter:
+    """A round's adapter."""
+    data = fed.operator.global_adapter(fed.run.id, str(round_))
+    return decode_adapter(fed.run.model.layout, data)
+
+
+def kinds(fed: Federation) -> list[str]:
+    """The kinds of the run's events."""
+    return [event.kind for event in fed.operator.events(fed.run.id).events]
+
+
+BLOWN_UP: dict[str, Any] = {"server_optimizer": "momentum", "server_learning_rate": 10.0}
+
+
+def test_an_average_that_no_upload_could_be_is_a_stall_until_its_update_is_excluded(
+    server: Server,
+) -> None:
+    """It is not published, the operator reads whose numbers are largest, and the others go on."""
+    fed = begun(server, clients=3, aggregation=BLOWN_UP)
+    good = fed.adapter(1)
+    for name, adapter in (("a", good), ("b", good), ("c", far(fed))):
+        fed.submit(name, 1, adapter)
+    view = wait(fed, "pubswap run exclude")
+    assert (view.state, view.round) == ("aggregating", 1)
+    assert "c 1e+06" in (view.waiting_for or "")
+    with server.http(None) as http:
+        assert "pubswap_runs_failing 1.0" in http.get(paths.METRICS).text
+    time.sleep(0.5)
+    assert kinds(fed).count("waiting") == 1
+    for _ in range(2):
+        fed.operator.exclude(fed.run.id, 1, "c")
+    assert fed.wait_for(1).waiting_for is None
+    start = mean(fed, 0)
+    for name, found in mean(fed, 1).items():
+        wanted = start[name] + 10 * (good[name].astype(np.float64) - start[name])
+        assert np.allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert kinds(fed).count("excluded by operator") == 1
+
+
+def test_an_excluded_update_is_not_waited_for_and_below_the_quorum_the_round_waits(
+    server: Server,
+) -> None:
+    """While its round is under way: the others are enough, or the run says that they are not."""
+    fed = begun(server, clients=2, aggregation={"quorum": 2})
+    fed.submit("a", 1, far(fed))
+    fed.operator.exclude(fed.run.id, 1, "a")
+    assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.WAIT
+    assert fed.submit("a", 1, far(fed)) == "late, unused"
+    view = wait(fed, "1 more clients are missing")
+    assert view.round == 1
+    fed.enroll("c")
+    for name in "bc":
+        fed.submit(name, 1, fed.adapter(3))
+    fed.wait_for(1)
+    for name, found in mean(fed, 1).items():
+        assert np.allclose(found, fed.adapter(3)[name])
+    with pytest.raises(PubSwapError, match="Round 2 is under way"):
+        fed.operator.exclude(fed.run.id, 1, "b")
+    with pytest.raises(PubSwapError, match="handed in no update"):
+        fed.operator.exclude(fed.run.id, 2, "b")
+
+
+@pytest.mark.parametrize("rules", [{"rule": "fedex"}, {"server_optimizer": "adam"}])
+def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
+    server: Server, rules: dict[str, Any]
+) -> None:
+    """The same updates after it give the same adapter, residuals and optimizer state as alone."""
+    fed, alone = (begun(server, rounds=4, aggregation=rules) for _ in range(2))
+    for one in (fed, alone):
+        for name, seed in (("a", 1), ("b", 2)):
+            one.submit(name, 1, one.adapter(seed))
+        one.wait_for(1)
+    for round_ in (2, 3):
+        for name in "ab":
+            fed.submit(name, round_, far(fed, 50.0 * round_))
+        fed.wait_for(round_)
+    fed.submit("a", 4, fed.adapter(9))
+    view = fed.operator.roll_back(fed.run.id, Rollback(to=1))
+    assert (view.state, view.round) == ("training", 2)
+    task = fed.members["a"].task(fed.run.id, 0)
+    assert (task.kind, task.round) == (TaskKind.TRAIN, 2)
+    assert len(task.residuals) == (1 if rules.get("rule") == "fedex" else 0)
+    for one in (fed, alone):
+        for name, seed in (("a", 3), ("b", 4)):
+            assert one.submit(name, 2, one.adapter(seed)) == "accepted"
+        one.wait_for(2)
+    for which in ("1", "2"):
+        two = [bytes(one.operator.global_adapter(one.run.id, which)) for one in (fed, alone)]
+        assert two[0] == two[1]
+    (event,) = [e for e in fed.operator.events(fed.run.id).events if e.kind == "rolled back"]
+    assert [entry["round"] for entry in event.details["rounds"]] == [2, 3]
+    for wrong in (3, 7):
+        with pytest.raises(PubSwapError, match="roll back to a round from 0 to 2"):
+            fed.operator.roll_back(fed.run.id, Rollback(to=wrong))
+
+
+def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> None:
+    """Nobody is answered with the responses of the one before."""
+    fed = begun(server, rounds=3)
+    answers = []
+    for right in ([4, 4], [1, 1]):
+        for name, correct in (("a", right), ("b", [4, 4])):
+            body = fed.responses(name, 1, 1, correct)
+            fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+        answers.append(bytes(fed.members["a"].exchanged(fed.run.id, 1, 1)))
+        fed.operator.roll_back(fed.run.id, Rollback(to=0))
+    assert answers[0] and answers[1] and answers[0] != answers[1]
