@@ -172,8 +172,8 @@ class MemberView(Message):
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
     last_seen: datetime | None = Field(default=None, description="Its last request's moment.")
-    unseen_seconds: float | None = Field(
-        default=None, ge=0, description="Seconds since then, on the coordinator's clock."
+    unseen_seconds: Seconds | None = Field(
+        default=None, description="Seconds since then, on the coordinator's clock."
     )
     progress: Progress | None = None
     traffic: Traffic = Traffic()

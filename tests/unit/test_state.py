@@ -78,22 +78,22 @@ def test_no_sequence_of_calls_leaves_the_machine(names: list[str]) -> None:
 
 def test_going_back_begins_the_next_round_of_an_earlier_one() -> None:
     """From a round under way or one that is averaged, to any before it, and never forwards."""
-    for state in (S.TRAINING, S.EXCHANGING, S.AGGREGATING):
-        status = RunStatus(state, False, 3, 5)
+    for where in (S.TRAINING, S.EXCHANGING, S.AGGREGATING):
+        status = RunStatus(where, False, 3, 5)
         for to in range(3):
             assert rolled_back(status, to) == RunStatus(S.TRAINING, False, to + 1, 5)
         for to in (-1, 3, 4):
             with pytest.raises(WrongState, match="from 0 to 2"):
                 rolled_back(status, to)
-    for state in (S.CREATED, S.OPEN, S.FINISHED, S.CANCELLED):
+    for where in (S.CREATED, S.OPEN, S.FINISHED, S.CANCELLED):
         for change in (reconsidered, partial(rolled_back, to=0)):
             with pytest.raises(WrongState):
-                change(RunStatus(state, False, 3, 5))
+                change(RunStatus(where, False, 3, 5))
 
 
 def test_leaving_an_update_out_opens_a_closed_round() -> None:
     """A round that is under way stays as it is."""
-    for state in (S.TRAINING, S.EXCHANGING):
-        assert reconsidered(RunStatus(state, True, 3, 5)) == RunStatus(state, True, 3, 5)
+    for where in (S.TRAINING, S.EXCHANGING):
+        assert reconsidered(RunStatus(where, True, 3, 5)) == RunStatus(where, True, 3, 5)
     closed = RunStatus(S.AGGREGATING, True, 3, 5)
     assert reconsidered(closed) == RunStatus(S.TRAINING, True, 3, 5)
