@@ -188,13 +188,17 @@ def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
 
 
 def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -> None:
-    """507 before a byte is taken, with a time to come back."""
+    """507 before a byte is taken, with a time to come back; the operator is told, and once."""
     fed = begun(own(spare_bytes=1 << 60))
     with fed.server.http(fed.tokens["a"]) as http:
         body = {"digest": digest_of(b"x"), "size": 1}
         refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)
-    assert (refused.status_code, code(refused)) == (507, "no_space")
+        assert (refused.status_code, code(refused)) == (507, "no_space")
+        assert http.post(paths.UPLOADS.format(run=fed.run.id), json=body).status_code == 507
     assert int(refused.headers["Retry-After"]) > 0
+    wait_for(lambda: "no room for an update" in (fed.view().waiting_for or ""))
+    events = fed.operator.events(fed.run.id).events
+    assert [event.kind for event in events].count("waiting") == 1
 
 
 def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) -> None:
