@@ -9,14 +9,20 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
 from pubswap_server.database import changed
-from pubswap_server.tables import EventRow
+from pubswap_server.tables import EventRow, RunRow
 
 PAGE = 500
 
 
 def record(session: Session, run: str, kind: str, **details: Any) -> None:
-    """Append an event in the transaction of what it tells of; whoever waits for the run hears."""
+    """Append an event in the transaction of what it tells of; whoever waits for the run hears.
+
+    Until that ends nobody else writes to the run's log: ids are committed in their order, so that
+    a reader who asks for what follows the last one misses nothing.
+    """
     changed(session, run)
+    with session.no_autoflush:  # the run is locked before the rows that depend on it
+        session.execute(select(RunRow.id).where(RunRow.id == run).with_for_update())
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 

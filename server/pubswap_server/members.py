@@ -45,12 +45,12 @@ def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
     row = _existing(session, run, name)
     if not row.active:
         raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    record(session, run.id, "reissued", member=name)
     session.execute(
         update(InviteRow)
         .where(InviteRow.run_id == run.id, InviteRow.name == name, InviteRow.used_at.is_(None))
         .values(expires_at=now())
     )
-    record(session, run.id, "reissued", member=name)
     wanted = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
     return _new_invite(session, run, wanted, reissue=True)
 

@@ -1,5 +1,7 @@
 """The event log is append-only in the database itself, on both databases."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,13 +11,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from pubswap_server.database import Database, migrate
-from pubswap_server.events import record
+from pubswap_server.events import events_after, record
 from pubswap_server.tables import EventRow, RunRow
 from support.postgres import postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A database with a run whose log has one event."""
     if request.param == "sqlite":
         yield from with_an_event(f"sqlite:///{tmp_path / 'database'}")
@@ -24,7 +26,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         yield from with_an_event(server.new_database())
 
 
-def with_an_event(url: str) -> Iterator[Engine]:
+def with_an_event(url: str) -> Iterator[Database]:
     """Migrate, and write one."""
     migrate(url)
     database = Database(url)
@@ -32,8 +34,14 @@ def with_an_event(url: str) -> Iterator[Engine]:
         session.add(RunRow(id="r", name="run", state="created", settings={}, model={}))
         session.flush()
         record(session, "r", "created", name="run")
-    yield database.engine
+    yield database
     database.close()
+
+
+@pytest.fixture
+def engine(database: Database) -> Engine:
+    """Its engine."""
+    return database.engine
 
 
 @pytest.mark.parametrize(
@@ -58,3 +66,34 @@ def test_what_is_written_cannot_be_changed_or_deleted(engine: Engine, statement:
             "created",
             "opened",
         ]
+
+
+def test_who_follows_the_log_misses_nothing_while_others_write(database: Database) -> None:
+    """A writer that began first and commits last, as two replicas' do: its event comes first."""
+    began, finish = threading.Event(), threading.Event()
+
+    def first(session: Session) -> None:
+        record(session, "r", "first")
+        session.flush()
+        began.set()
+        assert finish.wait(20)
+
+    async def follow() -> list[str]:
+        seen: list[tuple[int, str]] = []
+
+        async def look() -> None:
+            after = seen[-1][0] if seen else 0
+            found = await database.read(lambda session: events_after(session, "r", after))
+            seen.extend((event.id, event.kind) for event in found)
+
+        slow = asyncio.create_task(database.write(first))
+        assert await asyncio.to_thread(began.wait, 20)
+        quick = asyncio.create_task(database.write(lambda session: record(session, "r", "second")))
+        await asyncio.wait([quick], timeout=1)
+        await look()
+        finish.set()
+        await asyncio.gather(slow, quick)
+        await look()
+        return [kind for _, kind in seen]
+
+    assert asyncio.run(follow()) == ["created", "first", "second"]
