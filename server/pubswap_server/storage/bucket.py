@@ -11,6 +11,7 @@ and downloads read files, and a blob never changes.
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -46,7 +47,8 @@ class BucketBlobs:
         self._cache_bytes = cache_bytes
         self._incoming = incoming
         self._believed = Believed()
-        self._fetching = threading.Lock()
+        self._lock = threading.Lock()
+        self._flights: dict[str, Future[None]] = {}  # what is being fetched, by digest
 
     def take_damaged(self) -> set[str]:
         """See BlobStore."""
@@ -68,9 +70,7 @@ class BucketBlobs:
             path.touch()
             self._believed.remember(path)
             return path
-        with self._fetching:
-            if not path.exists():
-                self._fetch(digest, path)
+        self._fetched(digest, path)
         return path
 
     def read(self, digest: str) -> bytes:
@@ -125,6 +125,25 @@ class BucketBlobs:
     def free_bytes(self) -> None:
         """See BlobStore: a bucket has no end that it would tell of."""
 
+    def _fetched(self, digest: str, path: Path) -> None:
+        """Fetch a blob, once for all who ask meanwhile; none waits for another blob."""
+        with self._lock:
+            flight = self._flights.get(digest)
+            first = flight is None
+            if flight is None:
+                flight = self._flights[digest] = Future()
+        if first:
+            try:
+                if not path.exists():
+                    self._fetch(digest, path)
+                flight.set_result(None)
+            except BaseException as error:
+                flight.set_exception(error)
+            finally:
+                with self._lock:
+                    del self._flights[digest]
+        flight.result()
+
     def _fetch(self, digest: str, path: Path) -> None:
         temporary = self._incoming.new()
         try:
@@ -142,6 +161,7 @@ class BucketBlobs:
             temporary.unlink(missing_ok=True)
 
     def _into_cache(self, file: Path, place: Path) -> None:
+        file.touch()  # in use from now on, however long ago it was written
         file.replace(place)
         self._believed.remember(place)
         self._evict()
