@@ -51,6 +51,7 @@ FAULTS = (
     Fault("model", 10_000, "sequences of requests and crashes against a model"),
     Fault("slow", 20, "a member ten times slower: rounds close on time without it"),
     Fault("bombs", 24, "answers no verifier gets through: others wait 2 s more at most"),
+    Fault("hostile_numbers", 102, "extreme numbers against every rule: refused, or a way on"),
     Fault("corrupt", 60, "flipped bits: detected, not served, asked for again"),
     Fault("framing", 1000, "bytes that two parsers might cut differently: no body is a request"),
     Fault("upgrade", 6000, "connections that ask for another protocol: closed in their time"),

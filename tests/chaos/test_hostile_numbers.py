@@ -1,0 +1,11 @@
+"""A short run of the hostile numbers."""
+
+from pathlib import Path
+
+from chaos import hostile_numbers
+
+
+def test_a_member_with_extreme_numbers_ends_no_run(tmp_path: Path) -> None:
+    """Some rules, precisions and optimizers, on both databases; `make chaos` tries them all."""
+    result = hostile_numbers.run(4, 20261122, tmp_path)
+    assert (result["tried"], result["lost"]) == (4, 0)
