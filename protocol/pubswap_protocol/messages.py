@@ -113,7 +113,10 @@ class Traffic(Message):
 
 
 class Drift(Message):
-    """How far the clients' factors moved apart in a round, as L2 norms over all A and B."""
+    """How far the clients' factors moved apart in a round, as L2 norms over all A and B.
+
+    Of more than 64 clients, it is that of 64 drawn for the round.
+    """
 
     pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
     from_mean: Norm = Field(description="Mean of |theta_n - mean theta|.")

@@ -14,7 +14,9 @@ from pubswap_protocol.responses import Response, ResponseRules, decode_responses
 from pubswap_server.storage.store import BlobStore
 from pubswap_server.swap import Exchange
 
-KEPT = 4
+# Each file is a mapping of its own, of which Linux allows a process some 65,000.
+MOST_FILES = 4096
+LEAST_KEPT = 4
 
 Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swap
 
@@ -72,24 +74,29 @@ class Pool:
 
 
 class Answers:
-    """The pools of the exchanges that closed last."""
+    """The pools of the exchanges that were asked for last, as many as some thousand files make."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._pools: OrderedDict[Key, asyncio.Task[Pool]] = OrderedDict()
+        self._files: dict[Key, int] = {}
 
     async def answer(self, key: Key, member: str, load: Callable[[], Awaitable[Closed]]) -> bytes:
         """What a member trains on; `load` reads the exchange the first time that anybody asks."""
         task = self._pools.get(key)
         if task is None or (task.done() and task.exception() is not None):
-            task = self._pools[key] = asyncio.create_task(self._open(load))
-            while len(self._pools) > KEPT:
-                self._pools.popitem(last=False)
+            task = self._pools[key] = asyncio.create_task(self._open(key, load))
+        self._pools.move_to_end(key)
         pool = await asyncio.shield(task)
         return await to_thread.run_sync(pool.answer, member)
 
-    async def _open(self, load: Callable[[], Awaitable[Closed]]) -> Pool:
-        return await to_thread.run_sync(Pool, await load(), self._blobs)
+    async def _open(self, key: Key, load: Callable[[], Awaitable[Closed]]) -> Pool:
+        closed = await load()
+        self._files[key] = len(closed.digests)
+        while len(self._pools) > LEAST_KEPT and sum(self._files.values()) > MOST_FILES:
+            oldest, _ = self._pools.popitem(last=False)
+            self._files.pop(oldest, None)
+        return await to_thread.run_sync(Pool, closed, self._blobs)
 
 
 def _mapped(blobs: BlobStore, digest: str) -> memoryview:

@@ -18,7 +18,7 @@ from pubswap_server.tables import MemberRow, RoundRow, RunRow, SubmissionRow, Sw
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An exchange of the round under way, and whose responses are in it."""
+    """An exchange of the round under way, and while it is open, whose responses are in it."""
 
     closed: bool
     members: frozenset[str]
@@ -93,20 +93,21 @@ def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
 
 
 def _exchanges(session: Session, run: RunRow) -> dict[int, Exchange]:
-    members = defaultdict(set)
-    in_time = select(SubmissionRow.swap, SubmissionRow.member).where(
-        SubmissionRow.run_id == run.id,
-        SubmissionRow.round == run.round,
-        SubmissionRow.late.is_(False),
-    )
-    for swap, member in session.execute(in_time):
-        members[swap].add(member)
     rows = select(SwapRow.swap, SwapRow.closed).where(
         SwapRow.run_id == run.id, SwapRow.round == run.round
     )
-    return {
-        swap: Exchange(closed, frozenset(members[swap])) for swap, closed in session.execute(rows)
-    }
+    closed = {swap: closed for swap, closed in session.execute(rows)}  # noqa: C416 - as in history
+    members = defaultdict(set)
+    if not all(closed.values()):
+        in_time = select(SubmissionRow.swap, SubmissionRow.member).where(
+            SubmissionRow.run_id == run.id,
+            SubmissionRow.round == run.round,
+            SubmissionRow.swap.in_(swap for swap, ended in closed.items() if not ended),
+            SubmissionRow.late.is_(False),
+        )
+        for swap, member in session.execute(in_time):
+            members[swap].add(member)
+    return {swap: Exchange(ended, frozenset(members[swap])) for swap, ended in closed.items()}
 
 
 def task_for(board: Board, member: Member) -> Task:

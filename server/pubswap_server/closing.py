@@ -1,46 +1,48 @@
 """When a round or an exchange closes: all are in, or a quorum is and the deadline has passed."""
 
-from collections.abc import Set
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 
-def closes(
-    expected: Set[str],
-    arrived: Set[str],
-    quorum: int,
-    first_at: datetime | None,
-    deadline_seconds: float,
-    now: datetime,
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Turnout:
+    """How many have arrived, how many that take part now have not, and when the first came.
+
+    A member that arrived and was then suspended or revoked still counts as arrived.
+    """
+
+    arrived: int
+    outstanding: int
+    first_at: datetime | None
+
+
+def closes(turnout: Turnout, quorum: int, deadline_seconds: float, now: datetime) -> bool:
     """Whether to close now.
 
-    `first_at` is when the first arrived; the deadline counts from there, so that a slow start
-    costs nobody its place. A member that arrived and was then suspended or revoked still counts
-    as arrived. Nothing closes below the quorum, also when nobody else is left.
+    The deadline counts from the first arrival, so that a slow start costs nobody its place.
+    Nothing closes below the quorum, also when nobody else is left.
     """
-    if len(arrived) < quorum or first_at is None:
+    if turnout.arrived < max(1, quorum):
         return False
-    if expected <= arrived:
+    if not turnout.outstanding:
         return True
-    due = closes_at(arrived, quorum, first_at, deadline_seconds)
+    due = closes_at(turnout, quorum, deadline_seconds)
     return due is not None and now >= due
 
 
-def missing(expected: Set[str], arrived: Set[str], quorum: int) -> int:
+def missing(turnout: Turnout, quorum: int) -> int:
     """How many members a quorum is short of, even if all that are left arrive."""
-    return max(0, quorum - len(expected | arrived))
+    return max(0, quorum - turnout.arrived - turnout.outstanding)
 
 
-def closes_at(
-    arrived: Set[str], quorum: int, first_at: datetime | None, deadline_seconds: float
-) -> datetime | None:
+def closes_at(turnout: Turnout, quorum: int, deadline_seconds: float) -> datetime | None:
     """When to look again: the deadline; None while only a further arrival can close.
 
     A deadline beyond the calendar's end never comes.
     """
-    if not arrived or first_at is None or len(arrived) < quorum:
+    if turnout.first_at is None or turnout.arrived < max(1, quorum):
         return None
     try:
-        return first_at + timedelta(seconds=deadline_seconds)
+        return turnout.first_at + timedelta(seconds=deadline_seconds)
     except OverflowError:
         return None

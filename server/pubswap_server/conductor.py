@@ -6,7 +6,7 @@ after a crash the same decision is taken again.
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import structlog
@@ -22,12 +22,14 @@ from pubswap_protocol.messages import RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.wire import view_update
 from pubswap_server import events, exchanges, retention, rounds, runs, stalls
+from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.leases import Lease
 from pubswap_server.services import Services
 from pubswap_server.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.storage.namedby import NamedBy, Store
+from pubswap_server.swap import Exchange
 from pubswap_server.tables import RoundRow, RunRow, SwapRow, UpdateRow, now
 
 REMEDY = (
@@ -146,27 +148,59 @@ async def _failed(services: Services, run: str, why: str) -> None:
 
 async def advance(services: Services, run: str) -> None:
     """Close what is due, and average the round if it is closed and no other replica does."""
-    pending = await services.database.write(lambda session: _close(services, session, run))
-    if pending is not None:
-        lease, wanted = pending
+    found = await _close(services, run, {})
+    while found.due:
+        found = await _close(services, run, await _outcomes(services, run, found.due))
+    if found.lease is not None and found.wanted is not None:
         await services.hints.flush()
-        async with services.leases.held(services.database, lease):
-            await _aggregate(services, lease, wanted)
+        async with services.leases.held(services.database, found.lease):
+            await _aggregate(services, found.lease, found.wanted)
 
 
-def _close(services: Services, session: Session, run: str) -> tuple[Lease, Aggregation] | None:
-    row = session.get(RunRow, run, with_for_update=True)
-    if row is None or row.state in ENDED:
-        return None
-    exchanges.close_if_due(session, row, services.metrics.exchange_seconds.observe)
-    rounds.close_if_due(session, row)
-    if row.state != RunState.AGGREGATING:
-        row.failure = None
-    stalls.note(session, row, _room(services))
-    if row.state != RunState.AGGREGATING:
-        return None
-    lease = services.leases.take(session, run)
-    return None if lease is None else (lease, inputs_of(session, row, row.round))
+@dataclass(frozen=True)
+class _Next:
+    """What is to be done outside of a transaction: outcomes of exchanges, or the average."""
+
+    due: list[exchanges.Step] = field(default_factory=list)
+    lease: Lease | None = None
+    wanted: Aggregation | None = None
+
+
+async def _close(
+    services: Services, run: str, outcomes: dict[exchanges.Step, exchanges.Outcome]
+) -> _Next:
+    timed = services.metrics.exchange_seconds.observe
+
+    def work(session: Session) -> _Next:
+        row = session.get(RunRow, run, with_for_update=True)
+        if row is None or row.state in ENDED:
+            return _Next()
+        if due := exchanges.close_due(session, row, outcomes, timed):
+            return _Next(due)
+        rounds.close_if_due(session, row)
+        if row.state != RunState.AGGREGATING:
+            row.failure = None
+        stalls.note(session, row, _room(services))
+        lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
+        return _Next([], lease, inputs_of(session, row, row.round) if lease else None)
+
+    return await services.database.write(work)
+
+
+async def _outcomes(
+    services: Services, run: str, due: list[exchanges.Step]
+) -> dict[exchanges.Step, exchanges.Outcome]:
+    """What these exchanges come to with those who have answered by now."""
+    found = {}
+    for round_, swap in due:
+
+        def look(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
+            return exchanges.answered(session, session.get_one(RunRow, run), round_, swap)
+
+        answered = await services.database.read(look)
+        if answered.correct:  # or all were withdrawn meanwhile
+            found[round_, swap] = await to_thread.run_sync(exchanges.outcome, answered)
+    return found
 
 
 def _room(services: Services) -> stalls.Room:
@@ -245,8 +279,10 @@ def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
         largest_share=wanted.settings.aggregation.max_weight_share,
     )
     store = NamedBy(blobs, algorithm_of(wanted.previous))
+    settings = wanted.settings
+    sample = sampled(len(wanted.members), settings.seed, wanted.round)
     try:
-        return aggregate(updates, wanted.server_state, wanted.settings.aggregation, store)
+        return aggregate(updates, wanted.server_state, settings.aggregation, store, sample)
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
 

@@ -39,9 +39,13 @@ _POSTGRES = (
 _CHANGED = "changed runs"
 
 
-def changed(session: Session, run: str) -> None:
-    """Say that the transaction changes a run: its waiters are woken after the commit."""
-    session.info.setdefault(_CHANGED, set()).add(run)
+def changed(session: Session, run: str, *, awaited: bool = True) -> None:
+    """Say that the transaction changes a run: the conductor looks at it after the commit.
+
+    Unless nobody waits for such a change, all that wait for the run look again too.
+    """
+    runs = session.info.setdefault(_CHANGED, {})
+    runs[run] = runs.get(run, False) or awaited
 
 
 class Database:
@@ -54,8 +58,8 @@ class Database:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         self.shared = not sqlite  # with other machines
         self.engine = _sqlite(url) if sqlite else _postgres(url)
-        # Told of each run that a committed transaction has changed.
-        self.heard: Callable[[str], None] = lambda run: None
+        # Told of each run that a committed transaction has changed, and whether that is awaited.
+        self.heard: Callable[[str, bool], None] = lambda run, awaited: None
         self._wakeups = wakeups or OneProcess()
         self._idle, self._under_way, self._closed = threading.Condition(), 0, False
         options = {"immediate": False} if sqlite else _SNAPSHOT
@@ -80,8 +84,8 @@ class Database:
         have no effect but on the database. Raises Fenced if it relied on an older state of a run.
         """
         result, runs = await to_thread.run_sync(self._write, work, limiter=self._writers)
-        for run in runs:
-            self.heard(run)
+        for run, awaited in runs.items():
+            self.heard(run, awaited)
         return result
 
     def close(self) -> None:
@@ -113,12 +117,12 @@ class Database:
         with self._counted():
             return _answered(once)
 
-    def _write(self, work: Callable[[Session], T]) -> tuple[T, set[str]]:
-        def once() -> tuple[T, set[str]]:
+    def _write(self, work: Callable[[Session], T]) -> tuple[T, dict[str, bool]]:
+        def once() -> tuple[T, dict[str, bool]]:
             with self._writing.begin() as session:
                 result = work(session)
                 session.flush()
-                runs: set[str] = session.info.get(_CHANGED, set())
+                runs: dict[str, bool] = session.info.get(_CHANGED, {})
                 self._wakeups.announce(session, runs)
             return result, runs
 

@@ -12,6 +12,11 @@ from pubswap_server.database import changed
 from pubswap_server.tables import EventRow, RunRow
 
 PAGE = 500
+# One member's doing, which changes no other's task: only the conductor looks whether something
+# follows from it, and that is an event of its own. There is one of each for every member.
+NOT_AWAITED = frozenset(
+    {"invited", "enrolled", "update", "responses", "exchange began", "evaluated"}
+)
 
 
 def record(session: Session, run: str, kind: str, **details: Any) -> None:
@@ -20,7 +25,7 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
     Until that ends nobody else writes to the run's log: ids are committed in their order, so that
     a reader who asks for what follows the last one misses nothing.
     """
-    changed(session, run)
+    changed(session, run, awaited=kind not in NOT_AWAITED)
     with session.no_autoflush:  # the run is locked before the rows that depend on it
         session.execute(select(RunRow.id).where(RunRow.id == run).with_for_update())
     session.add(EventRow(run_id=run, kind=kind, details=details))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-from sqlalchemy import null, select
+from sqlalchemy import ColumnElement, func, null, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
@@ -15,14 +15,15 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_server import asking, members, runs
 from pubswap_server.answers import Closed
 from pubswap_server.auth import Member, require_going
-from pubswap_server.closing import closes
+from pubswap_server.closing import Turnout, closes
 from pubswap_server.database import changed
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
-from pubswap_server.swap import Exchange, replaced
+from pubswap_server.swap import Exchange
 from pubswap_server.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
 
 Verdicts = list[list[bool]]
+Step = tuple[int, int]  # round, swap
 Key = tuple[str, int, int, str]  # a submission's run, round, public step and member
 
 
@@ -123,11 +124,8 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
     rules = runs.settings_of(run).swap
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
-    verified = [
-        submission.correct is not None
-        for submission in _submissions(session, run.id, row.round, row.swap).values()
-    ]
-    return len(verified) >= rules.quorum and not all(verified)
+    count, done = _counts(session, row)
+    return count >= rules.quorum and done < count
 
 
 def unverified(session: Session, before: datetime) -> list[Key]:
@@ -164,7 +162,7 @@ def verified(session: Session, key: Key, verdicts: Verdicts, given_up: int) -> N
     if row is None or row.correct is not None:
         return
     row.correct = verdicts
-    changed(session, row.run_id)
+    changed(session, row.run_id, awaited=False)
     if given_up:
         details = {"member": row.member, "round": row.round, "swap": row.swap}
         record(session, row.run_id, "verification cut off", **details, responses=given_up)
@@ -176,80 +174,134 @@ def _receipt(row: SubmissionRow) -> Receipt:
 
 
 def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str, SubmissionRow]:
-    rows = session.scalars(
-        select(SubmissionRow).where(
-            SubmissionRow.run_id == run,
-            SubmissionRow.round == round_,
-            SubmissionRow.swap == swap,
-            SubmissionRow.late.is_(False),
-        )
-    )
+    rows = session.scalars(select(SubmissionRow).where(*_in_time(run, round_, swap)))
     return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
 
 
-def close_if_due(session: Session, run: RunRow, timed: Callable[[float], None]) -> bool:
-    """Close the exchanges that all, or a quorum after the deadline, have answered.
-
-    `timed` hears how many seconds each took from its first responses on.
-    Returns whether it closed one.
-    """
-    if run.state not in ROUND_UNDER_WAY:
-        return False
-    some = False
-    rules = runs.settings_of(run).swap
+def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
+    """The exchanges of the round under way that are not closed, in order."""
     rows = session.scalars(
-        select(SwapRow).where(SwapRow.run_id == run.id, SwapRow.round == run.round)
-    ).all()
-    for row in rows:
-        submissions = _submissions(session, run.id, row.round, row.swap)
-        # Who came in time is in it, however long the verifier takes.
-        correct = [s.correct for s in submissions.values() if s.correct is not None]
-        row.closed = row.closed or (
-            len(correct) == len(submissions)
-            and closes(
-                expected=members.active_clients(session, run.id),
-                arrived=set(submissions),
-                quorum=rules.quorum,
-                first_at=row.first_at,
-                deadline_seconds=rules.deadline_seconds,
-                now=now(),
-            )
-        )
-        if row.closed and row.summary is None:
-            exchange = _exchange(session, run, row, submissions)
-            asking.learn(session, run, row.round, row.swap, correct)
-            row.summary = _summary(exchange).model_dump(mode="json")
-            record(session, run.id, "exchange closed", **row.summary, round=row.round)
-            timed((now() - row.first_at).total_seconds())
-            some = True
-    if run.state == "exchanging" and all(row.closed for row in rows):
-        runs.move(session, run, exchange_ended)
-    return some
+        select(SwapRow)
+        .where(SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False))
+        .order_by(SwapRow.swap)
+    )
+    return list(rows)
 
 
-def _summary(exchange: Exchange) -> SwapSummary:
-    correct = exchange.correct
-    counts = {name: replaced(exchange.choices(name), name) for name in correct}
-    size = next(iter(correct.values())).size
-    return SwapSummary(
-        swap=exchange.swap,
-        clients=len(correct),
-        replaced=sum(counts.values()),
-        replaced_share={name: count / size for name, count in counts.items()},
-        correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
+def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        SubmissionRow.run_id == run,
+        SubmissionRow.round == round_,
+        SubmissionRow.swap == swap,
+        SubmissionRow.late.is_(False),
     )
 
 
+def turnout(session: Session, row: SwapRow) -> Turnout:
+    """Who has answered in an exchange, in numbers."""
+    names = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
+    outstanding = members.outstanding(session, row.run_id, names)
+    return Turnout(_counts(session, row)[0], outstanding, row.first_at)
+
+
+def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
+    """How many have answered in time, and of how many the verdicts are there."""
+    query = select(func.count(), func.count(SubmissionRow.correct))
+    count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
+    return count, done
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an exchange that is to close comes to; computed outside of any transaction.
+
+    `right` (P,) counts the correct ones among the `responses` to each prompt.
+    """
+
+    summary: SwapSummary
+    right: list[int]
+    responses: int
+
+
+def outcome(exchange: Exchange) -> Outcome:
+    """See `Outcome`."""
+    correct = exchange.correct
+    counts, table = exchange.replaced(), np.stack(list(correct.values()))
+    clients, prompts, each = table.shape
+    summary = SwapSummary(
+        swap=exchange.swap,
+        clients=clients,
+        replaced=sum(counts.values()),
+        replaced_share={name: count / (prompts * each) for name, count in counts.items()},
+        correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
+    )
+    return Outcome(summary, table.sum(axis=(0, 2)).tolist(), clients * each)
+
+
+def due(session: Session, run: RunRow) -> list[SwapRow]:
+    """The exchanges that all, or a quorum after the deadline, have answered.
+
+    Who came in time is in it, however long the verifier takes.
+    """
+    if run.state not in ROUND_UNDER_WAY:
+        return []
+    rules = runs.settings_of(run).swap
+    return [
+        row
+        for row in open_ones(session, run)
+        if closes(turnout(session, row), rules.quorum, rules.deadline_seconds, now())
+        and len(set(_counts(session, row))) == 1
+    ]
+
+
+def close_due(
+    session: Session,
+    run: RunRow,
+    outcomes: Mapping[Step, Outcome],
+    timed: Callable[[float], None],
+) -> list[Step]:
+    """Close the exchanges that are due, with their outcomes; returns those that have none yet.
+
+    An outcome is not an exchange's if others have answered since. `timed` hears how many seconds
+    each took from its first responses on.
+    """
+    left = []
+    for row in due(session, run):
+        names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
+        found = outcomes.get((row.round, row.swap))
+        if found is None or found.summary.correct_share.keys() != set(session.scalars(names)):
+            left.append((row.round, row.swap))
+            continue
+        row.closed, row.summary = True, found.summary.model_dump(mode="json")
+        asking.learn(session, run, row.round, row.swap, found.right, found.responses)
+        record(session, run.id, "exchange closed", **row.summary, round=row.round)
+        timed((now() - row.first_at).total_seconds())
+    if run.state == RunState.EXCHANGING and not open_ones(session, run):
+        runs.move(session, run, exchange_ended)
+    return left
+
+
+def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:
+    """An exchange as its submissions are now, those that are verified."""
+    submissions = _submissions(session, run.id, round_, swap)
+    done = {name: row for name, row in submissions.items() if row.correct is not None}
+    return _exchange(session, run, round_, swap, done)
+
+
 def _exchange(
-    session: Session, run: RunRow, row: SwapRow, submissions: Mapping[str, SubmissionRow]
+    session: Session,
+    run: RunRow,
+    round_: int,
+    swap: int,
+    submissions: Mapping[str, SubmissionRow],
 ) -> Exchange:
     settings = runs.settings_of(run)
     return Exchange(
         strategy=settings.swap.strategy,
         seed=settings.seed,
-        round=row.round,
-        swap=row.swap,
-        prompts=rules_of(session, run, row.round, row.swap).prompts,
+        round=round_,
+        swap=swap,
+        prompts=rules_of(session, run, round_, swap).prompts,
         correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
         donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
         max_donor_share=settings.swap.max_donor_share,
@@ -270,4 +322,4 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are not kept any more.")
-    return Closed(_exchange(session, run, row, submissions), rules, digests)
+    return Closed(_exchange(session, run, round_, swap, submissions), rules, digests)

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnExpressionArgument, SelectBase, func, select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -158,15 +158,22 @@ def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> N
 
 def active_clients(session: Session, run: str) -> set[str]:
     """The names of the clients that take part now: neither revoked nor suspended."""
-    rows = session.scalars(
-        select(MemberRow.name).where(
-            MemberRow.run_id == run,
-            MemberRow.role == Role.CLIENT,
-            MemberRow.active,
-            MemberRow.suspended.is_(False),
-        )
+    return set(session.scalars(select(MemberRow.name).where(*_takes_part(run))))
+
+
+def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
+    """How many clients that take part now are not among those that have arrived."""
+    query = select(func.count()).where(*_takes_part(run), MemberRow.name.not_in(arrived))
+    return session.scalars(query).one()
+
+
+def _takes_part(run: str) -> tuple[ColumnExpressionArgument[bool], ...]:
+    return (
+        MemberRow.run_id == run,
+        MemberRow.role == Role.CLIENT,
+        MemberRow.active,
+        MemberRow.suspended.is_(False),
     )
-    return set(rows)
 
 
 def views(session: Session, run: str) -> list[MemberView]:

@@ -30,25 +30,53 @@ class Asked:
     `right` (P,) counts the correct ones among the `responses` to each prompt.
     """
 
-    round: int
     prompts: Sequence[int]
     right: Sequence[int] | None = None
     responses: int = 0
 
 
+class Shown:
+    """What the prompts of a public set (size,) have shown so far, added up step by step."""
+
+    def __init__(self, size: int) -> None:
+        self._right, self._seen = np.zeros(size), np.zeros(size)
+
+    def add(self, asked: Asked) -> None:
+        """What comes of a step; nothing before its exchange is closed."""
+        if asked.right is not None:
+            places = list(asked.prompts)
+            self._right[places] = FORGETTING * self._right[places] + asked.right
+            self._seen[places] = FORGETTING * self._seen[places] + asked.responses
+
+    def copy(self) -> "Shown":
+        """The same, to be added to on its own."""
+        copied = Shown(0)
+        copied._right, copied._seen = self._right.copy(), self._seen.copy()
+        return copied
+
+    def variances(self) -> NDArray[np.float64]:
+        """E[p (1 - p)] of each prompt (size,)."""
+        a, b = self._right + 1, self._seen - self._right + 1
+        found: NDArray[np.float64] = a * b / ((a + b) * (a + b + 1))
+        return found
+
+
 def informative_batch(
-    settings: RunSettings, size: int, round_: int, swap: int, earlier: Sequence[Asked]
+    settings: RunSettings, shown: Shown, round_: int, swap: int, earlier: Sequence[Asked]
 ) -> list[int]:
     """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round.
 
-    `earlier` are the public steps before it, in their order. No prompt comes twice in a round
-    before all have come.
+    `earlier` are the steps of this round before it, in their order, and `shown` is what came of
+    all rounds before. No prompt comes twice in a round before all have come.
     """
-    worth = variances(size, earlier)
+    shown = shown.copy()
+    for asked in earlier:
+        shown.add(asked)
+    worth = shown.variances()
+    size = len(worth)
     uses = np.zeros(size, dtype=np.int64)
     for asked in earlier:
-        if asked.round == round_:
-            uses[list(asked.prompts)] += 1
+        uses[list(asked.prompts)] += 1
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
     while (wanted := settings.grpo.prompts_per_step - len(batch)) > 0:
@@ -58,16 +86,3 @@ def informative_batch(
         drawn = rng.choice(fresh, size=min(wanted, len(fresh)), replace=False, p=chances)
         batch += drawn.tolist()
     return batch
-
-
-def variances(size: int, earlier: Sequence[Asked]) -> NDArray[np.float64]:
-    """E[p (1 - p)] of each of `size` prompts (size,)."""
-    right, seen = np.zeros(size), np.zeros(size)
-    for asked in earlier:
-        if asked.right is not None:
-            places = list(asked.prompts)
-            right[places] = FORGETTING * right[places] + asked.right
-            seen[places] = FORGETTING * seen[places] + asked.responses
-    a, b = right + 1, seen - right + 1
-    found: NDArray[np.float64] = a * b / ((a + b) * (a + b + 1))
-    return found

@@ -1,6 +1,6 @@
 """A round: the updates it takes, and when it closes."""
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -18,7 +18,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_server import members, runs
 from pubswap_server.auth import Member, require_going
-from pubswap_server.closing import closes
+from pubswap_server.closing import Turnout, closes
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY, reconsidered, updates_closed
 from pubswap_server.tables import BlobRow, RunRow, UpdateRow, now
@@ -81,16 +81,6 @@ def taken(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
     return sorted(rows, key=lambda row: row.member)
 
 
-def expected(session: Session, run: RunRow) -> set[str]:
-    """The clients whose updates of the round under way count: not those that came and do not."""
-    rows = session.scalars(
-        select(UpdateRow.member).where(
-            UpdateRow.run_id == run.id, UpdateRow.round == run.round, UpdateRow.late
-        )
-    )
-    return members.active_clients(session, run.id) - set(rows)
-
-
 def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     """Leave a member's update out of the round under way, as if it had come too late.
 
@@ -111,6 +101,26 @@ def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     runs.move(session, run, reconsidered)
 
 
+def _in_time(run: RunRow) -> tuple[ColumnElement[bool], ...]:
+    return (
+        UpdateRow.run_id == run.id,
+        UpdateRow.round == run.round,
+        UpdateRow.late.is_(False),
+    )
+
+
+def arrived(run: RunRow) -> Select[str]:
+    """Who has handed in an update of the round under way, whether it counts or not."""
+    return select(UpdateRow.member).where(UpdateRow.run_id == run.id, UpdateRow.round == run.round)
+
+
+def turnout(session: Session, run: RunRow) -> Turnout:
+    """How many updates of the round under way count, and how many may still come."""
+    query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run))
+    count, first_at = session.execute(query).one()
+    return Turnout(count, members.outstanding(session, run.id, arrived(run)), first_at)
+
+
 def close_if_due(session: Session, run: RunRow) -> bool:
     """Stop taking updates when all are in, or a quorum is and the deadline has passed.
 
@@ -118,15 +128,8 @@ def close_if_due(session: Session, run: RunRow) -> bool:
     """
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return False
-    updates, rules = taken(session, run, run.round), runs.settings_of(run).aggregation
-    due = closes(
-        expected=expected(session, run),
-        arrived={row.member for row in updates},
-        quorum=rules.quorum,
-        first_at=min((row.received_at for row in updates), default=None),
-        deadline_seconds=rules.deadline_seconds,
-        now=now(),
-    )
+    found, rules = turnout(session, run), runs.settings_of(run).aggregation
+    due = closes(found, rules.quorum, rules.deadline_seconds, now())
     if due:
-        runs.move(session, run, updates_closed, updates=len(updates))
+        runs.move(session, run, updates_closed, updates=found.arrived)
     return due

@@ -11,6 +11,7 @@ from pubswap_protocol.problems import Problem, parse_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.texts import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server import asking
 from pubswap_server.answers import Answers
 from pubswap_server.attempts import Attempts
 from pubswap_server.background import Background
@@ -52,6 +53,7 @@ class Services:
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
+        self.rounds_over = asking.Rounds()
         self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
@@ -59,13 +61,14 @@ class Services:
             self.database, self.blobs, self.verifiers, self.problems, self._tokenizer
         )
 
-    def changed(self, run: str | None) -> None:
-        """Wake whoever waits for the run, and the conductor; None: for any run.
+    def changed(self, run: str | None, awaited: bool = True) -> None:
+        """Wake the conductor, and if this is awaited whoever waits for the run; None: for any.
 
         Called after the commit of each transaction that records an event of the run, here or in
         another process.
         """
-        self.bells.ring(run)
+        if awaited:
+            self.bells.ring(run)
         self.work.add(run)
 
     async def _read_board(self, run: str) -> Board:

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import select, union_all
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NoSpace
 from pubswap_protocol.messages import Role
 from pubswap_protocol.wire import largest_update
-from pubswap_server import members, rounds, runs, uploads
+from pubswap_server import exchanges, members, rounds, runs, uploads
 from pubswap_server.closing import missing
 from pubswap_server.events import record
 from pubswap_server.state import ROUND_UNDER_WAY
-from pubswap_server.tables import BlobRow, RunRow, SubmissionRow, SwapRow, UploadRow
+from pubswap_server.tables import BlobRow, RunRow, UploadRow
 
 _REMEDY = "Reinstate or invite clients, or cancel the run."
 
@@ -41,59 +41,37 @@ def _reason(session: Session, run: RunRow, room: Room) -> str | None:
         return run.failure
     if run.state not in ROUND_UNDER_WAY:
         return None
-    active, settings = members.active_clients(session, run.id), runs.settings_of(run)
-    for swap in _open_exchanges(session, run):
-        arrived = _arrived(session, run, swap)
-        if short := missing(active, arrived, settings.swap.quorum):
+    settings = runs.settings_of(run)
+    for row in exchanges.open_ones(session, run):
+        found = exchanges.turnout(session, row)
+        if short := missing(found, settings.swap.quorum):
             return (
-                f"Public step {swap} of round {run.round} closes with {settings.swap.quorum} or "
-                f"more clients; {len(arrived)} answered and {short} more are missing. {_REMEDY}"
+                f"Public step {row.swap} of round {run.round} closes with {settings.swap.quorum} "
+                f"or more clients; {found.arrived} answered and {short} more are missing. {_REMEDY}"
             )
-    arrived = {row.member for row in rounds.taken(session, run, run.round)}
-    active = rounds.expected(session, run)
-    if short := missing(active, arrived, settings.aggregation.quorum):
+    found = rounds.turnout(session, run)
+    if short := missing(found, settings.aggregation.quorum):
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
-            f"{len(arrived)} came and {short} more {Role.CLIENT}s are missing. {_REMEDY}"
+            f"{found.arrived} came and {short} more {Role.CLIENT}s are missing. {_REMEDY}"
         )
-    return _full(session, run, active - arrived, room)
+    return _full(session, run, room) if found.outstanding else None
 
 
-def _full(session: Session, run: RunRow, expected: set[str], room: Room) -> str | None:
+def _full(session: Session, run: RunRow, room: Room) -> str | None:
     """Why the updates of members that are expected cannot be stored."""
-    here = {
-        name
-        for row in (BlobRow, UploadRow)
-        for name in session.scalars(select(row.member).where(row.run_id == run.id))
-    }
     size = largest_update(runs.sent_layout_of(run), runs.settings_of(run).wire.precision)
     try:
-        if expected - here:
-            uploads.check_room(session, size, room.spare, room.free)
+        uploads.check_room(session, size, room.spare, room.free)
+        return None
     except NoSpace:
+        here = union_all(
+            rounds.arrived(run),
+            *(select(row.member).where(row.run_id == run.id) for row in (BlobRow, UploadRow)),
+        )
+        if not members.outstanding(session, run.id, here):
+            return None
         return (
             f"The coordinator's disk has no room for an update of {size} bytes. Make room there, "
             "or delete runs that have ended; members try again by themselves."
         )
-    return None
-
-
-def _open_exchanges(session: Session, run: RunRow) -> list[int]:
-    rows = session.scalars(
-        select(SwapRow.swap).where(
-            SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False)
-        )
-    )
-    return sorted(rows)
-
-
-def _arrived(session: Session, run: RunRow, swap: int) -> set[str]:
-    rows = session.scalars(
-        select(SubmissionRow.member).where(
-            SubmissionRow.run_id == run.id,
-            SubmissionRow.round == run.round,
-            SubmissionRow.swap == swap,
-            SubmissionRow.late.is_(False),
-        )
-    )
-    return set(rows)

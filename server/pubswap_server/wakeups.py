@@ -5,7 +5,7 @@ workers on one SQLite file its change counter.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import psycopg
@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 log = structlog.get_logger(__name__)
 
-Heard = Callable[[str | None], None]
+Heard = Callable[[str | None, bool], None]  # a run, and whether members wait for the change
 
 CHANNEL = "pubswap_runs"
 POLL_SECONDS = 0.1
@@ -28,8 +28,11 @@ QUIET_SECONDS = 5.0
 class Wakeups(Protocol):
     """Carries the names of changed runs from process to process."""
 
-    def announce(self, session: Session, runs: Collection[str]) -> None:
-        """Tell the others; called in the transaction of the change, just before its commit."""
+    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
+        """Tell the others; called in the transaction of the change, just before its commit.
+
+        For each run, whether members wait for such a change.
+        """
 
     async def listen(self, heard: Heard) -> None:
         """For ever: call `heard` with each run that another process changed; None for any."""
@@ -45,7 +48,7 @@ def wakeups_for(url: str, replica: str, workers: int) -> Wakeups:
 class OneProcess:
     """There is nobody to tell and nothing to hear."""
 
-    def announce(self, session: Session, runs: Collection[str]) -> None:
+    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
         """See `Wakeups`."""
 
     async def listen(self, heard: Heard) -> None:
@@ -59,7 +62,7 @@ class DataVersion:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def announce(self, session: Session, runs: Collection[str]) -> None:
+    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
         """The commit itself moves the counter."""
 
     async def listen(self, heard: Heard) -> None:
@@ -75,7 +78,7 @@ class DataVersion:
             while True:
                 after = await to_thread.run_sync(connection.scalar, query, limiter=limiter)
                 if before not in (None, after):
-                    heard(None)
+                    heard(None, True)
                 before = after
                 await asyncio.sleep(POLL_SECONDS)
         finally:
@@ -90,10 +93,10 @@ class ListenNotify:
         self._conninfo = plain.render_as_string(hide_password=False)
         self._replica = replica
 
-    def announce(self, session: Session, runs: Collection[str]) -> None:
+    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
         """See `Wakeups`."""
-        for run in sorted(runs):
-            payload = f"{run} {self._replica}"
+        for run, awaited in sorted(runs.items()):
+            payload = f"{run} {self._replica} {'awaited' if awaited else 'quiet'}"
             session.execute(text("SELECT pg_notify(:c, :p)"), {"c": CHANNEL, "p": payload})
 
     async def listen(self, heard: Heard) -> None:
@@ -111,12 +114,12 @@ class ListenNotify:
         )
         async with connection:
             await connection.execute(f"LISTEN {CHANNEL}")
-            heard(None)
+            heard(None, True)
             while True:
                 async for notice in connection.notifies(timeout=QUIET_SECONDS):
-                    run, _, replica = notice.payload.partition(" ")
+                    run, replica, *more = notice.payload.split(" ")
                     if replica != self._replica:
-                        heard(run)
+                        heard(run, more != ["quiet"])
                 # A connection that died silently is noticed only when it is used.
                 async with asyncio.timeout(QUIET_SECONDS):
                     await connection.execute("SELECT 1")

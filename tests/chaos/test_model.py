@@ -20,5 +20,5 @@ def test_a_coordinator_that_forgets_the_quorum_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round that closes with its first update is another run than the model's."""
-    monkeypatch.setattr(rounds, "closes", lambda arrived, **_: bool(arrived))
+    monkeypatch.setattr(rounds, "closes", lambda turnout, *_: bool(turnout.arrived))
     assert run(100, seed=1, folder=tmp_path, shrink=False)["lost"] == 1

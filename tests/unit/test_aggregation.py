@@ -24,7 +24,7 @@ from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation.fedit import FedIT
-from pubswap_server.aggregation.gram import Gram, gram_of
+from pubswap_server.aggregation.gram import MOST_IN_DRIFT, Gram, gram_of, sampled
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.shares import shares_of
@@ -90,6 +90,7 @@ def round_of(
     previous: Adapter,
     state: str | None = None,
     weights: Sequence[float] | None = None,
+    sample: Sequence[int] | None = None,
     **rules: Any,
 ) -> Aggregated:
     """Aggregate adapters of clients c0, c1, ... by the rules."""
@@ -101,7 +102,7 @@ def round_of(
         weights=tuple(weights or [1.0] * len(made)),
         previous=store.keep(LAYOUT, previous),
     )
-    return aggregate(updates, state, wanted, store)
+    return aggregate(updates, state, wanted, store, sample)
 
 
 def close(found: Adapter, expected: dense.Vector, tolerance: float = 3e-7) -> bool:
@@ -424,6 +425,30 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
     assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
     assert gram_of(updates).drift().pairwise > 0
     assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2
+
+
+@pytest.mark.parametrize("rules", [{}, {"clip_norm": 1.0}])
+def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[str, Any]) -> None:
+    """Of 100 clients 64 are drawn for a round; the adapter, and who is clipped, are the same."""
+    made = adapters(MOST_IN_DRIFT + 36)
+    made[70] = {name: 50 * array for name, array in made[70].items()}
+    found, drawn = [], sampled(len(made), 5, 1)
+    assert len(set(drawn)) == MOST_IN_DRIFT
+    assert drawn == sampled(len(made), 5, 1) != sampled(len(made), 5, 2)
+    assert sampled(MOST_IN_DRIFT, 5, 1) == range(MOST_IN_DRIFT)
+    for sample in (None, drawn):
+        found.append(round_of(store, made, adapters(1, 9)[0], sample=sample, **rules))
+    exact, other = (store.load(one.adapter) for one in found)
+    for name in exact:
+        assert np.allclose(exact[name], other[name], rtol=1e-4, atol=1e-4)
+    assert bool(found[0].notes) == bool(rules)
+    for note, same in zip(found[0].notes, found[1].notes, strict=True):
+        assert note.kind == same.kind
+        assert note.details["member"] == same.details["member"]
+        assert note.details["norm"] == pytest.approx(same.details["norm"], rel=1e-5)
+    expected = drift_of([made[place] for place in drawn])
+    assert found[1].drift.pairwise == pytest.approx(expected[0], rel=1e-4)
+    assert found[1].drift.from_mean == pytest.approx(expected[1], rel=1e-4)
 
 
 @given(

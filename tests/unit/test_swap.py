@@ -1,11 +1,13 @@
 """The exchange, by brute force over random pools."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pubswap_server.swap import Choice, replaced
+from pubswap_server import swap
+from pubswap_server.swap import Choice, Exchange, Strategy, replaced
 from support.exchanging import exchange
 
 CLIENTS = ("a", "b", "c", "d")
@@ -115,3 +117,23 @@ def test_random_draws_depend_on_seed_round_step_and_prompt() -> None:
     keys = [(0, 1, 1, 3), (1, 1, 1, 3), (0, 2, 1, 3), (0, 1, 2, 3), (0, 1, 1, 4)]
     drawn = [exchange("random", correct, "a", s, r, k, [prompt]) for s, r, k, prompt in keys]
     assert len({repr(groups) for groups in drawn}) == len(keys)
+
+
+@pytest.mark.parametrize("strategy", ["keep", "random"])
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_what_is_replaced_is_what_the_choices_say(
+    strategy: Strategy, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For all clients at once, with and without limits of what is given; `keep` draws nothing."""
+    rng = np.random.default_rng(4)
+    for trial in range(300):
+        correct = random_pool(rng)
+        short = {name: rng.random(v.shape) < 0.7 for name, v in correct.items() if name in "ac"}
+        closed = Exchange(
+            strategy, trial, 1, 1, range(len(correct["a"])), correct, short, max_donor_share=share
+        )
+        expected = {me: replaced(closed.choices(me), me) for me in correct}
+        with monkeypatch.context() as patch:
+            if strategy == "keep" and share == 1:
+                patch.setattr(swap, "rng_for", None)
+            assert replace(closed).replaced() == expected

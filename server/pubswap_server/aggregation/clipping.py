@@ -1,18 +1,17 @@
 """Norm clipping: no client's update is much longer than the others'."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pubswap_protocol.adapter import AdapterLayout, AdapterSource, Array
-from pubswap_server.aggregation.gram import Gram
 from pubswap_server.aggregation.updates import Updates
 
 
-def scales(gram: Gram, factor: float) -> list[float]:
+def scales(norms: Sequence[float], factor: float) -> list[float]:
     """min(1, bound / |theta_n - theta_round|), with bound = `factor` times the median norm."""
-    norms = [float(norm) for norm in gram.norms()]
     bound = factor * statistics.median(norms)
     return [bound / norm if norm > bound else 1.0 for norm in norms]
 

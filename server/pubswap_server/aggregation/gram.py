@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pubswap_protocol.adapter import Array
 from pubswap_protocol.bounds import MAX_MEASURED
+from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import Drift
 from pubswap_server.aggregation.slices import slices, widest, width_for
 from pubswap_server.aggregation.updates import Updates
@@ -22,6 +23,7 @@ from pubswap_server.aggregation.updates import Updates
 Matrix = NDArray[np.float64]
 
 FEW = 8
+MOST_IN_DRIFT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +62,33 @@ class Gram:
         return Drift(pairwise=pairwise, from_mean=from_mean)
 
 
-class GramSum:
-    """G, summed up slice by slice."""
+def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
+    """Whose products the drift is computed from: everybody's, or those of some drawn for a round.
 
-    def __init__(self, updates: Updates) -> None:
-        clients = len(updates.sources)
-        width = widest(updates.layout, width_for(clients))
+    All pairs of many clients would cost more than all the rest of an aggregation.
+    """
+    if clients <= MOST_IN_DRIFT:
+        return range(clients)
+    drawn = rng_for(seed, "drift", round_).choice(clients, MOST_IN_DRIFT, replace=False)
+    return sorted(drawn.tolist())
+
+
+class GramSum:
+    """G, summed up slice by slice, of all clients or of some."""
+
+    def __init__(self, updates: Updates, chosen: Sequence[int] | None = None) -> None:
+        self._chosen = range(len(updates.sources)) if chosen is None else chosen
+        clients = len(self._chosen)
+        width = widest(updates.layout, width_for(len(updates.sources)))
         self._matrix = np.zeros((clients, clients))
         self._centred = np.empty((clients, width))
 
     def add(self, rows: Sequence[Array], centre: Array) -> None:
         """A slice (S,) of each client, and of c, in float64."""
         centred = self._centred[:, : centre.size]
-        for place, row in enumerate(rows):
-            np.subtract(row, centre, out=centred[place], dtype=np.float64)
-        if len(rows) > FEW:
+        for place, client in enumerate(self._chosen):
+            np.subtract(rows[client], centre, out=centred[place], dtype=np.float64)
+        if len(centred) > FEW:
             self._matrix += centred @ centred.T
             return
         # A matrix product is made for larger matrices: row by row is up to three times faster.
@@ -86,8 +100,23 @@ class GramSum:
         return Gram(self._matrix)
 
 
-def gram_of(updates: Updates) -> Gram:
-    """G around the round's global adapter: one pass over all files."""
+def norms_of(updates: Updates) -> Matrix:
+    """|theta_n - theta_round| of each client (N,): one pass over all files."""
+    squares = np.zeros(len(updates.sources))
+    for slice_ in slices(updates.layout, width_for(len(updates.sources))):
+        place = (slice_.name, slice_.first, slice_.last)
+        centre = updates.previous.rows(*place)
+        for number, source in enumerate(updates.sources):
+            moved = (source.rows(*place) - centre).reshape(-1).astype(np.float64)
+            squares[number] += moved @ moved
+    norms: Matrix = np.sqrt(squares)
+    return norms
+
+
+def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Gram:
+    """G around the round's global adapter: one pass over all files, or over some."""
+    if chosen is not None:
+        updates = updates.only(chosen)
     total = GramSum(updates)
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
         place = (slice_.name, slice_.first, slice_.last)

@@ -1,6 +1,6 @@
 """One round's aggregation, from the clients' updates to the blobs that it leaves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from pubswap_protocol.settings import AggregationSettings
 from pubswap_server.aggregation import stacking
 from pubswap_server.aggregation.choosing import Note, rule_for
 from pubswap_server.aggregation.clipping import clipped, scales
-from pubswap_server.aggregation.gram import Gram, GramSum, gram_of
+from pubswap_server.aggregation.gram import Gram, GramSum, gram_of, norms_of
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.optimized import adapter_bytes, state_bytes, state_layout
 from pubswap_server.aggregation.rule import Aggregator
@@ -45,27 +45,36 @@ class Aggregated:
 
 
 def aggregate(
-    updates: Updates, state: Digest | None, settings: AggregationSettings, store: Store
+    updates: Updates,
+    state: Digest | None,
+    settings: AggregationSettings,
+    store: Store,
+    sample: Sequence[int] | None = None,
 ) -> Aggregated:
     """Aggregate a round by the run's settings.
 
     `state` is the `server_state` of the round before, if there is one. The same updates, whatever
-    the order they came in, give the same digests. Raises InvalidAdapter for a result that no upload
-    could be.
+    the order they came in, give the same digests. The drift is that of a `sample` of the clients.
+    Raises InvalidAdapter for a result that no upload could be.
     """
     # What overflows is not finite, which the checks of the results find.
     with np.errstate(over="ignore", invalid="ignore"):
-        return _aggregated(updates, state, settings, store)
+        return _aggregated(updates, state, settings, store, sample)
 
 
 def _aggregated(
-    updates: Updates, state: Digest | None, settings: AggregationSettings, store: Store
+    updates: Updates,
+    state: Digest | None,
+    settings: AggregationSettings,
+    store: Store,
+    sample: Sequence[int] | None,
 ) -> Aggregated:
     rule, notes = rule_for(settings, len(updates.sources))
     before = None
-    passing = GramSum(updates)  # if only the report asks for the drift, it needs no pass of its own
+    passing = GramSum(updates, sample)  # a drift for the report alone needs no pass of its own
     if rule.chooses or settings.clip_norm is not None:
-        before = gram_of(updates)
+        # Who chooses compares all pairs; what is clipped has a length of its own.
+        before = gram_of(updates, None if rule.chooses else sample)
         updates, more = _prepared(updates, before, rule, settings.clip_norm)
         notes += more
     means = Means(updates, rule, passing if before is None else None)
@@ -92,15 +101,18 @@ def _prepared(
 ) -> tuple[Updates, list[Note]]:
     """The updates that count, with bounded norms; and who was clipped or left out."""
     notes = []
+    by = [1.0] * len(updates.sources)
     if clip is not None:
-        by = scales(gram, clip)
-        for member, scale, norm in zip(updates.members, by, gram.norms(), strict=True):
+        whole = len(gram.matrix) == len(updates.sources)
+        norms = (gram.norms() if whole else norms_of(updates)).tolist()
+        by = scales(norms, clip)
+        for member, scale, norm in zip(updates.members, by, norms, strict=True):
             if scale < 1:
-                details = {"member": member, "norm": float(norm), "scale": scale}
+                details = {"member": member, "norm": norm, "scale": scale}
                 notes.append(Note("update clipped", details))
-        updates, gram = clipped(updates, by), gram.scaled(by)
+        updates = clipped(updates, by)
     if rule.chooses:
-        kept = rule.choose(gram)
+        kept = rule.choose(gram.scaled(by))
         left_out = sorted(set(range(len(updates.members))) - set(kept))
         notes += [Note("update excluded", {"member": updates.members[n]}) for n in left_out]
         updates = updates.only(kept)

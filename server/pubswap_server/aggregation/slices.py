@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pubswap_protocol.adapter import AdapterLayout
 
 SLICE = 1 << 14  # numbers of one client at a time
-STACK = 1 << 19  # numbers of all clients at a time
+STACK = 1 << 19  # numbers of all clients at a time, unless a slice became too narrow by it:
+NARROWEST = 1 << 12  # a pass of many clients would be calls and little else
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Slice:
 
 def width_for(clients: int) -> int:
     """How many numbers of each client fit in a slice."""
-    return max(1, min(SLICE, STACK // clients))
+    return max(NARROWEST, min(SLICE, STACK // clients))
 
 
 def slices(layout: AdapterLayout, width: int) -> Iterator[Slice]:

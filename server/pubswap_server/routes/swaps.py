@@ -49,7 +49,8 @@ async def get_swap(
         return asking.to_be_chosen(session, row, round, swap)
 
     def choose(session: Session) -> None:
-        asking.choose(session, runs.find(session, run, principal, lock=True), round, swap)
+        row = runs.find(session, run, principal, lock=True)
+        asking.choose(session, row, round, swap, services.rounds_over)
 
     def look(session: Session) -> tuple[ResponseRules, str]:
         row = runs.find(session, run, principal)

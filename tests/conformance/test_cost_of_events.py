@@ -1,0 +1,216 @@
+"""What one event of a round costs does not depend on how much the round, or the run, has behind it.
+
+Counted in statements, rows and readings, not in time.
+"""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.messages import TaskKind
+from pubswap_server import asking, board, exchanges, rounds, services, stalls
+from pubswap_server.clock import now
+from pubswap_server.exchanges import outcome
+from pubswap_server.tables import PromptsRow, RunRow, SubmissionRow, SwapRow
+from support.coordinator import Federation, Server, begun, create
+from support.counted import counted
+from support.eventually import until
+
+STEPS = 40
+
+
+def engine_of(fed: Federation) -> Any:
+    """The coordinator's connections to its database."""
+    return fed.server.app.state.services.database.engine
+
+
+def close_steps(fed: Federation, steps: range) -> None:
+    """Public steps of round 1 that both clients have answered, made directly."""
+    where = [{"run_id": fed.run.id, "round": 1, "swap": swap} for swap in steps]
+    done = {"closed": True, "first_at": now(), "summary": {"swap": 1}}
+    answer = {
+        "digest": "blake3:0",
+        "correct": [[True] * 4] * 2,
+        "late": False,
+        "received_at": now(),
+    }
+    with Session(engine_of(fed)) as session, session.begin():
+        session.execute(insert(SwapRow), [one | done for one in where])
+        session.execute(
+            insert(SubmissionRow),
+            [one | answer | {"member": name} for one in where for name in "ab"],
+        )
+
+
+def cost_of_an_event(fed: Federation) -> tuple[int, int]:
+    """What the conductor and the members' board ask for, in statements and rows."""
+    with Session(engine_of(fed)) as session:
+        row = session.get_one(RunRow, fed.run.id)
+        with counted(engine_of(fed)) as found:
+            assert exchanges.due(session, row) == []
+            assert not rounds.close_if_due(session, row)
+            stalls.note(session, row, stalls.Room(None, 0))
+            board.read_board(session, row.id)
+    return len(found.statements), found.rows
+
+
+def test_closed_steps_are_not_read_again_for_each_event(server: Server) -> None:
+    """With one public step open, thirty closed ones cost nothing."""
+    fed = begun(server, local_steps=2 * STEPS)
+    body = fed.responses("a", 1, STEPS, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, STEPS, body)
+    before = cost_of_an_event(fed)
+    close_steps(fed, range(1, 31))
+    assert cost_of_an_event(fed) == before
+
+
+def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks once when it comes, and again when the round has ended."""
+    looks: list[str] = []
+
+    def reading(session: Session, run: str) -> board.Board:
+        looks.append(run)
+        return board.read_board(session, run)
+
+    monkeypatch.setattr(services, "read_board", reading)
+    fed = begun(server, method="fedavg", clients=6)
+    assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
+    found: list[TaskKind] = []
+    waiting = threading.Thread(
+        target=lambda: found.append(fed.members["a"].task(fed.run.id, 20).kind)
+    )
+    waiting.start()
+    until(lambda: looks == [fed.run.id])
+    for number, name in enumerate("bcde"):
+        assert fed.submit(name, 1, fed.adapter(number)) == "accepted"
+    time.sleep(0.3)
+    assert looks == [fed.run.id]
+    assert fed.submit("f", 1, fed.adapter(9)) == "accepted"
+    waiting.join(20)
+    assert found == [TaskKind.TRAIN]
+    assert len(looks) <= 3  # the updates closed, and were aggregated
+
+
+def test_what_an_exchange_comes_to_is_computed_while_others_write(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two seconds of it keep nobody from writing, and the exchange closes with its summary."""
+    under_way = threading.Event()
+
+    def slowly(exchange: Any) -> exchanges.Outcome:
+        under_way.set()
+        time.sleep(2)
+        return outcome(exchange)
+
+    monkeypatch.setattr(exchanges, "outcome", slowly)
+    fed, other = begun(server, swap={"strategy": "random"}), create(server)
+    for name in "ab":
+        fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [2, 1]))
+    assert under_way.wait(10)
+    began = time.monotonic()
+    other.operator.move_run(other.run.id, paths.RUN_OPEN)
+    assert time.monotonic() - began < 1
+    fed.members["a"].exchanged(fed.run.id, 1, 1)
+    (swap,) = fed.view().rounds[1].swaps
+    assert (swap.clients, set(swap.replaced_share)) == (2, {"a", "b"})
+
+
+def test_who_answers_while_the_outcome_is_computed_is_in_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is over, but the exchange is open until its transaction, so it is in time."""
+    seen: list[int] = []
+    statuses: list[str] = []
+
+    def watched(exchange: Any) -> exchanges.Outcome:
+        seen.append(len(exchange.correct))
+        if len(seen) == 1:
+            receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
+            statuses.append(str(receipt.status))
+        return outcome(exchange)
+
+    fed = begun(server, swap={"deadline_seconds": 0.2, "quorum": 1})
+    bodies = {name: fed.responses(name, 1, 1, [2, 1]) for name in "ab"}
+    monkeypatch.setattr(exchanges, "outcome", watched)
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
+    fed.members["a"].exchanged(fed.run.id, 1, 1)
+    assert statuses == ["accepted"]
+    assert seen == [1, 2]
+    (swap,) = fed.view().rounds[1].swaps
+    assert set(swap.correct_share) == {"a", "b"}
+
+
+def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Server) -> None:
+    """With a limit of what a donor gives, which is the most work; PostgreSQL has a time limit."""
+    names = [f"m{number:03}" for number in range(600)]
+    fed = begun(server, clients=2, swap={"strategy": "random", "max_donor_share": 0.5})
+    fed.members["a"].swap_prompts(fed.run.id, 1, 1)
+    where = {"run_id": fed.run.id, "round": 1, "swap": 1}
+    answer = {
+        "digest": "blake3:0",
+        "correct": [[True, False, False, True]] * 2,
+        "late": False,
+        "received_at": now(),
+    }
+    with Session(engine_of(fed)) as session, session.begin():
+        session.execute(insert(SwapRow), [where | {"first_at": now(), "closed": False}])
+        session.execute(
+            insert(SubmissionRow),
+            [where | answer | {"member": name} for name in [*names, "a", "b"]],
+        )
+        session.get_one(RunRow, fed.run.id).state = "exchanging"
+    server.app.state.services.work.add(fed.run.id)
+    until(lambda: fed.view().rounds[1].swaps != [], seconds=30)
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.clients == 602
+    assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)
+
+
+def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) -> None:
+    """Each step of a round reads that round's; what is chosen is as if it read them all."""
+    fed = begun(server, swap={"prompts": "informative"}, rounds=50, local_steps=8)
+    table = [
+        {"prompts": [(round_ + swap) % 12, (round_ + 5) % 12], "right": [swap, 3], "responses": 8}
+        | {"run_id": fed.run.id, "round": round_, "swap": swap}
+        for round_ in range(1, 31)
+        for swap in (1, 2)
+    ]
+    with Session(engine_of(fed)) as session, session.begin():
+        session.execute(insert(PromptsRow), table)
+        session.get_one(RunRow, fed.run.id).round = 31
+    over, costs = asking.Rounds(), []
+    with Session(engine_of(fed).execution_options(immediate=True)) as session:
+        row = session.get_one(RunRow, fed.run.id)
+        for swap in (1, 2, 3):
+            key = (fed.run.id, 31, swap)
+            found = []
+            for known in (over, asking.Rounds()):
+                with counted(engine_of(fed)) as counts:
+                    asking.choose(session, row, 31, swap, known)
+                    session.flush()
+                costs.append(counts.rows)
+                found.append(list(asking.prompts_of(session, row, 31, swap)))
+                if len(found) == 1:
+                    session.delete(session.get_one(PromptsRow, key))
+                    session.flush()
+                    session.expunge_all()
+                    session.add(row)
+            assert found[0] == found[1]
+        session.rollback()
+    assert costs[0] > 60
+    assert max(costs[2::2]) < 10
+
+
+def test_the_conductor_looks_at_a_round_without_its_rows(server: Server) -> None:
+    """However many have handed in: numbers are counted, and nobody's row is read."""
+    fed = begun(server, method="fedavg", clients=4)
+    for number, name in enumerate("abc"):
+        fed.submit(name, 1, fed.adapter(number))
+    assert cost_of_an_event(fed)[1] <= 2  # the run, and the round before
