@@ -139,9 +139,13 @@ class CoordinatorClient:
             after = page[-1].round
 
     def whole_run(self, run: str) -> WholeRun:
-        """One run with all its rounds."""
+        """One run with all its rounds, which fit together: asked for again if it moved between."""
         view = self.run(run)
-        return WholeRun(**dict(view), rounds=list(self.rounds(view.id)))
+        while True:
+            rounds, before = list(self.rounds(view.id)), (view.state, view.round)
+            view = self.run(view.id)
+            if (view.state, view.round) == before:
+                return WholeRun(**dict(view), rounds=rounds)
 
     def put_tokenizer(self, run: str, data: bytes) -> BlobReceipt:
         """Send the base model's tokenizer.json, with which the coordinator decodes responses."""

@@ -25,6 +25,7 @@ from coordination import (
     polls,
     results,
     rounds,
+    scale,
     transfers,
 )
 from rich.console import Console
@@ -37,6 +38,7 @@ PARTS = {
     "heartbeats": heartbeats,
     "exchange": exchange,
     "polls": polls,
+    "scale": scale,
 }
 ALL = (*AGAINST, *PARTS)
 
@@ -99,6 +101,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     # The processes that are started find these modules as this one does.
     here = str(Path(__file__).parent)
+    sys.path.append(str(Path(__file__).parents[1]))  # what tests share
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="pubswap-bench-", dir=chosen.scratch) as scratch:
         found = run(chosen, Path(scratch), console)

@@ -22,6 +22,7 @@ from support.counted import counted
 from support.eventually import until
 
 STEPS = 40
+ANSWER = {"digest": "blake3:0", "late": False, "received_at": now()}
 
 
 def engine_of(fed: Federation) -> Any:
