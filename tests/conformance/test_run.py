@@ -320,10 +320,12 @@ def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
     fed = create(server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     api = fed.enroll("a")
-    threading.Timer(0.3, fed.start).start()
+    timer = threading.Timer(0.3, fed.start)
+    timer.start()
     started = time.monotonic()
     assert api.task(fed.run.id, 30).kind is TaskKind.TRAIN
     assert 0.2 < time.monotonic() - started < 20
+    timer.join()
 
 
 def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) -> None:
