@@ -61,6 +61,7 @@ from pubswap_protocol.messages import (
 M = TypeVar("M", bound=BaseModel)
 
 LONG_POLL_SECONDS = 25.0
+HEARTBEAT_SECONDS = 5.0
 # Larger blocks are sent no faster, and a socket that takes a part of one makes httpcore copy the
 # rest of it.
 BLOCK_BYTES = 1 << 18
@@ -239,9 +240,10 @@ class CoordinatorClient:
         return self._get(Task, paths.TASK.format(run=run), {"wait": wait})
 
     def heartbeat(self, run: str, body: Progress) -> None:
-        """Report progress."""
+        """Report progress: one try, and no long one; another heartbeat follows."""
         path = paths.HEARTBEAT.format(run=run)
-        self._request("POST", path, json=body.model_dump(mode="json", exclude_none=True))
+        json = body.model_dump(mode="json", exclude_none=True)
+        self._once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
 
     def blob(self, run: str, digest: str, moved: Moved = untold) -> memoryview:
         """A blob's bytes; raises DigestMismatch if they are not what the digest names."""

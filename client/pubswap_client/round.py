@@ -1,8 +1,10 @@
 """One client's work in one round: tau local steps, each kept on disk before the next begins."""
 
 import logging
+from functools import partial
 
 from pubswap_client.checkpoint import Checkpoint
+from pubswap_client.heartbeats import Heartbeats
 from pubswap_client.participation import Participation
 from pubswap_client.progress import ReducedUpdate
 from pubswap_client.public_steps import PublicSteps
@@ -39,16 +41,12 @@ class LocalRound:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
         settings = self._part.run.settings
-        for step in update_order(settings)[len(self._done) :]:
-            self._done.append(self._step(step))
-            checkpoint = Checkpoint(
-                self._part.number,
-                self._part.start,
-                tuple(self._done),
-                self._part.trainer.snapshot(),
-            )
-            self._part.progress.save(checkpoint, under_way=overtaken(settings, step) is not None)
-            self._report(step)
+        with Heartbeats(partial(self._part.api.heartbeat, self._part.run.id)) as heartbeats:
+            for step in update_order(settings)[len(self._done) :]:
+                self._done.append(self._step(step))
+                self._save(under_way=overtaken(settings, step) is not None)
+                self._report(step)
+                heartbeats.tell(self._heartbeat())
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
@@ -109,6 +107,13 @@ class LocalRound:
         self._part.reporter.doing(f"private step {step}")
         return self._part.trainer.private_step(step)
 
+    def _save(self, under_way: bool) -> None:
+        trainer = self._part.trainer
+        checkpoint = Checkpoint(
+            self._part.number, self._part.start, tuple(self._done), trainer.snapshot()
+        )
+        self._part.progress.save(checkpoint, under_way=under_way)
+
     def _report(self, step: int) -> None:
         settings, metrics = self._part.run.settings, self._done[-1]
         self._part.reporter.step(
@@ -121,15 +126,17 @@ class LocalRound:
                 metrics=metrics,
             )
         )
-        progress = Progress(
+
+    def _heartbeat(self) -> Progress:
+        metrics = self._done[-1]
+        return Progress(
             round=self._part.number,
             step=len(self._done),
-            steps=settings.local_steps,
+            steps=self._part.run.settings.local_steps,
             reward=metrics.reward,
             loss=metrics.loss,
             tokens_per_second=metrics.tokens_per_second,
         )
-        self._part.api.heartbeat(self._part.run.id, progress)
 
 
 def _summary(steps: list[StepMetrics], examples: int) -> UpdateMetrics:

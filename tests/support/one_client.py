@@ -144,7 +144,7 @@ class FakeCoordinator:
 
 CALLS = (
     *("blob", "swap_prompts", "submit_responses", "exchanged"),
-    *("put_blob", "submit_update", "heartbeat"),
+    *("put_blob", "submit_update"),
 )
 
 

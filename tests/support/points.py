@@ -14,7 +14,7 @@ from typing import Any
 
 CALLS = (
     *("task", "blob", "swap_prompts", "submit_responses", "exchanged"),
-    *("put_blob", "submit_update", "heartbeat"),
+    *("put_blob", "submit_update"),
 )
 WAITING_SECONDS = 0.5
 
@@ -66,6 +66,7 @@ class Points:
 def install(trace: Path, last: str | None) -> None:
     """Wrap this process's client with points."""
     from pubswap_client.api import CoordinatorClient
+    from pubswap_client.heartbeats import Heartbeats
     from pubswap_client.round import LocalRound
     from pubswap_client.training.rollout import TransformersEngine
     from pubswap_client.training.trainer import LocalTrainer
@@ -76,6 +77,7 @@ def install(trace: Path, last: str | None) -> None:
     points.at(LocalRound, "hand_in", lambda self, _: f"{self._part.number} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
+    points.around(Heartbeats, "tell", "heartbeat")
     points.around(TransformersEngine, "generate")
     points.around(LocalTrainer, "_update")
     _while_waiting(points, CoordinatorClient)

@@ -13,6 +13,7 @@ import pytest
 from pubswap_client import files
 from pubswap_client.checkpoint import Owner
 from pubswap_client.daemon import Daemon
+from pubswap_client.heartbeats import Heartbeats
 from pubswap_client.progress import ProgressStore, ReducedUpdate
 from pubswap_client.reporting import LogLines, StepReport
 from pubswap_client.residuals import Residuals
@@ -81,6 +82,7 @@ def world(
         write(descriptor, data[len(data) // 2 :])
 
     monkeypatch.setattr(files, "fill", fill)
+    monkeypatch.setattr(Heartbeats, "tell", points.around(Heartbeats.tell))
     monkeypatch.setattr(Path, "replace", points.around(Path.replace))
 
     def make(engine: Engine = TransformersEngine, **changes: Any) -> World:

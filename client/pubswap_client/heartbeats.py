@@ -1,0 +1,62 @@
+"""Tells the coordinator where a round is, beside training: no outage holds that up."""
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import Progress
+
+# A coordinator that answers is waited for so long: one that says "cancelled" ends the round before
+# another step is begun. One that does not answer is not waited for until it does.
+GRACE_SECONDS = 0.2
+
+
+class Heartbeats:
+    """A thread that sends the newest progress, each once; used with `with`."""
+
+    def __init__(self, send: Callable[[Progress], None]) -> None:
+        self._send = send
+        self._box: queue.Queue[Progress | None] = queue.Queue(maxsize=1)
+        self._answered = threading.Event()
+        self._answered.set()
+        self._refusal: PubSwapError | None = None
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._work, name="heartbeats", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._put(None)
+
+    def tell(self, progress: Progress) -> None:
+        """Send this, in place of what was not sent yet.
+
+        Raises what the coordinator has refused a heartbeat with, unless that passes.
+        """
+        answers = self._answered.is_set()
+        self._answered.clear()
+        self._put(progress)
+        if answers:
+            self._answered.wait(GRACE_SECONDS)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _put(self, progress: Progress | None) -> None:
+        with suppress(queue.Empty):
+            self._box.get_nowait()
+        self._box.put(progress)
+
+    def _work(self) -> None:
+        while (progress := self._box.get()) is not None:
+            try:
+                self._send(progress)
+            except PubSwapError as error:
+                if error.retryable:
+                    continue
+                self._refusal = error
+            except RuntimeError:  # the client was closed: the round is over
+                return
+            self._answered.set()

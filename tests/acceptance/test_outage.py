@@ -1,0 +1,46 @@
+"""A coordinator that is away in the middle of a round of private steps."""
+
+import re
+import signal
+from pathlib import Path
+
+from pubswap_client.demo.processes import Processes
+from pubswap_protocol import paths
+from support.eventually import until
+from support.processes import create_run, enroll, serve, start, start_client
+
+STEPS = 60
+
+
+def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    """Stopped, it takes connections and answers none; steps are made at their pace, and told after.
+
+    Ten of them, in less time than a client waits for any other answer.
+    """
+    with Processes(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            run = create_run(coordinator, {"local_steps": STEPS, "method": "fedavg", "clients": 1})
+            state = enroll(coordinator, run, "alpha")
+            start(coordinator, run)
+            start_client(coordinator, state, 0)
+            log = tmp_path / "logs" / "alpha.log"
+
+            def steps() -> int:
+                return max(map(int, re.findall(rf"step (\d+)/{STEPS}", log.read_text())), default=0)
+
+            def shown() -> int:
+                progress = api.members(run.id).members[0].progress
+                return progress.step if progress else 0
+
+            until(lambda: steps() >= 3, 120)
+            served = processes._running["coordinator"]
+            served.send_signal(signal.SIGSTOP)
+            try:
+                before = steps()
+                until(lambda: steps() >= before + 10, 40)
+            finally:
+                served.send_signal(signal.SIGCONT)
+            until(lambda: shown() > before, 30)
+            until(lambda: steps() == STEPS, 120)
+            api.move_run(run.id, paths.RUN_CANCEL)
