@@ -15,6 +15,7 @@
     - RunCancelled              run_cancelled              409
     - IdempotencyMismatch       idempotency_mismatch       409
     - BaseModelMismatch         base_model_mismatch        409
+    - HelloNeeded               hello_needed               409
     - NameTaken                 name_taken                 409
     - TooManyAdapters           too_many_adapters          409
     - StateInUse                state_in_use               409
@@ -192,6 +193,15 @@ class BaseModelMismatch(Conflict):
     """The base model's files are not the run's."""
 
     code = "base_model_mismatch"
+
+
+class HelloNeeded(Conflict):
+    """The member has not shown that it has the run's base model and verifier.
+
+    Start its daemon again, which says hello first, and mend what that is refused for.
+    """
+
+    code = "hello_needed"
 
 
 class NameTaken(Conflict):

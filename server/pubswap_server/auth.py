@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
     Forbidden,
+    HelloNeeded,
     RunCancelled,
     Suspended,
     Unauthenticated,
@@ -34,6 +35,7 @@ class Member:
     name: str
     role: Role
     cancelled: bool = False  # the run
+    accepted: bool = False  # its last hello
 
 
 Principal = Operator | Member
@@ -87,7 +89,8 @@ def authenticate(
         row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == after))
     row = _good(row)
     state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
-    return Member(row.id, row.run_id, row.name, Role(row.role), state == RunState.CANCELLED)
+    cancelled = state == RunState.CANCELLED
+    return Member(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
 
 
 def require_still_good(session: Session, member: Member) -> None:
@@ -137,6 +140,15 @@ def require_going(cancelled: bool) -> None:
     """Raises RunCancelled: whoever trains for a cancelled run is told so by whatever it asks."""
     if cancelled:
         raise RunCancelled()
+
+
+def require_accepted(member: Member) -> None:
+    """Raises HelloNeeded for a member whose last hello was refused, or that has said none."""
+    if not member.accepted:
+        raise HelloNeeded(
+            "This member has not shown that it has the run's base model and verifier, or has "
+            "others. Start its daemon again, which says hello, and mend what that is refused for."
+        )
 
 
 def require_operator(principal: Principal) -> None:

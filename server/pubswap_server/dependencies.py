@@ -23,6 +23,7 @@ from pubswap_server.auth import (
     Principal,
     authenticate,
     bearer,
+    require_accepted,
     require_certificate,
     require_going,
     require_member,
@@ -119,15 +120,18 @@ async def get_member(principal: PrincipalDep) -> Member:
 
 
 async def get_client(principal: PrincipalDep) -> Member:
-    """A member that trains; raises Forbidden or RunCancelled."""
+    """A member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
     member = require_member(principal, Role.CLIENT)
     require_going(member.cancelled)
+    require_accepted(member)
     return member
 
 
 async def get_evaluator(principal: PrincipalDep) -> Member:
-    """A member that evaluates; raises Forbidden."""
-    return require_member(principal, Role.EVALUATOR)
+    """A member that evaluates; raises Forbidden or HelloNeeded."""
+    member = require_member(principal, Role.EVALUATOR)
+    require_accepted(member)
+    return member
 
 
 OperatorDep = Annotated[Operator, Depends(get_operator)]

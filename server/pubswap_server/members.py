@@ -99,8 +99,14 @@ def enroll(
         raise WrongState(f"{row.name} was revoked, which is for good; ask the operator.")
     row.used_at = now()
     before.token_sha256, before.certificate = sha256(token), certificate
+    before.accepted = False
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
     return _membership(session, before, token)
+
+
+def accept(session: Session, member: Member, accepted: bool) -> None:
+    """Remember whether a member's hello was the run's."""
+    session.get_one(MemberRow, member.id).accepted = accepted
 
 
 def rotate(session: Session, member: Member, old: str, key: str | None = None) -> Membership:

@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.errors import (
+    BaseModelMismatch,
+    Conflict,
     IdempotencyMismatch,
     InvalidProblems,
     NameTaken,
@@ -21,6 +23,7 @@ from pubswap_protocol.factors import sent_layout
 from pubswap_protocol.messages import (
     CreateRun,
     Digest,
+    Hello,
     RunState,
     RunView,
     SetKind,
@@ -28,7 +31,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.verifiers import check_verifier
+from pubswap_protocol.verifiers import check_verifier, verifier_version
 from pubswap_server import history, members, retention
 from pubswap_server.auth import Member, Operator, Principal, require_still_good, sha256
 from pubswap_server.events import record
@@ -118,6 +121,21 @@ def model_of(run: RunRow) -> ModelCard:
 def sent_layout_of(run: RunRow) -> AdapterLayout:
     """What a client sends in a round."""
     return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
+
+
+def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
+    """Why a member that says this cannot take part, if so."""
+    try:
+        model_of(run).check_same(hello)
+    except BaseModelMismatch as error:
+        return error
+    wanted = verifier_version(settings_of(run).verifier)
+    if hello.verifier_version == wanted:
+        return None
+    return Conflict(
+        f"The run's verifier is {wanted}, yours is {hello.verifier_version}; install the same "
+        "versions."
+    )
 
 
 def status_of(run: RunRow) -> RunStatus:

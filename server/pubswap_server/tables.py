@@ -127,7 +127,10 @@ class SetRow(Base):
 
 
 class MemberRow(Base):
-    """A member of one run; its token belongs to that run alone."""
+    """A member of one run; its token belongs to that run alone.
+
+    `accepted`: its last hello showed the run's base model and verifier.
+    """
 
     __tablename__ = "members"
     __table_args__ = (UniqueConstraint("run_id", "name"),)
@@ -139,6 +142,7 @@ class MemberRow(Base):
     token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     active: Mapped[bool] = mapped_column(default=True)
     suspended: Mapped[bool] = mapped_column(default=False)
+    accepted: Mapped[bool] = mapped_column(default=False, server_default=false())
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 from safetensors.numpy import load, save
 
+from pubswap_protocol.verifiers import verifier_version
 from support.processes import Processes, create_run, serve
 
 
@@ -36,6 +37,10 @@ class Stranger:
 def take_part(stranger: Stranger, run: str, right: bool) -> None:
     """One round with one public step; `right` says whether the answers are."""
     view = stranger.call("show_run", {"run": run}).json()
+    digests = ("config_digest", "tokenizer_digest", "weights_digest")
+    verifier = verifier_version(view["settings"]["verifier"])
+    hello = {name: view["model"][name] for name in digests} | {"verifier_version": verifier}
+    stranger.call("hello", {"run": run}, json=hello)
     task = stranger.call("get_task", {"run": run}, params={"wait": 5}).json()
     assert task["kind"] == "train"
     names = {"run": run, "round": task["round"], "swap": 1}

@@ -24,7 +24,7 @@ from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.errors import InvalidSettings, PubSwapError, Unauthenticated, Unreachable
 from pubswap_protocol.messages import CreateInvite, SubmitUpdate, UpdateMetrics
 from support.certificates import Authority, Issued
-from support.coordinator import Federation, Server, create, serving, settings_for
+from support.coordinator import Federation, Server, create, good_hello, serving, settings_for
 from support.nginx import nginx
 from support.processes import Coordinator, create_run
 
@@ -56,7 +56,9 @@ class Behind:
     def enrolled(self, fed: Federation, name: str, shown: Issued) -> str:
         """The token of a member that enrolled with a certificate."""
         invite = fed.operator.invite(fed.run.id, CreateInvite(name=name))
-        return self.client(None, shown).enroll(invite.invite).token
+        token = self.client(None, shown).enroll(invite.invite).token
+        self.client(token, shown).hello(fed.run.id, good_hello(fed.run))
+        return token
 
 
 @pytest.fixture

@@ -16,11 +16,19 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import Adapter, encode_adapter
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.messages import CreateInvite, CreateRun, Hello, Progress, SetKind
+from pubswap_protocol.errors import HelloNeeded, PubSwapError
+from pubswap_protocol.messages import (
+    CreateInvite,
+    CreateRun,
+    Evaluation,
+    Progress,
+    Reissue,
+    SetKind,
+    SubmitUpdate,
+    UpdateMetrics,
+)
 from pubswap_protocol.model import model_card
 from pubswap_protocol.responses import Response, encode_responses
-from pubswap_protocol.verifiers import verifier_version
 from support.coordinator import (
     OPERATOR_TOKEN,
     TOKENIZER,
@@ -28,6 +36,7 @@ from support.coordinator import (
     Server,
     begun,
     create,
+    good_hello,
     jsonl,
     merged,
     problems,
@@ -101,13 +110,7 @@ def test_another_protocol_version_is_refused(server: Server) -> None:
 def test_another_base_model_or_verifier_is_refused(server: Server) -> None:
     """The message names which digest differs."""
     fed = begun(server)
-    card = fed.run.model
-    good = Hello(
-        config_digest=card.config_digest,
-        tokenizer_digest=card.tokenizer_digest,
-        weights_digest=card.weights_digest,
-        verifier_version=verifier_version("exact"),
-    )
+    good = good_hello(fed.run)
     api = fed.members["a"]
     api.hello(fed.run.id, good)
     other = good.model_copy(update={"weights_digest": digest_of(b"other")})
@@ -116,6 +119,49 @@ def test_another_base_model_or_verifier_is_refused(server: Server) -> None:
     assert caught.value.code == "base_model_mismatch"
     stale = good.model_copy(update={"verifier_version": "exact@0"})
     assert code_of(lambda: api.hello(fed.run.id, stale)) == "conflict"
+
+
+def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
+    """Nor does who has said none, until a hello is right; an earlier right one does not help."""
+    fed = begun(server)
+    run, good = fed.run.id, good_hello(fed.run)
+    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+    answers = fed.responses("a", 1, 1, [1, 1])
+    update = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=1))
+    result = Evaluation(pass_at_1=0.5, by_topic={}, problems=5, seconds=1)
+
+    def asks(name: str) -> list[Callable[[], object]]:
+        api = fed.members[name]
+        work: list[Callable[[], object]] = [
+            lambda: api.put_blob(run, data),
+            lambda: api.submit_responses(run, 1, 1, answers),
+            lambda: api.exchanged(run, 1, 1),
+            lambda: api.submit_update(run, 1, update),
+        ]
+        if name == "judge":
+            work = [lambda: api.submit_evaluation(run, 0, result)]
+        return [lambda: api.task(run, 0), *work]
+
+    for wrong in (
+        good.model_copy(update={"weights_digest": digest_of(b"other")}),
+        good.model_copy(update={"verifier_version": "exact@0"}),
+    ):
+        for name in ("a", "judge"):
+            assert code_of(lambda n=name, w=wrong: fed.members[n].hello(run, w)) in (
+                "base_model_mismatch",
+                "conflict",
+            )
+            assert {code_of(ask) for ask in asks(name)} == {"hello_needed"}
+            fed.members[name].hello(run, good)
+            assert fed.members[name].task(run, 0).kind in ("train", "evaluate")
+    invite = fed.operator.reissue(run, "a", Reissue())
+    fed.members["a"] = server.client(fed.operator.enroll(invite.invite).token)
+    with pytest.raises(HelloNeeded, match="Start its daemon again"):
+        fed.members["a"].task(run, 0)
+    assert {code_of(ask) for ask in asks("a")} == {"hello_needed"}
+    fed.members["a"].hello(run, good)
+    for ask in asks("a")[:2]:
+        ask()
 
 
 def test_an_unknown_run_is_refused(server: Server) -> None:

@@ -27,6 +27,7 @@ from pubswap_protocol.messages import CreateInvite, CreateRun, SetKind
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import write_problems
 from pubswap_protocol.settings import RunSettings
+from support.coordinator import good_hello
 from support.processes import Coordinator, serve, sums
 from support.proxy import Fault, FaultProxy, seeded
 
@@ -109,7 +110,10 @@ def _member(coordinator: Coordinator) -> tuple[str, str]:
     api.move_run(run_.id, paths.RUN_OPEN)
     invite = api.invite(run_.id, CreateInvite(name="a"))
     with CoordinatorClient(api.url) as anonymous:
-        return run_.id, anonymous.enroll(invite.invite).token
+        token = anonymous.enroll(invite.invite).token
+    with CoordinatorClient(api.url, token) as member:
+        member.hello(run_.id, good_hello(run_))
+    return run_.id, token
 
 
 def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[int, int]) -> None:

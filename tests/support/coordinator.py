@@ -23,6 +23,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     CreateInvite,
     CreateRun,
+    Hello,
     Receipt,
     Role,
     RunView,
@@ -36,6 +37,7 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.responses import Response, encode_responses
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.texts import load_tokenizer
+from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.app import create_app
 from pubswap_server.serving import http_options
 from pubswap_server.settings import ServerSettings
@@ -130,6 +132,17 @@ def merged(overrides: dict[str, Any]) -> RunSettings:
     return RunSettings(**values)
 
 
+def good_hello(run: RunView) -> Hello:
+    """That of a member with the run's base model and verifier."""
+    card = run.model
+    return Hello(
+        config_digest=card.config_digest,
+        tokenizer_digest=card.tokenizer_digest,
+        weights_digest=card.weights_digest,
+        verifier_version=verifier_version(run.settings.verifier),
+    )
+
+
 @dataclass
 class Federation:
     """A run with its operator and its enrolled members."""
@@ -149,6 +162,13 @@ class Federation:
         """Invite and enrol a member that has no client yet; returns its token."""
         invite = self.operator.invite(self.run.id, CreateInvite(name=name, role=role))
         self.tokens[name] = self.operator.enroll(invite.invite).token
+        # Over the operator's connection: making a client takes longer than all of its requests.
+        said = self.operator._http.post(
+            paths.HELLO.format(run=self.run.id),
+            headers={"Authorization": f"Bearer {self.tokens[name]}"},
+            json=good_hello(self.run).model_dump(),
+        )
+        assert said.status_code == 204, said.text
         return self.tokens[name]
 
     def start(self) -> None:

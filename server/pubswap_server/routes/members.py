@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import Conflict, Unauthenticated
+from pubswap_protocol.errors import PubSwapError, Unauthenticated
 from pubswap_protocol.messages import (
     BindCertificate,
     CreateInvite,
@@ -19,7 +19,6 @@ from pubswap_protocol.messages import (
     Progress,
     Reissue,
 )
-from pubswap_protocol.verifiers import verifier_version
 from pubswap_server import members, runs
 from pubswap_server.auth import Operator, bearer, require_going, require_own, sha256
 from pubswap_server.dependencies import (
@@ -178,19 +177,18 @@ async def _decided(
 
 @router.post(paths.HELLO, operation_id="hello", status_code=204, summary="Compare base models")
 async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
-    """409 `base_model_mismatch` unless config, tokenizer and weights are the run's."""
+    """409 `base_model_mismatch` unless config, tokenizer and weights are the run's.
 
-    def work(session: Session) -> None:
-        row = runs.find(session, run, member)
-        runs.model_of(row).check_same(body)
-        wanted = verifier_version(runs.settings_of(row).verifier)
-        if body.verifier_version != wanted:
-            raise Conflict(
-                f"The run's verifier is {wanted}, yours is {body.verifier_version}; install the "
-                "same versions."
-            )
+    A member takes part from the first hello that is not refused to the first that is.
+    """
 
-    await services.database.read(work)
+    def work(session: Session) -> PubSwapError | None:
+        refusal = runs.refusal_of(runs.find(session, run, member), body)
+        members.accept(session, member, refusal is None)
+        return refusal
+
+    if (refusal := await services.database.write(work)) is not None:
+        raise refusal
     return Response(status_code=204)
 
 

@@ -8,7 +8,7 @@ from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server import rounds, runs
-from pubswap_server.auth import require_own
+from pubswap_server.auth import require_accepted, require_own
 from pubswap_server.board import task_for
 from pubswap_server.dependencies import (
     ClientDep,
@@ -28,8 +28,12 @@ router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
 
 @router.get(paths.TASK, operation_id="get_task", summary="What to do now")
 async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
-    """Answers at once when there is something to do, and otherwise after `wait` seconds."""
+    """Answers at once when there is something to do, and otherwise after `wait` seconds.
+
+    409 `hello_needed` for a member whose last hello was refused, or that has said none.
+    """
     require_own(run, member)
+    require_accepted(member)
 
     async def look() -> Task:
         return task_for(await services.boards.get(run), member)

@@ -16,10 +16,11 @@ from pubswap_client.operator.commands import operator_token
 from pubswap_client.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.adapter import AdapterLayout
-from pubswap_protocol.messages import CreateInvite, CreateRun, RunView, SetKind
+from pubswap_protocol.messages import CreateInvite, CreateRun, Hello, RunView, SetKind
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.verifiers import verifier_version
 
 PUBLIC = 64  # problems
 LETTERS = "ABCDE"
@@ -86,12 +87,20 @@ def _problems() -> bytes:
 
 
 def seated(coordinator: Coordinator, run: RunView) -> list[Seat]:
-    """All the run's clients, invited and enrolled."""
+    """All the run's clients, invited and enrolled, with the right base model."""
+    hello = Hello(
+        config_digest=run.model.config_digest,
+        tokenizer_digest=run.model.tokenizer_digest,
+        weights_digest=run.model.weights_digest,
+        verifier_version=verifier_version(run.settings.verifier),
+    )
     seats = []
     for number in range(run.settings.clients):
         name = f"client-{number:04d}"
         invite = coordinator.api.invite(run.id, CreateInvite(name=name))
         membership = coordinator.api.enroll(invite.invite)
+        with CoordinatorClient(coordinator.url, membership.token) as api:
+            api.hello(run.id, hello)
         seats.append(Seat(coordinator.url, run.id, name, membership.token))
     return seats
 
