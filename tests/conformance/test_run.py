@@ -27,6 +27,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import (
+    CreateInvite,
     Evaluation,
     Progress,
     RunState,
@@ -354,7 +355,7 @@ def test_every_request_of_a_member_is_a_sign_of_life(server: Server) -> None:
     before = unseen() or 0
     fed.members["a"].run(fed.run.id)
     assert (unseen() or 0) < before
-    fed.enroll("c")
+    fed.operator.enroll(fed.operator.invite(fed.run.id, CreateInvite(name="c")).invite)
     silent = fed.operator.members(fed.run.id).members
     assert next(m for m in silent if m.name == "c").unseen_seconds is None
 
