@@ -19,7 +19,7 @@ from pubswap_protocol.model import fingerprint, model_card
 from support.answers import answers, bomb, exchange_seconds, honest
 from support.coordinator import Federation, Server, begun, merged, serving, settings_for
 from support.eventually import until
-from support.tokenizers import BOMBS as TOKENIZER_BOMBS
+from support.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
 
 SETTINGS: dict[str, Any] = {
     "verifier": "math",

@@ -91,7 +91,8 @@ def test_a_run_goes_from_created_to_finished(server: Server) -> None:
 
 def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -> None:
     """A member with three times the examples weighs three times as much."""
-    fed = begun(server, method="fedavg", rounds=1, aggregation={"weights": "examples"})
+    weighing = {"weights": "examples", "max_weight_share": 1.0}
+    fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
     mine, theirs = fed.adapter(1), fed.adapter(2)
     fed.submit("a", 1, mine, examples=30)
     fed.submit("b", 1, theirs, examples=10)

@@ -154,11 +154,16 @@ def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with(
         seen.append(request.headers.get("Range"))
         if len(seen) > 1:
             return body(b"data")
-        return body(b"d", 206, Content_Range="bytes 0-0/4", ETag=f'"{digest_of(b"data")}"')
+        etag = f'"{digest_of(b"data")}"'
+        first = body(b"d", 206, Content_Range="bytes 0-0/4", ETag=etag)
+        first.headers[paths.ROUND_HEADER] = "3"
+        return first
 
     assert client(handler).global_adapter("r", "final") == b"data"
     assert seen == ["bytes=0-0", None]
-    assert client(lambda request: body(b"stack")).global_adapter("r", "final") == b"stack"
+    whole = body(b"stack")
+    whole.headers[paths.ROUND_HEADER] = "3"
+    assert client(lambda request: whole).adapter_of_round("r", "final") == (3, b"stack")
 
 
 def test_a_refused_download_is_raised_as_what_it_is() -> None:

@@ -12,7 +12,7 @@ from pubswap_protocol.texts import MOST_PIECE_CHARACTERS, decode, decode_all, lo
 from pubswap_protocol.verifiers import score
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 from support.coordinator import TOKENIZER
-from support.tokenizers import BOMBS, replacing, tokenizer_with
+from support.hostile_tokenizers import BOMBS, replacing, tokenizer_with
 
 HARMLESS = {
     "ByteLevel": decoders.ByteLevel(),
