@@ -13,7 +13,7 @@ from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, TypeAdapter, WithJsonSchema
 
 from pubswap_protocol.bounds import Strict
 from pubswap_protocol.digests import OURS, Digester
@@ -32,6 +32,8 @@ Array = NDArray[np.float32]
 Adapter = dict[str, Array]
 TensorName = Annotated[str, Field(max_length=1000)]
 Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
+_Pair = Annotated[list[Side], Field(min_length=2, max_length=2)]
+Shape = Annotated[tuple[Side, Side], WithJsonSchema(TypeAdapter(_Pair).json_schema())]
 
 # A million: trained factors stay below 10. What is computed of such numbers is far from float32's
 # 3e38: a square is at most 2^42 (of a difference), a thousand million of them 2^72, and a product
@@ -47,7 +49,7 @@ class AdapterLayout(Strict):
     """The names and shapes of a run's adapter tensors, as PEFT names them."""
 
     # What the coordinator keeps of a server optimizer has two tensors for each of an update.
-    tensors: Annotated[dict[TensorName, tuple[Side, Side]], Field(max_length=2 * MAX_TENSORS)]
+    tensors: Annotated[dict[TensorName, Shape], Field(max_length=2 * MAX_TENSORS)]
 
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:

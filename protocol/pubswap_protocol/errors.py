@@ -27,6 +27,7 @@
   + UnsupportedEncoding         unsupported_encoding       415
   + UnsupportedType             unsupported_type           415
   + WrongOffset                 wrong_offset               416
+  + OutOfRange                  out_of_range               416
   + Invalid                     invalid                    422
     - InvalidAdapter            invalid_adapter            422
     - InvalidResponses          invalid_responses          422
@@ -276,6 +277,13 @@ class WrongOffset(PubSwapError):
     status = 416
 
 
+class OutOfRange(PubSwapError):
+    """The file has no bytes in the range that is asked for."""
+
+    code = "out_of_range"
+    status = 416
+
+
 class Invalid(PubSwapError):
     """The request is not well formed."""
 
@@ -424,8 +432,9 @@ class StaleAdapter(EngineFault):
     code = "stale_adapter"
 
 
-def _tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
-    return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
+def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
+    """A class and all below it."""
+    return [root, *(found for child in root.__subclasses__() for found in tree(child))]
 
 
 def error_for(problem: Problem, retry_after: float | None = None) -> PubSwapError:
@@ -433,7 +442,7 @@ def error_for(problem: Problem, retry_after: float | None = None) -> PubSwapErro
 
     `retry_after` is the answer's Retry-After header in seconds, if it had one.
     """
-    by_code = {error.code: error for error in _tree(PubSwapError)}
+    by_code = {error.code: error for error in tree(PubSwapError)}
     known = by_code.get(problem.code)
     if known is None:
         known = ServerFault if problem.status >= 500 else Invalid

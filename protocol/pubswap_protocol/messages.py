@@ -212,6 +212,11 @@ class RunView(Message):
         description="The settings that a client must know to take part, by names such as "
         "`swap.period`; any other that it does not know it ignores.",
     )
+    verifier_version: Word | None = Field(
+        default=None,
+        description="The run's verifier with the versions of our rules and of its library, such as "
+        "`math@2+0.9.0`: members need the same.",
+    )
     model: ModelCard
     created_at: datetime
     latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
@@ -289,12 +294,12 @@ class Membership(Message):
 
 
 class Hello(Message):
-    """A member's base model, compared with the run's before any work."""
+    """A member's base model, its digests as `ModelCard` says, before any work."""
 
     config_digest: Digest
     tokenizer_digest: Digest
     weights_digest: Digest
-    verifier_version: Word
+    verifier_version: Word = Field(description="Must be the run's.")
 
 
 class TaskKind(StrEnum):
@@ -356,7 +361,9 @@ class Receipt(Message):
     """What was stored; sent again, the same submission gets the same receipt."""
 
     status: ReceiptStatus
-    digest: Digest
+    digest: Digest = Field(
+        description="Of an update the adapter's; of responses the BLAKE3 of the file sent."
+    )
 
 
 class OpenUpload(Message):

@@ -41,9 +41,14 @@ class ModelCard(Strict):
     vocabulary: Positive = Field(description="Token ids are below this.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
     parameters: Count
-    config_digest: Word
-    tokenizer_digest: Word
-    weights_digest: Word
+    config_digest: Word = Field(
+        description="`sha256:` and the hexadecimal SHA-256 of config.json's bytes."
+    )
+    tokenizer_digest: Word = Field(description="The same of tokenizer.json.")
+    weights_digest: Word = Field(
+        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file of the "
+        "folder, in the order of their names, joined by line feeds (none at the end)."
+    )
     layout: AdapterLayout
 
     def check_same(self, other: HasDigests) -> None:

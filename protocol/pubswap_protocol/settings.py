@@ -99,7 +99,9 @@ class SwapSettings(Strict):
     """Public steps and the exchange (paper, section 3.4)."""
 
     strategy: Literal["keep", "random"] = "keep"
-    period: Rounds = Field(default=2, description="Step s is public when s mod period = 0.")
+    period: Rounds = Field(
+        default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
+    )
     prompts: Literal["uniform", "informative"] = Field(
         default="uniform",
         description="Which public prompts a step takes: each as often as another, or more often "
@@ -256,7 +258,7 @@ class EvaluationSettings(Strict):
 
 
 class WireSettings(Strict):
-    """How a client's update travels; see `wire.py`."""
+    """How a client's update travels."""
 
     precision: Precision = Field(
         default="float32",

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 
 from pubswap_protocol import __version__
-from pubswap_protocol.errors import Problem
-from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server import events, problem_json
 from pubswap_server.auth import sha256
@@ -21,17 +19,17 @@ from pubswap_server.leases import Leases, forget, start_name
 from pubswap_server.limits import Buckets, Rate, RequestLimits
 from pubswap_server.metrics import Metrics
 from pubswap_server.middleware import Guarded, Observed, Paced
+from pubswap_server.openapi import Documented
 from pubswap_server.pace import BodyLimits
 from pubswap_server.readiness import Readiness, checks_of, turns_check
 from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
+from pubswap_server.routes.bodies import ABOUT, TAGS
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.making import make_storage
 from pubswap_server.waiting import Bells
 from pubswap_server.wakeups import wakeups_for
 from pubswap_server.work import Work
-
-_PROBLEM = {"model": Problem, "content": {PROBLEM_TYPE: {}}, "description": "What went wrong."}
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -44,12 +42,14 @@ def create_app(settings: ServerSettings) -> FastAPI:
             app.state.services = services
             yield
 
-    app = FastAPI(
+    app = Documented(
         title="PubSwap coordinator",
         version=__version__,
-        description="Federated RLVR: runs, rounds, exchanges. Errors are problem+json with `code`.",
+        description=ABOUT,
+        contact={"name": "The operator of this coordinator"},
+        servers=[{"url": "/"}],
+        openapi_tags=TAGS,
         lifespan=lifespan,
-        responses={"4XX": _PROBLEM, "5XX": _PROBLEM},
         docs_url=None,
         redoc_url=None,
     )

@@ -149,7 +149,21 @@ Wait = Annotated[
 ]
 
 
-Number = Annotated[int, PathParameter(ge=0, le=MAX_NUMBER)]
+Number = Annotated[
+    int,
+    PathParameter(
+        ge=0, le=MAX_NUMBER, description="Rounds count from 1; 0 is that of the initial adapter."
+    ),
+]
+SwapNumber = Annotated[
+    int,
+    PathParameter(
+        ge=1,
+        le=MAX_NUMBER,
+        description="The public steps of a round count from 1 to local_steps // swap.period: "
+        "number n is local step n * swap.period.",
+    ),
+]
 
 
 async def declared_length(request: Request) -> int | None:

@@ -212,6 +212,7 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
         settings=settings_of(run),
         requires=required(settings_of(run)),
+        verifier_version=verifier_version(settings_of(run).verifier),
         model=model_of(run),
         created_at=run.created_at,
         latest=latest,

@@ -7,10 +7,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 from safetensors.numpy import load, save
 
-from pubswap_protocol.verifiers import verifier_version
+from pubswap_client.demo.federation import MODEL
 from support.processes import Processes, create_run, serve
+
+Tensors = dict[str, np.ndarray[Any, Any]]
 
 
 class Stranger:
@@ -19,37 +22,94 @@ class Stranger:
     def __init__(self, stack: ExitStack, url: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.http = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=60))
-        document = self.http.get("/openapi.json").json()
+        self.document = self.http.get("/openapi.json").json()
         self.operations = {
-            operation["operationId"]: (method.upper(), path)
-            for path, methods in document["paths"].items()
+            operation["operationId"]: (method.upper(), path, operation)
+            for path, methods in self.document["paths"].items()
             for method, operation in methods.items()
         }
 
     def call(self, operation: str, parameters: dict[str, Any], **body: Any) -> httpx.Response:
         """Call an operation by its name."""
-        method, path = self.operations[operation]
+        method, path, described = self.operations[operation]
         reply = self.http.request(method, path.format(**parameters), **body)
-        assert reply.is_success, reply.text
+        assert str(reply.status_code) in described["responses"], reply.text
         return reply
 
+    def codes(self, operation: str, status: int) -> list[str]:
+        """What a refusal of an operation with this status may be."""
+        reference = self.operations[operation][2]["responses"][str(status)]["$ref"]
+        name = reference.removeprefix("#/components/responses/")
+        content = self.document["components"]["responses"][name]["content"]
+        narrowed = content["application/problem+json"]["schema"]["allOf"][1]
+        found: list[str] = narrowed["properties"]["code"]["enum"]
+        return found
 
-def take_part(stranger: Stranger, run: str, right: bool) -> None:
-    """One round with one public step; `right` says whether the answers are."""
+
+def fingerprints() -> dict[str, str]:
+    """The base model's, of the files of its folder."""
+    weights = [sha256(path.read_bytes()) for path in sorted(MODEL.glob("*.safetensors"))]
+    return {
+        "config_digest": "sha256:" + sha256((MODEL / "config.json").read_bytes()),
+        "tokenizer_digest": "sha256:" + sha256((MODEL / "tokenizer.json").read_bytes()),
+        "weights_digest": "sha256:" + sha256("\n".join(weights).encode()),
+    }
+
+
+def sha256(data: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def in_parts(stranger: Stranger, names: dict[str, Any]) -> bytes:
+    """A blob in two pieces, as after a cut connection; behind its end there is nothing."""
+    first = stranger.call("get_blob", names, headers={"Range": "bytes=0-99"})
+    assert first.status_code == 206
+    size = int(first.headers["Content-Range"].rpartition("/")[2])
+    rest = {"Range": "bytes=100-", "If-Range": first.headers["ETag"]}
+    data = first.content + stranger.call("get_blob", names, headers=rest).content
+    assert len(data) == size
+    behind = stranger.call("get_blob", names, headers={"Range": f"bytes={size}-"})
+    assert behind.status_code == 416
+    assert behind.headers["Content-Range"] == f"bytes */{size}"
+    assert behind.json()["code"] in stranger.codes("get_blob", 416)
+    return data
+
+
+def update_of(precision: str, adapter: Tensors, step: float) -> bytes:
+    """The file of an update by `step` in all numbers."""
+    if precision == "float32":
+        return save({name: tensor + np.float32(step) for name, tensor in adapter.items()})
+    file: dict[str, np.ndarray[Any, Any]] = {}
+    for name, tensor in adapter.items():
+        difference = np.full(tensor.shape, step, np.float32)
+        rows, columns = tensor.shape
+        scale = np.abs(difference).max(axis=int(rows <= columns), keepdims=True) / np.float32(127)
+        file[name] = np.rint(difference / scale).astype(np.int8)
+        file[f"{name}.scale"] = scale
+    return save(file)
+
+
+def answer(stranger: Stranger, run: str, right: bool) -> Tensors:
+    """Say hello, and answer the round's first public step; returns the adapter to start from.
+
+    `right` says whether the answers are.
+    """
     view = stranger.call("show_run", {"run": run}).json()
-    digests = ("config_digest", "tokenizer_digest", "weights_digest")
-    verifier = verifier_version(view["settings"]["verifier"])
-    hello = {name: view["model"][name] for name in digests} | {"verifier_version": verifier}
-    stranger.call("hello", {"run": run}, json=hello)
+    hello = fingerprints() | {"verifier_version": view["verifier_version"]}
+    assert stranger.call("hello", {"run": run}, json=hello).status_code == 204
     task = stranger.call("get_task", {"run": run}, params={"wait": 5}).json()
     assert task["kind"] == "train"
-    names = {"run": run, "round": task["round"], "swap": 1}
-    adapter = load(stranger.call("get_blob", {"run": run, "digest": task["adapter"]}).content)
+    adapter = load(in_parts(stranger, {"run": run, "digest": task["adapter"]}))
     assert {n: list(t.shape) for n, t in adapter.items()} == view["model"]["layout"]["tensors"]
 
+    settings = view["settings"]
+    last = settings["local_steps"] // settings["swap"]["period"]
+    names = {"run": run, "round": task["round"], "swap": 1}
+    beyond = stranger.call("get_swap", names | {"swap": last + 1})
+    assert beyond.json()["code"] in stranger.codes("get_swap", 404)
     prompts = stranger.call("get_swap", names).json()["prompts"]
-    settings = view["settings"]["grpo"]
-    count, length = settings["responses_per_prompt"], 3
+    count, length = settings["grpo"]["responses_per_prompt"], 3
     total = len(prompts) * count * length
     tokens = np.full((len(prompts) * count, length), 5 + right, np.int32)
     tokens[:, -1] = view["model"]["eos_token_ids"][0]
@@ -65,26 +125,43 @@ def take_part(stranger: Stranger, run: str, right: bool) -> None:
     receipt = stranger.call("submit_responses", names, content=responses).json()
     assert receipt["status"] == "accepted"
     stranger.call("heartbeat", {"run": run}, json={"round": 1, "step": 2, "steps": 2})
+    return adapter
 
-    trained = {name: tensor + np.float32(1 + right) for name, tensor in adapter.items()}
-    data = save(trained)
-    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+
+def hand_in(stranger: Stranger, run: str, adapter: Tensors, step: float) -> None:
+    """Get the exchange's groups, and hand in what was trained: the adapter moved by `step`."""
+    settings = stranger.call("show_run", {"run": run}).json()["settings"]
+    names = {"run": run, "round": 1, "swap": 1}
+    groups = load(stranger.call("get_exchanged", names, params={"wait": 20}).content)
+    chooses = settings["swap"]["donors"] == "likely"
+    assert len(groups["prompts"]) == len(groups["candidates" if chooses else "donated"])
+
+    data = update_of(settings["wire"]["precision"], adapter, step)
+    digest = "sha256:" + sha256(data)
     announced = {"digest": digest, "size": len(data)}
     upload = stranger.call("open_upload", {"run": run}, json=announced).json()["upload"]
     place = {"run": run, "upload": upload}
     headers = {"Content-Range": f"0-{len(data) - 1}"}
-    stranger.call("send_chunk", place, content=data, headers=headers)
+    sent = stranger.call("send_chunk", place, content=data, headers=headers)
+    assert sent.headers["Range"] == headers["Content-Range"]
     stranger.call("finish_upload", place, params={"digest": digest})
     update = {"adapter": digest, "metrics": {"examples": 10, "steps": 2}}
     assert stranger.call("submit_update", names, json=update).json()["digest"] == digest
 
 
-def test_a_client_written_from_the_openapi_document_takes_part(tmp_path: Path) -> None:
+PLAIN: dict[str, Any] = {"rounds": 1}
+OTHER = PLAIN | {"wire": {"precision": "int8"}, "swap": {"donors": "likely"}}
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OTHER], ids=["plain", "int8 and likely"])
+def test_a_client_written_from_the_openapi_document_takes_part(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
     """Two strangers enrol, answer a public step, hand in adapters, and the run is finished."""
     with ExitStack() as stack, Processes(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api:
-            run = create_run(coordinator, {"rounds": 1}).id
+            run = create_run(coordinator, settings).id
             token = (tmp_path / "c" / "operator-token").read_text().strip()
             operator = Stranger(stack, coordinator.api.url, token)
             members = []
@@ -95,11 +172,10 @@ def test_a_client_written_from_the_openapi_document_takes_part(tmp_path: Path) -
                 )
                 members.append(Stranger(stack, coordinator.api.url, enrolled.json()["token"]))
             operator.call("start_run", {"run": run})
-            for right, member in enumerate(members):
-                take_part(member, run, bool(right))
+            started = [answer(member, run, bool(right)) for right, member in enumerate(members)]
+            for step, (member, adapter) in enumerate(zip(members, started, strict=True), start=1):
+                hand_in(member, run, adapter, step)
             for member in members:
-                names = {"run": run, "round": 1, "swap": 1}
-                assert load(member.call("get_exchanged", names, params={"wait": 5}).content)
                 done = member.call("get_task", {"run": run}, params={"wait": 20}).json()
                 assert done["kind"] == "finished"
             before = load(operator.call("get_adapter", {"run": run, "which": "0"}).content)

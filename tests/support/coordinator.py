@@ -41,6 +41,7 @@ from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.app import create_app
 from pubswap_server.serving import http_options
 from pubswap_server.settings import ServerSettings
+from support.documented import Documented
 
 OPERATOR_TOKEN = "operator-token-of-the-tests"
 TOKENIZER = (MODEL / "tokenizer.json").read_bytes()
@@ -80,7 +81,10 @@ class Server:
 def serving(settings: ServerSettings) -> Iterator[Server]:
     """Run the application in a thread until the generator is closed."""
     app = create_app(settings)
-    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on", **http_options(settings))
+    documented = Documented(app, app.openapi())
+    config = uvicorn.Config(
+        documented, port=0, log_config=None, lifespan="on", **http_options(settings)
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -95,6 +99,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
+        assert not documented.unknown
 
 
 def settings_for(data_dir: Path) -> ServerSettings:

@@ -15,7 +15,7 @@ from pubswap_server import runs
 from pubswap_server.auth import Member
 from pubswap_server.dependencies import MemberDep, ServicesDep
 from pubswap_server.plain_json import PlainJsonRoute
-from pubswap_server.routes.bodies import TENSORS_REPLY
+from pubswap_server.routes.bodies import BLOB_REPLIES, CONDITIONAL, HEAD_REPLIES
 from pubswap_server.storage.serving import BlobResponse
 from pubswap_server.tables import BlobRow, RoundRow, RunRow, UpdateRow
 
@@ -25,7 +25,13 @@ router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
 
 
-@router.head(paths.BLOB, operation_id="has_blob", summary="Whether an adapter is stored")
+@router.head(
+    paths.BLOB,
+    operation_id="has_blob",
+    summary="Whether an adapter is stored",
+    response_class=Response,
+    responses=HEAD_REPLIES,
+)
 async def has_blob(
     run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
 ) -> Response:
@@ -42,7 +48,8 @@ async def has_blob(
     operation_id="get_blob",
     summary="An adapter's bytes",
     response_class=Response,
-    responses=TENSORS_REPLY,
+    responses=BLOB_REPLIES,
+    openapi_extra=CONDITIONAL,
 )
 async def get_blob(
     run: Word, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep

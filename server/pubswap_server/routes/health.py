@@ -1,6 +1,7 @@
 """Liveness, readiness, metrics, and the version handshake."""
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from pubswap_protocol import __version__, paths
 from pubswap_protocol.errors import Unavailable
@@ -27,7 +28,12 @@ async def ready(services: ServicesDep) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get(paths.METRICS, operation_id="metrics", summary="Prometheus metrics")
+@router.get(
+    paths.METRICS,
+    operation_id="metrics",
+    summary="Prometheus metrics",
+    response_class=PlainTextResponse,
+)
 async def metrics(services: ServicesDep) -> Response:
     """The exposition format."""
     (await services.database.read(take_census)).show(services.metrics)

@@ -49,7 +49,13 @@ async def create_invite(
     return await services.database.write(work)
 
 
-@router.post(paths.ENROLL, operation_id="enroll", status_code=201, summary="Use an invite")
+@router.post(
+    paths.ENROLL,
+    operation_id="enroll",
+    status_code=201,
+    summary="Use an invite",
+    responses={401: {}, 410: {}, 429: {}},
+)
 async def enroll(
     body: Enroll,
     services: ServicesDep,

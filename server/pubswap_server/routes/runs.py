@@ -55,7 +55,13 @@ from pubswap_server.dependencies import (
 )
 from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.rollback import roll_back
-from pubswap_server.routes.bodies import JSONL, TENSORS_REPLY, binary_body
+from pubswap_server.routes.bodies import (
+    ADAPTER_REPLIES,
+    CONDITIONAL,
+    JSONL,
+    SET_REPLIES,
+    binary_body,
+)
 from pubswap_server.services import Services
 from pubswap_server.state import cancelled, paused, resumed
 from pubswap_server.storage.incoming import Received
@@ -129,7 +135,7 @@ async def list_rounds(
     operation_id="put_tokenizer",
     status_code=201,
     summary="Send the base model's tokenizer.json",
-    openapi_extra=binary_body("application/octet-stream", "The file as it is."),
+    openapi_extra=binary_body(paths.BYTES_TYPE, "The file as it is."),
 )
 async def put_tokenizer(
     run: Word,
@@ -218,7 +224,8 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     operation_id="get_set",
     summary="The public set, or for evaluators the test set",
     response_class=Response,
-    responses={200: {"description": JSONL, "content": {paths.JSONL_TYPE: {}}}},
+    responses=SET_REPLIES,
+    openapi_extra=CONDITIONAL,
 )
 async def get_set(
     run: Word, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
@@ -397,7 +404,8 @@ async def list_events(
     operation_id="get_adapter",
     summary="A global adapter: final, best, or a round's number",
     response_class=Response,
-    responses=TENSORS_REPLY,
+    responses=ADAPTER_REPLIES,
+    openapi_extra=CONDITIONAL,
 )
 async def get_adapter(
     run: Word, which: Word, request: Request, operator: OperatorDep, services: ServicesDep

@@ -22,10 +22,11 @@ from pubswap_server.dependencies import (
     Number,
     PrincipalDep,
     ServicesDep,
+    SwapNumber,
     Wait,
 )
 from pubswap_server.plain_json import PlainJsonRoute
-from pubswap_server.routes.bodies import RESPONSES, RESPONSES_REPLY, binary_body
+from pubswap_server.routes.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.tables import RunRow, SetRow, now
 
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
@@ -33,7 +34,7 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 @router.get(paths.SWAP, operation_id="get_swap", summary="A public step's prompts")
 async def get_swap(
-    run: Word, round: Number, swap: Number, principal: PrincipalDep, services: ServicesDep
+    run: Word, round: Number, swap: SwapNumber, principal: PrincipalDep, services: ServicesDep
 ) -> SwapPrompts:
     """The same for every client: a function of the seed, the round and the step.
 
@@ -75,7 +76,7 @@ async def get_swap(
 async def submit_responses(
     run: Word,
     round: Number,
-    swap: Number,
+    swap: SwapNumber,
     request: Request,
     declared: DeclaredLength,
     member: ClientDep,
@@ -145,10 +146,15 @@ def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool
     operation_id="get_exchanged",
     summary="The responses to train on",
     response_class=Response,
-    responses=RESPONSES_REPLY,
+    responses=EXCHANGED_REPLIES,
 )
 async def get_exchanged(
-    run: Word, round: Number, swap: Number, member: ClientDep, services: ServicesDep, wait: Wait = 0
+    run: Word,
+    round: Number,
+    swap: SwapNumber,
+    member: ClientDep,
+    services: ServicesDep,
+    wait: Wait = 0,
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses.
 

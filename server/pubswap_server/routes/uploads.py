@@ -26,7 +26,7 @@ from pubswap_server.dependencies import ClientDep, ServicesDep
 from pubswap_server.plain_json import PlainJsonRoute
 from pubswap_server.problem_json import problem_response
 from pubswap_server.receiving import append, asked_bytes, kept
-from pubswap_server.routes.bodies import ADAPTER, binary_body
+from pubswap_server.routes.bodies import CHUNK_REPLIES, UPDATE, binary_body
 from pubswap_server.services import Services
 from pubswap_server.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.uploads import UploadLimits
@@ -39,7 +39,8 @@ ContentRange = Annotated[
     Header(
         alias="Content-Range",
         max_length=200,
-        description="First and last byte's position, inclusive, such as `0-4194303`.",
+        description="First and last byte's position, inclusive and without unit or size, such as "
+        "`0-4194303`.",
     ),
 ]
 
@@ -130,9 +131,9 @@ async def _find(services: Services, run: str, upload: str, member: Member) -> Up
     operation_id="send_chunk",
     status_code=202,
     summary="Send the next bytes",
-    openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes that Content-Range names. {ADAPTER}"),
+    openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes of Content-Range.\n\n{UPDATE}"),
     response_class=Response,
-    responses={416: {"description": "`Range` tells what is here; go on after it."}},
+    responses=CHUNK_REPLIES,
 )
 async def send_chunk(
     run: Word,

@@ -8,12 +8,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pubswap_protocol.errors import OutOfRange
+from pubswap_server.problem_json import problem_response
+
 _PIECE = 1 << 20
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class BlobResponse(Response):
-    """The whole file, the one range that is asked for, or 304 (RFC 9110, sections 13 and 14).
+    """The whole file, the one range that is asked for, 304 or 416 (RFC 9110, sections 13 and 14).
 
     Several ranges in one request are answered with the whole file, as the RFC allows.
     """
@@ -42,6 +45,11 @@ class BlobResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the headers and the bytes; a GET only, for a HEAD has an answer of its own."""
+        if self.status_code == OutOfRange.status:
+            refusal = problem_response(OutOfRange().problem(scope["state"]["request_id"]))
+            refusal.headers["Content-Range"] = self.headers["Content-Range"]
+            await refusal(scope, receive, send)
+            return
         start = {
             "type": "http.response.start",
             "status": self.status_code,
