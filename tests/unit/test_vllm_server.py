@@ -242,5 +242,5 @@ def test_a_member_s_settings_choose_the_engine(
         (path,) = fakes[0].adapters.values()
         assert Path(path).parents[1] == tmp_path / "shared"
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(InvalidSettings, match=r"pip install 'pubswap\[client,vllm\]'"):
+    with pytest.raises(InvalidSettings, match=r"pip install '\.\[client,vllm\]'"):
         make_engine(ClientSettings(engine="vllm"), policy, MODEL)
