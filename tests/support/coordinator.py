@@ -99,7 +99,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()
-        assert not documented.unknown
+        assert not documented.unknown, documented.unknown
 
 
 def settings_for(data_dir: Path) -> ServerSettings:

@@ -44,7 +44,7 @@ class Documented:
         if status not in operation["responses"]:
             self.unknown.add(name)
             return
-        if int(status) < 400 or method == "HEAD":
+        if int(status) < 400 or method == "HEAD" or len(answer) < 2:
             return
         reference = operation["responses"][status]["$ref"].rpartition("/")[2]
         content = self.document["components"]["responses"][reference]["content"]

@@ -74,7 +74,7 @@ CANDIDATES = (
     "than places; `lengths` int32 (P K + C,), of all own responses and then of all candidates; "
     "`tokens` int32 (S,) and `logprobs` float32 (S,) in the same order. A prompt's places are "
     "filled in their order with its candidates, by their mean log-probability a token under the "
-    "client's own policy, the largest first, and of equal ones the first."
+    "client's own policy at the run's temperature, the largest first, and of equal ones the first."
 )
 
 

@@ -85,7 +85,9 @@ async def create_run(
     return await _viewed(row.id, operator, services)
 
 
-@router.get(paths.RUNS, operation_id="list_runs", summary="All runs, newest first")
+@router.get(
+    paths.RUNS, operation_id="list_runs", summary="All runs, newest first", responses={404: {}}
+)
 async def list_runs(
     operator: OperatorDep,
     services: ServicesDep,
