@@ -37,7 +37,7 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
 def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
     """A large adapter takes many requests; otherwise the database is not asked without end."""
     settings = settings_for(tmp_path).model_copy(
-        update={"member_requests_per_second": 0.001, "member_burst": 5}
+        update={"member_requests_per_second": 0.001, "member_burst": 6}  # with its hello
     )
     with serving(settings) as server, server.closing:
         fed = begun(server)

@@ -171,12 +171,14 @@ def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
     server: Server,
 ) -> None:
     """What is under way is given up; a late hand-in is told so without its bytes."""
-    fed = begun(server, method="fedavg", rounds=1)
+    soon = {"deadline_seconds": 0.1}
+    fed = begun(server, method="fedavg", rounds=1, aggregation=soon)
     data = adapter_bytes(fed, 1)
     with server.http(fed.tokens["a"]) as http:
         path = place(fed, open_upload(http, fed, data))
         fed.members["a"].put_blob(fed.run.id, adapter_bytes(fed, 2))
-        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        fed.submit("b", 1, fed.adapter(3))
+        fed.wait_for(1)
         assert code(http.get(path)) == "unknown_upload"
         body = {"digest": digest_of(data), "size": len(data)}
         refused = http.post(paths.UPLOADS.format(run=fed.run.id), json=body)

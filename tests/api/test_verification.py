@@ -124,7 +124,7 @@ def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
     with serving(settings) as server, server.closing:
         for name in "ab":
             server.client(fed.tokens[name]).exchanged(fed.run.id, 1, 1)
-        (swap,) = server.client().run(fed.run.id).rounds[1].swaps
+        (swap,) = server.client().whole_run(fed.run.id).rounds[1].swaps
         assert swap.correct_share == {"a": 0.0, "b": 0.5}
 
 
