@@ -12,6 +12,7 @@ from pubswap_client.membership import load_membership, membership_path
 from pubswap_client.tls import TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.errors import (
+    HelloNeeded,
     InviteExpired,
     InviteUsed,
     NotSaved,
@@ -20,7 +21,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import CreateInvite, Reissue
-from support.coordinator import Federation, Server, begun, create
+from support.coordinator import Federation, Server, begun, create, good_hello
 from support.small_disk import missing, read_only, small_disk
 
 needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -114,7 +115,11 @@ def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path
     token = enroll(fed, code, tmp_path / "state")
     with pytest.raises(Unauthenticated):
         fed.members["a"].task(fed.run.id, 0)
-    assert server.client(token).task(fed.run.id, 0).kind == "wait"  # its update is there
+    reissued = server.client(token)
+    with pytest.raises(HelloNeeded):
+        reissued.task(fed.run.id, 0)
+    reissued.hello(fed.run.id, good_hello(fed.run))
+    assert reissued.task(fed.run.id, 0).kind == "wait"  # its update is there
     assert [member.name for member in fed.view().members] == ["a", "b", "judge"]
     kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
     assert (kinds.count("reissued"), kinds.count("enrolled")) == (2, 4)
@@ -141,4 +146,6 @@ def test_a_suspended_member_that_was_reissued_stays_suspended(
     token = enroll(fed, code, tmp_path / "state")
     assert next(m for m in fed.view().members if m.name == "a").suspended
     fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_REINSTATE)
-    assert server.client(token).task(fed.run.id, 0).kind == "train"
+    reissued = server.client(token)
+    reissued.hello(fed.run.id, good_hello(fed.run))
+    assert reissued.task(fed.run.id, 0).kind == "train"
