@@ -24,7 +24,11 @@ EXTRAS = {
     "research": ("datasets", "mpmath"),
     "vllm": ("vllm",),
 }
-_SERVING = ("serve", "admin")
+# Commands that need more than the operator's extra, which is in the client's.
+_WHOLE = {
+    **dict.fromkeys(("serve", "admin"), "server"),
+    **dict.fromkeys(("client", "evaluate", "simulate", "demo", "demo-federate"), "client"),
+}
 
 
 def build_app() -> typer.Typer:
@@ -67,9 +71,10 @@ def main() -> None:
 def extra_for(package: str, command: str) -> str | None:
     """The extra that has the package; where several have it, the one that the command is of."""
     having = [extra for extra, packages in EXTRAS.items() if package in packages]
-    if command in _SERVING and "server" in having:
-        return "server"
-    return having[0] if having else None
+    if "operator" in having:
+        having.append("client")
+    whole = _WHOLE.get(command)
+    return whole if whole in having else next(iter(having), None)
 
 
 def _how_to_install(package: str) -> str:

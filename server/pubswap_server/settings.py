@@ -198,13 +198,11 @@ def operator_token(settings: ServerSettings) -> str:
     path = settings.token_file
     if not path.exists():
         make_private(path.parent)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:
+            file.write(secrets.token_urlsafe(32).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        # Of processes that start together the first one's token is everybody's.
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
-        Path(temporary).unlink()
+            # Of processes that start together the first one's token is everybody's.
+            with contextlib.suppress(FileExistsError):
+                os.link(file.name, path)
     return path.read_text(encoding="utf-8").strip()

@@ -1,17 +1,16 @@
-"""`pubswap` as a person calls it, in a fork of the tests' process: no imports to wait for."""
+"""`pubswap` as a person calls it, without the imports to wait for."""
 
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import typer
 
-from pubswap_protocol.cli import build_app, main
+from pubswap_protocol.cli import build_app
+from support.zygote import CLIENT, SERVER, Zygote
 
 LIFE_SECONDS = 60
 
@@ -38,42 +37,28 @@ def commands() -> Iterator[str]:
     return walk(typer.main.get_command(build_app()), ())
 
 
-def called(
-    arguments: Sequence[str], folder: Path, output: Path, env: Mapping[str, str] = {}
-) -> Ended:
-    """Run `pubswap arguments...` in a folder; a life that is too long ends by SIGALRM."""
-    child = os.fork()
-    if not child:
-        _live(arguments, folder, output, env)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return Ended(status, output.read_text(errors="replace"))
+class Caller:
+    """Calls commands, one after another, each in a fork of a process that has imported it all."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._zygote = Zygote(log, ("support.commands", *CLIENT, *SERVER, "reasoning_gym"))
+
+    def __enter__(self) -> Self:
+        self._zygote.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._zygote.__exit__(*error)
+
+    def __call__(self, words: Sequence[str], folder: Path, env: Mapping[str, str] = {}) -> Ended:
+        """Run `pubswap words...` in the folder; SIGALRM ends a life that is too long."""
+        self._log.write_bytes(b"")
+        status = self._zygote.live(words, folder, env=env)
+        return Ended(status, self._log.read_text(errors="replace"))
 
 
-def _live(arguments: Sequence[str], folder: Path, output: Path, env: Mapping[str, str]) -> None:
-    status = 70
-    try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LIFE_SECONDS)
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for place, number in (
-            (os.open(os.devnull, os.O_RDONLY), 0),
-            (descriptor, 1),
-            (descriptor, 2),
-        ):
-            os.dup2(place, number)
-        sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(n, m) for n, m in ((0, "r"), (1, "w"), (2, "w"))
-        )
-        os.chdir(folder)
-        os.environ.update(env)
-        sys.argv = ["pubswap", *arguments]
-        main()
-        status = 0
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(bool(error.code))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+def install(folder: Path, _: str | None) -> None:
+    """Begin a life in the folder."""
+    signal.alarm(LIFE_SECONDS)
+    os.chdir(folder)

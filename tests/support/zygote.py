@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -63,17 +64,29 @@ class Zygote:
             assert pipe is not None
             pipe.close()
 
-    def live(self, arguments: Sequence[str], trace: Path, last: str | None = None) -> int:
+    def live(
+        self,
+        arguments: Sequence[str],
+        trace: Path,
+        last: str | None = None,
+        env: Mapping[str, str] = {},
+    ) -> int:
         """Run `pubswap arguments...` to its end or to the point `last`; returns its status.
 
         The status is negative for a signal's number. Fails, with the log's end, after some minutes.
         """
-        self.begin(arguments, trace, last)
+        self.begin(arguments, trace, last, env)
         return self.end()
 
-    def begin(self, arguments: Sequence[str], trace: Path, last: str | None = None) -> int:
+    def begin(
+        self,
+        arguments: Sequence[str],
+        trace: Path,
+        last: str | None = None,
+        env: Mapping[str, str] = {},
+    ) -> int:
         """Start a life as `live` does; returns its process id at once."""
-        order = {"arguments": list(arguments), "trace": str(trace), "last": last}
+        order = {"arguments": list(arguments), "trace": str(trace), "last": last, "env": dict(env)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
@@ -135,6 +148,7 @@ def _live(
     arguments: list[str],
     trace: str,
     last: str | None,
+    env: dict[str, str],
 ) -> None:
     """A life: never returns."""
     from pubswap_protocol.cli import main as pubswap
@@ -143,6 +157,7 @@ def _live(
     for descriptor, place in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, place)
     faulthandler.dump_traceback_later(LIFE_SECONDS / 2, repeat=True)
+    os.environ.update(env)
     install(Path(trace), last)
     sys.argv = ["pubswap", *arguments]
     status = 1
@@ -151,7 +166,10 @@ def _live(
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(bool(error.code))
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 

@@ -93,3 +93,14 @@ def test_a_missing_package_is_said_with_the_one_extra_that_helps(
     assert f"pip install '.[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert extra_for("somebody_else_s", "run") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"), [(["run", "list"], "operator"), (["evaluate"], "client")]
+)
+def test_beside_a_server_the_extra_is_the_command_s_too(arguments: list[str], extra: str) -> None:
+    """The first package that is missing is the operator's extra's, which has no torch."""
+    others = {name for names in EXTRAS.values() for name in names} - set(EXTRAS["server"])
+    done = pubswap_without(others, *arguments)
+    assert done.returncode == 1
+    assert f"pip install '.[{extra}]'" in done.stderr

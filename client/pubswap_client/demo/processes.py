@@ -73,4 +73,5 @@ class Processes:
             if process.poll():
                 log = self.logs / f"{name}.log"
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-                raise ServerFault(f"{name} ended with status {process.returncode}:\n{tail}")
+                said = tail or f"{log} is empty; is there room on the disk?"
+                raise ServerFault(f"{name} ended with status {process.returncode}:\n{said}")

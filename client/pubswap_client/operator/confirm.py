@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.statuses import ERROR, INTERRUPTED
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 
@@ -20,6 +21,11 @@ def confirm(consequence: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidSettings(f"{consequence} Nothing was changed; to do it, add --yes.")
     typer.echo(consequence, err=True)
-    if not typer.confirm("Go on?", err=True):
+    try:
+        status = None if typer.confirm("Go on?", err=True) else ERROR
+    except typer.Abort:  # Ctrl-C
+        typer.echo(err=True)
+        status = INTERRUPTED
+    if status is not None:
         typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(status)

@@ -18,13 +18,15 @@ from pubswap_client.recipes.steps import with_rounds
 from pubswap_client.recipes.sweep import Sweep
 from pubswap_protocol.bounds import Positive
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.explaining import fault_text
+from pubswap_protocol.messages import Name
 from pubswap_protocol.settings import RunSettings
 
 
 class Recipe(RunSettings):
     """The whole file: what a run is, and in `[sweep]` what is varied."""
 
-    name: str = Field(min_length=1)
+    name: Name
     about: str = Field(default="", description="One line for `pubswap recipe list`.")
     model: ModelSource
     data: RecipeData
@@ -132,8 +134,7 @@ def _text(detail: ErrorDetails, known: list[str]) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return unknown(key, known)
-    reason = detail["msg"].removeprefix("Value error, ")
-    return f"{key}: {reason}" if key else reason
+    return fault_text(detail)
 
 
 def _drop(values: dict[str, Any], path: list[str]) -> None:
