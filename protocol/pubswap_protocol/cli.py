@@ -12,11 +12,8 @@ from pubswap_protocol.statuses import ERROR, INTERRUPTED
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {
-    "operator": ("httpx", "huggingface_hub", "rich"),
-    "client": (
-        *("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
-        "transformers",
-    ),
+    "operator": ("httpx", "huggingface_hub", "jinja2", "rich", "transformers"),
+    "client": ("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
     "server": (
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
         *("sqlalchemy", "structlog", "uvicorn"),

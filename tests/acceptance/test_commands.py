@@ -167,6 +167,8 @@ def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
     assert status == 1 and "alone" in screen and "Nothing was changed" in screen
     view = coordinator.api.run(run.id)
     assert view.state == "open" and view.members[0].active
+    status, screen = typed("\x04", *cancel)  # the end of what is typed; Ctrl-C is handled alike
+    assert status == 130 and "Nothing was changed" in screen
     status, screen = typed("y\n", *cancel)
     assert status == 0 and "is cancelled" in screen
     assert coordinator.api.run(run.id).state == "cancelled"

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 # `pubswap` where none of these is installed.
 WITHOUT = """
+import importlib.util
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -21,6 +22,10 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 blocked = set(sys.argv.pop(1).split(","))
 sys.meta_path.insert(0, Missing())
+find_spec = importlib.util.find_spec  # which asks; it is to answer that there is none
+importlib.util.find_spec = lambda name, *more: (
+    None if name.partition(".")[0] in blocked else find_spec(name, *more)
+)
 from pubswap_protocol.cli import main
 main()
 """
