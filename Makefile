@@ -42,11 +42,12 @@ study: .venv/dev.stamp  ## the small study: hours on two cores, resumable
 	$(BIN)/pubswap report study-out --out deploy/recipes/small/study
 	mv deploy/recipes/small/study/report.json deploy/recipes/small/study/study.json
 
-check: .venv/dev.stamp  ## format, lint, types, import contracts
+check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's shape
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest --quiet tests/unit/test_structure.py
 
 format: .venv/dev.stamp
 	$(BIN)/ruff format .

@@ -8,11 +8,10 @@ import typer
 
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
-from pubswap_client.operator.commands import invite, run_commands
-from pubswap_client.operator.member_commands import member_commands
+from pubswap_client.operator.commands import invite, member_commands, run_commands
 from pubswap_client.recipes.commands import recipe_commands
+from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.statuses import CANCELLED
 
 if TYPE_CHECKING:
     from pubswap_protocol.messages import RunState
@@ -58,9 +57,9 @@ def enroll(
     The TLS files stay where they are; their paths are kept beside the token. Should anything go
     wrong in the middle, the same command with the same folder gets the same token again.
     """
-    from pubswap_client import enrolling
-    from pubswap_client.membership import membership_path
-    from pubswap_client.tls import TlsFiles, absolute
+    from pubswap_client.coordinator.tls import TlsFiles, absolute
+    from pubswap_client.state import enrolling
+    from pubswap_client.state.membership import membership_path
 
     if (client_cert is None) != (client_key is None):
         raise InvalidSettings("--client-cert and --client-key go together.")
@@ -99,8 +98,8 @@ def start(
     Exit status: 0 if the run is finished, 3 if it is cancelled, 130 if this was stopped, 1 if it
     failed.
     """
+    from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.settings import load_settings
-    from pubswap_client.stopping import until_stopped
 
     _log_to_stderr()
     settings = load_settings(
@@ -114,7 +113,7 @@ def start(
         processes=processes,
     )
     with until_stopped():
-        from pubswap_client.member import run_client
+        from pubswap_client.daemon.session import run_client
 
         ended = run_client(settings)
     _exit_as(ended)
@@ -150,8 +149,8 @@ def doctor(
 
     Exit status: 0 if nothing failed (there may be warnings), 1 otherwise.
     """
-    from pubswap_client.doctor.command import run_doctor
-    from pubswap_client.stopping import until_stopped
+    from pubswap_client.daemon.signals import until_stopped
+    from pubswap_client.doctor.examination import run_doctor
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     options = {
@@ -177,15 +176,15 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
+    from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.settings import load_settings
-    from pubswap_client.stopping import until_stopped
 
     _log_to_stderr()
     settings = load_settings(
         config, state=state, model=model, device=device, engine=engine, threads=threads
     )
     with until_stopped():
-        from pubswap_client.member import run_evaluator
+        from pubswap_client.daemon.session import run_evaluator
 
         ended = run_evaluator(settings)
     _exit_as(ended)

@@ -6,9 +6,9 @@ from importlib.metadata import entry_points
 import typer
 from pydantic import ValidationError
 
+from pubswap_protocol.command_line.explaining import first_fault, system_fault
+from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.explaining import first_fault, system_fault
-from pubswap_protocol.statuses import ERROR, INTERRUPTED
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {

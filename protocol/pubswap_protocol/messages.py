@@ -23,11 +23,11 @@ from pubswap_protocol.bounds import (
     Strict,
     Word,
 )
-from pubswap_protocol.explaining import NAME_PATTERN
+from pubswap_protocol.command_line.explaining import NAME_PATTERN
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors import MAX_TENSORS
+from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]

@@ -12,11 +12,11 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
-from pubswap_protocol.tensors import header_length, parse_header
+from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.safetensors_header import header_length, parse_header
 
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 

@@ -15,7 +15,7 @@ from pubswap_protocol.bounds import (
     Strict,
     Word,
 )
-from pubswap_protocol.tensors import MAX_TENSORS
+from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 TemplateOptions = Annotated[
     dict[

@@ -7,29 +7,29 @@ from fastapi import FastAPI
 
 from pubswap_protocol import __version__
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server import events, problem_json
-from pubswap_server.auth import sha256
-from pubswap_server.background import Background
 from pubswap_server.clock import process_clock
-from pubswap_server.conductor import conduct
-from pubswap_server.database import Database, database_time, migrate
-from pubswap_server.hints import Hints
-from pubswap_server.housekeeping import keep_house
-from pubswap_server.leases import Leases, forget, start_name
-from pubswap_server.limits import Buckets, Rate, RequestLimits
-from pubswap_server.metrics import Metrics
-from pubswap_server.middleware import Guarded, Observed, Paced
-from pubswap_server.openapi import Documented
-from pubswap_server.pace import BodyLimits
-from pubswap_server.readiness import Readiness, checks_of, turns_check
-from pubswap_server.routes import blobs, health, members, rounds, runs, swaps, uploads
-from pubswap_server.routes.bodies import ABOUT, TAGS
+from pubswap_server.conductor.background import Background
+from pubswap_server.conductor.conductor import conduct
+from pubswap_server.conductor.leases import Leases, forget, start_name
+from pubswap_server.conductor.maintenance import keep_house
+from pubswap_server.database.engine import Database, database_time, migrate
+from pubswap_server.database.wakeups import wakeups_for
+from pubswap_server.http import problems
+from pubswap_server.http.bodies import ABOUT, TAGS
+from pubswap_server.http.middleware import Guarded, Observed, Paced
+from pubswap_server.http.openapi import Documented
+from pubswap_server.http.routes import blobs, exchanges, health, members, rounds, runs, uploads
+from pubswap_server.http.slow_clients import BodyLimits
+from pubswap_server.monitoring.metrics import Metrics
+from pubswap_server.monitoring.readiness import Readiness, checks_of, turns_check
+from pubswap_server.notifications import Bells, Work
+from pubswap_server.rate_limits import Buckets, Rate, RequestLimits
+from pubswap_server.runs import events
+from pubswap_server.runs.auth import sha256
+from pubswap_server.runs.heartbeats import Hints
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
-from pubswap_server.storage.making import make_storage
-from pubswap_server.waiting import Bells
-from pubswap_server.wakeups import wakeups_for
-from pubswap_server.work import Work
+from pubswap_server.storage.opening import make_storage
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -53,9 +53,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    for group in (health, runs, members, rounds, uploads, blobs, swaps):
+    for group in (health, runs, members, rounds, uploads, blobs, exchanges):
         app.include_router(group.router)
-    problem_json.install(app)
+    problems.install(app)
     app.add_middleware(
         Guarded, max_json_bytes=settings.max_json_bytes, proxy_secret=settings.proxy_secret
     )

@@ -1,14 +1,10 @@
 """`pubswap serve`, and beside it `pubswap admin`."""
 
-import errno
-import gc
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.admin.commands import admin_commands
 
 if TYPE_CHECKING:
@@ -141,8 +137,8 @@ def serve(
 
 
 def _serve(settings: "ServerSettings") -> None:
-    from pubswap_server.logs import configure_logs
-    from pubswap_server.serving import http_options
+    from pubswap_server.monitoring.logs import configure_logs
+    from pubswap_server.server import http_options
     from pubswap_server.starting import prepared
 
     http_options(settings)  # what is wrong with them is told before anything starts
@@ -153,7 +149,9 @@ def _serve(settings: "ServerSettings") -> None:
 
 
 def _serve_prepared(settings: "ServerSettings") -> None:
-    listening = _listen(settings.host, settings.port)
+    from pubswap_server.server import Supervisor, listen, run_server
+
+    listening = listen(settings.host, settings.port)
     scheme = "https" if settings.tls_cert else "http"
     address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
     typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
@@ -162,65 +160,4 @@ def _serve_prepared(settings: "ServerSettings") -> None:
     if settings.workers == 1:
         run_server(settings, listening)
     else:
-        from pubswap_server.supervisor import Supervisor
-
         Supervisor(settings, listening).run()
-
-
-def run_server(settings: "ServerSettings", listening: socket.socket) -> None:
-    """Serve in this process until SIGTERM or SIGINT; requests under way are finished.
-
-    Exits with status 1 when a background task dies.
-    """
-    import uvicorn
-
-    from pubswap_server.app import create_app
-    from pubswap_server.serving import http_options
-    from pubswap_server.storage.heap import keep_heap_small
-
-    keep_heap_small()
-    app = create_app(settings)
-    # What is there by now stays: no collection needs to look at all the modules again.
-    gc.freeze()
-
-    class Server(uvicorn.Server):
-        async def on_tick(self, counter: int) -> bool:
-            stops = await super().on_tick(counter)
-            return stops or app.state.services.background.died
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Long polls would otherwise keep a stopping server for up to half a minute.
-            app.state.services.bells.close()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=10,
-        lifespan="on",
-        **http_options(settings),
-    )
-    server = Server(config)
-    server.run(sockets=[listening])
-    if server.started and app.state.services.background.died:
-        raise SystemExit(1)  # so that a supervisor starts another; the log says why
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """The socket to serve on; raises InvalidSettings if the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise InvalidSettings(
-                f"Port {port} on {host} is in use; stop what listens there or choose another "
-                "with --port."
-            ) from None
-        raise InvalidSettings(f"Cannot listen on {host}:{port}: {error.strerror}") from None
-    return listening

@@ -9,25 +9,24 @@ from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, parse_problems
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.texts import fewest_tokens, load_tokenizer
+from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server import asking
-from pubswap_server.answers import Answers
-from pubswap_server.attempts import Attempts
-from pubswap_server.background import Background
-from pubswap_server.board import Board, read_board
-from pubswap_server.database import Database
-from pubswap_server.hints import Hints
-from pubswap_server.leases import Leases
-from pubswap_server.limits import RequestLimits
-from pubswap_server.metrics import Metrics
-from pubswap_server.readiness import Readiness
+from pubswap_server.conductor.attempts import Attempts
+from pubswap_server.conductor.background import Background
+from pubswap_server.conductor.leases import Leases
+from pubswap_server.database.engine import Database
+from pubswap_server.exchange import prompts
+from pubswap_server.exchange.answers import Answers
+from pubswap_server.exchange.verification import Verification
+from pubswap_server.monitoring.metrics import Metrics
+from pubswap_server.monitoring.readiness import Readiness
+from pubswap_server.notifications import Bells, Shared, Work
+from pubswap_server.rate_limits import RequestLimits
+from pubswap_server.runs.heartbeats import Hints
+from pubswap_server.runs.snapshot import Board, read_board
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.spool import Incoming
 from pubswap_server.storage.store import BlobStore, UploadStore
-from pubswap_server.verification import Verification
-from pubswap_server.waiting import Bells, Shared
-from pubswap_server.work import Work
 
 
 @dataclass
@@ -53,7 +52,7 @@ class Services:
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
-        self.rounds_over = asking.Rounds()
+        self.rounds_over = prompts.Rounds()
         self.boards = Shared(self._read_board)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)

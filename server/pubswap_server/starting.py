@@ -8,13 +8,13 @@ import structlog
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.errors import StateInUse
-from pubswap_protocol.locking import Held, lock
-from pubswap_server.database import migrate
-from pubswap_server.faults import unusable
-from pubswap_server.private import make_private
+from pubswap_server.database.engine import migrate
+from pubswap_server.database.errors import unusable
 from pubswap_server.settings import ServerSettings, operator_token
-from pubswap_server.storage.making import make_storage
+from pubswap_server.storage.opening import make_storage
+from pubswap_server.storage.private import make_private
 
 log = structlog.get_logger(__name__)
 

@@ -1,9 +1,86 @@
 """The researcher's commands; nothing heavy is imported before one runs."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from pubswap_simulation.commands import simulate
 from pubswap_simulation.reporting.commands import report
+
+
+def simulate(
+    recipe: Annotated[str, typer.Argument(help="A recipe's file, or a shipped recipe's name.")],
+    out: Annotated[Path, typer.Option(help="The results store.")] = Path("simulations"),
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value: another value than the recipe's, such as rounds=2."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="All settings and seeds of the recipe's \\[sweep].")
+    ] = False,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --sweep, one more axis: key=value,value,..., such as swap.period=2,4,8."
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="With --sweep, instead of the recipe's: 0-4, or 0,3,7.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="With --sweep, runs at a time; one for each device.")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(help="With --sweep, GPUs to share out: cuda:0,cuda:1.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A client.toml with settings for all members.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    engine: Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each run; by default all, shared out.")
+    ] = None,
+    keep_work: Annotated[
+        bool, typer.Option("--keep-work", help="Keep the coordinator's and the members' state.")
+    ] = False,
+    keep_adapters: Annotated[
+        bool, typer.Option("--keep-adapters", help="Keep the final and the best adapter.")
+    ] = False,
+) -> None:
+    """Run a recipe's whole federation on this machine, in one process.
+
+    The real coordinator and the real daemons, which share one model and take turns: on a CPU the
+    final adapter has the very bits of one that separate daemons train. Stop at any time and start
+    again: it goes on where it was. What is done is not done again.
+
+    `--sweep` runs each setting with each seed in a process of its own. The axis `members` makes
+    baselines: pooled is one client with all private sets, alone is each client by itself.
+    """
+    from rich.console import Console
+
+    from pubswap_client.daemon.signals import until_stopped
+    from pubswap_simulation.jobs import Wanted, wanted_orders
+    from pubswap_simulation.sweep import run_orders
+
+    wanted = Wanted(
+        recipe=recipe,
+        store=out,
+        given=tuple(given or ()),
+        seed=seed,
+        sweep=sweep,
+        vary=tuple(vary or ()),
+        seeds=seeds,
+        config=config,
+        options={"device": device, "engine": engine, "threads": threads},
+        keep_work=keep_work,
+        keep_adapters=keep_adapters,
+    )
+    console = Console()
+    with until_stopped():
+        status = run_orders(wanted_orders(wanted), console, jobs, devices)
+    raise typer.Exit(status)
 
 
 def register(app: typer.Typer) -> None:

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import httpx
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import Backoff
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
 from pubswap_server.app import create_app
 from pubswap_server.settings import ServerSettings, operator_token
-from pubswap_simulation.stopped import Stopped
+from pubswap_simulation.shared_policy import Stopped
 
 URL = "http://coordinator"
 

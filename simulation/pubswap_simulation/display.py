@@ -1,5 +1,6 @@
 """How far the runs are: bars on a terminal, a line for each evaluation elsewhere."""
 
+from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,8 +14,10 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from pubswap_simulation.order import Order
+from pubswap_simulation.results import RESULT, Result
 
 # Steps of one run come in bursts, one from each client.
 _SPEED_SECONDS = 300.0
@@ -78,3 +81,43 @@ class Display:
         if self._all is not None:
             self._progress.update(self._all, completed=self._ended)
             self._console.print(f"{order.title}: {what}", soft_wrap=True, highlight=False)
+
+
+def run_table(result: Result) -> Table:
+    """A run, round by round."""
+    table = Table("round", "pass@1", "reward", "drift", "replaced", title=f"{result.recipe}")
+    settings = result.run.settings
+    for summary in result.run.rounds:
+        first = (summary.round - 1) * settings.local_steps
+        rewards = [
+            reward
+            for steps in result.rewards.values()
+            for reward in steps[first : first + settings.local_steps]
+        ]
+        began = summary.round > 0
+        table.add_row(
+            str(summary.round) if began else "base",
+            f"{summary.evaluation.pass_at_1:.3f}" if summary.evaluation else "",
+            f"{_mean(rewards):.3f}" if began else "",
+            f"{summary.drift.from_mean:.3g}" if summary.drift else "",
+            str(sum(swap.replaced for swap in summary.swaps)) if summary.swaps else "",
+        )
+    return table
+
+
+def sweep_table(orders: Iterable[Order], failed: Container[str]) -> Table:
+    """Each run of a sweep: its pass@1, or that there is none; `failed` holds keys."""
+    table = Table("run", "base", "final", "best", "seconds")
+    for order in orders:
+        if order.done:
+            result = Result.model_validate_json((order.folder / RESULT).read_bytes())
+            scores = (result.base, result.final, result.best)
+            figures = [f"{score:.3f}" for score in scores] + [f"{result.seconds:.0f}"]
+        else:
+            figures = ["[red]failed" if order.key in failed else "[dim]to do", "", "", ""]
+        table.add_row(order.title, *figures)
+    return table
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

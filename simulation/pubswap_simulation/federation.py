@@ -8,26 +8,31 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.daemon import Daemon
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.daemon.factories import make_engine
+from pubswap_client.daemon.session import (
+    Member,
+    check_possible,
+    hello_of,
+    make_daemon,
+    make_evaluator,
+)
 from pubswap_client.demo.watch import evaluated
-from pubswap_client.evaluator import Evaluator
-from pubswap_client.member import Member, check_possible, hello_of, make_daemon, make_evaluator
+from pubswap_client.distributed.launch import Charter, load_policy
+from pubswap_client.policy.logprobs import check_packed_path
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.engines import make_engine
-from pubswap_client.training.policy import Policy
-from pubswap_client.training.recruiting import Charter, load_policy
-from pubswap_client.training.rollout import RolloutEngine
-from pubswap_client.training.self_check import check_packed_path
-from pubswap_protocol.adapter import Adapter, AdapterFile
 from pubswap_protocol.messages import WholeRun
+from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
-from pubswap_simulation.founding import EVALUATOR, founded, state_of, token_of
 from pubswap_simulation.job import Job
-from pubswap_simulation.rewards import RewardLog
-from pubswap_simulation.stopped import Stopped
-from pubswap_simulation.turns import Turns, trainer_in_turns
+from pubswap_simulation.results import RewardLog
+from pubswap_simulation.setup import EVALUATOR, founded, state_of, token_of
+from pubswap_simulation.shared_policy import Stopped, Turns, trainer_in_turns
 
 Told = Callable[[], None]
 

@@ -6,20 +6,20 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.files import write_whole
-from pubswap_client.lock import holder, locked
-from pubswap_client.peft_folder import write_peft_folder
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.rollout.peft_folder import write_peft_folder
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.files import write_whole
+from pubswap_client.state.lock import holder, locked
 from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_server.storage.heap import keep_one_arena
+from pubswap_server.server import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation
-from pubswap_simulation.founding import cleared
 from pubswap_simulation.job import Job
 from pubswap_simulation.results import RESULT, Result
+from pubswap_simulation.setup import cleared
 
 WORK = "work"
 

@@ -5,19 +5,47 @@ process's death too, goes to the log of the run that is under way.
 """
 
 import gc
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TextIO
 
+import structlog
 from pydantic import BaseModel, ConfigDict
 
-from pubswap_client.followers import die_with_the_leader
+from pubswap_client.distributed.launch import die_with_the_leader
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_simulation.logs import log_to_stderr, open_log
 from pubswap_simulation.order import Order
+
+LOG = "run.log"
+
+
+def log_to(stream: TextIO) -> None:
+    """Write all log lines there, but for the coordinator's line for each request."""
+    form = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, stream=stream, force=True)
+    for name in ("httpx", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+    )
+
+
+def open_log(folder: Path) -> TextIO:
+    """A run's log, to be added to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / LOG).open("a", encoding="utf-8", buffering=1)
+
+
+def log_to_stderr() -> None:
+    """Write all log lines to this process's stderr, wherever that leads."""
+    log_to(sys.stderr)
 
 
 class Report(BaseModel):

@@ -9,16 +9,15 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from pubswap_client.api import CoordinatorClient
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes
-from pubswap_client.membership import load_membership
-from pubswap_client.peft_folder import write_peft_folder
-from pubswap_protocol.adapter import decode_adapter, initial_adapter
-from pubswap_protocol.factors import open_stack
+from pubswap_client.rollout.peft_folder import write_peft_folder
+from pubswap_client.state.membership import load_membership
 from pubswap_protocol.messages import Role, WholeRun
-from support import dense
-from support.processes import (
+from pubswap_protocol.tensors.adapter import decode_adapter, initial_adapter, open_stack
+from support.client import dense
+from support.coordinator.processes import (
     ONE_THREAD,
     Coordinator,
     create_run,

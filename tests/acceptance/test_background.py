@@ -7,17 +7,17 @@ import pytest
 
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol.messages import RunState
-from support import dying
-from support.coordinator import begun
+from support.chaos import dying
+from support.coordinator.coordinator import begun
+from support.coordinator.serving import Serving
 from support.eventually import until
-from support.serving import Serving
 
 
 def serving(folder: Path, options: tuple[str, ...] = ()) -> Serving:
     """A coordinator that dies of an injected fault when `folder / "now"` comes."""
     env = {"PYTHONPATH": ":".join(filter(None, sys.path)), dying.TRIGGER: str(folder / "now")}
     url = f"sqlite:///{folder / 'data' / 'pubswap.sqlite'}"
-    program = [sys.executable, "-m", "support.dying"]
+    program = [sys.executable, "-m", "support.chaos.dying"]
     return Serving(folder, url, free_port(), options, env, program=program)
 
 

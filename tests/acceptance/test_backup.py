@@ -20,9 +20,9 @@ from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.digests import named
-from support.coordinator import Federation, Server, begun, serving
-from support.places import Places, admin, environment_of, places
+from pubswap_server.storage.verified import named
+from support.coordinator.coordinator import Federation, Server, begun, serving
+from support.coordinator.places import Places, admin, environment_of, places
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
 

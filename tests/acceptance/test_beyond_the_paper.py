@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import federated_adapter
-from support.simulations import simulated, write_recipe
+from support.client.simulations import simulated, write_recipe
+from support.coordinator.processes import federated_adapter
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.errors import ServerFault
-from support.processes import create_run, enroll, serve, start, start_client
+from support.coordinator.processes import create_run, enroll, serve, start, start_client
 
 
 def until(holds: Callable[[], bool], seconds: float = 90) -> float:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.checkpoint import Owner
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes
-from pubswap_client.membership import load_membership, save_membership
-from pubswap_client.progress import ProgressStore
+from pubswap_client.state.checkpoint import Owner
+from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.membership import load_membership, save_membership
 from pubswap_protocol.messages import MemberView, RunView
 from pubswap_protocol.problems import Problem, write_problems
-from support.processes import (
+from support.coordinator.processes import (
     ONE_THREAD,
     Coordinator,
     create_run,

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pubswap_protocol.adapter import decode_adapter
 from pubswap_protocol.digests import digest_of
-from support.processes import federated_adapter
+from pubswap_protocol.tensors.adapter import decode_adapter
+from support.coordinator.processes import federated_adapter
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from pubswap_client.demo.federation import MODEL
-from support.processes import Processes, create_run, serve
+from support.coordinator.processes import Processes, create_run, serve
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
+from support.coordinator.processes import create_run, enroll, serve, start, start_client
 from support.eventually import until
-from support.processes import create_run, enroll, serve, start, start_client
 
 STEPS = 60
 

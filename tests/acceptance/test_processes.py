@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from support.models import save_model
-from support.processes import (
+from support.client.models import save_model
+from support.coordinator.processes import (
     ONE_THREAD,
     PUBSWAP,
     Coordinator,
@@ -29,7 +29,7 @@ from support.processes import (
     wait_finished,
 )
 
-PROGRAM = Path(__file__).parents[1] / "support" / "crewed.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "client" / "crewed.py"
 Alone = Callable[[int], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}

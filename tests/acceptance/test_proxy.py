@@ -13,20 +13,27 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.demo.processes import Processes, free_port
-from pubswap_client.membership import load_membership
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.retry import ONCE, Backoff
-from pubswap_client.tls import TlsFiles
+from pubswap_client.state.membership import load_membership
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.errors import InvalidSettings, PubSwapError, Unauthenticated, Unreachable
 from pubswap_protocol.messages import CreateInvite, SubmitUpdate, UpdateMetrics
-from support.certificates import Authority, Issued
-from support.coordinator import Federation, Server, create, good_hello, serving, settings_for
-from support.nginx import nginx
-from support.processes import Coordinator, create_run
+from pubswap_protocol.tensors.adapter import encode_adapter
+from support.coordinator.certificates import Authority, Issued
+from support.coordinator.coordinator import (
+    Federation,
+    Server,
+    create,
+    good_hello,
+    serving,
+    settings_for,
+)
+from support.coordinator.nginx import nginx
+from support.coordinator.processes import Coordinator, create_run
 
 SECRET = "between-proxy-and-coordinator"
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.results import study, write_store
+from support.client.results import study, write_store
 
 
 def report(*words: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import httpx
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, Progress
-from support.processes import create_run, serve
+from support.coordinator.processes import create_run, serve
 
 CANARY = "canary-3f9c1e"
 LOUD = {"PUBSWAP_LOG_LEVEL": "debug", "PUBSWAP_LOG_FORMAT": "json"}

@@ -10,8 +10,8 @@ import pytest
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result
-from support.processes import federated_adapter, sums
-from support.simulations import CLIENTS, command, simulated, write_recipe
+from support.client.simulations import CLIENTS, command, simulated, write_recipe
+from support.coordinator.processes import federated_adapter, sums
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from pubswap_simulation.results import read_results
-from support.simulations import command, simulated, write_recipe
+from support.client.simulations import command, simulated, write_recipe
 
 SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg", "--sweep")
 ALONE = '[[sweep.grid]]\nmembers = ["alone"]\n'

@@ -10,17 +10,17 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import Backoff
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.messages import Evaluation
-from pubswap_server.database import Database
+from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
+from pubswap_server.database.engine import Database
+from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.digests import file_name, folder_name, named
-from pubswap_server.sweeping import ANNOUNCED, digest_columns
-from pubswap_server.tables import Base, RoundRow, SubmissionRow, UpdateRow
-from support.coordinator import OPERATOR_TOKEN, begun, serving, settings_for
-from support.places import admin
+from pubswap_server.storage.verified import file_name, folder_name, named
+from support.coordinator.coordinator import OPERATOR_TOKEN, begun, serving, settings_for
+from support.coordinator.places import admin
 
 
 @pytest.fixture(scope="module")

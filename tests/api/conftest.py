@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.coordinator import Server, serving, settings_for
+from support.coordinator.coordinator import Server, serving, settings_for
 
 
 @pytest.fixture(scope="session")

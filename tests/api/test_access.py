@@ -10,11 +10,11 @@ import pytest
 from fastapi.routing import APIRoute
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import UnknownBlob, UnknownUpload
 from pubswap_protocol.messages import CreateInvite, Role
-from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun
+from pubswap_protocol.tensors.adapter import encode_adapter
+from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun
 
 ANYBODY = frozenset(
     {

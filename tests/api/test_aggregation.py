@@ -7,13 +7,19 @@ import httpx
 import numpy as np
 import pytest
 
-from pubswap_protocol.adapter import Adapter, AdapterFile, decode_adapter, encode_adapter
 from pubswap_protocol.errors import Invalid, InvalidAdapter
-from pubswap_protocol.factors import open_stack, sent_layout
 from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
-from pubswap_protocol.wire import encode_update
-from support import dense
-from support.coordinator import Federation, Server, begun, create
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterFile,
+    decode_adapter,
+    encode_adapter,
+    open_stack,
+    sent_layout,
+)
+from pubswap_protocol.tensors.update_encoding import encode_update
+from support.client import dense
+from support.coordinator.coordinator import Federation, Server, begun, create
 
 FIVE = {"method": "fedavg", "rounds": 2, "clients": 5}
 

@@ -3,15 +3,15 @@
 import pytest
 
 from pubswap_client.demo.processes import free_port
-from pubswap_client.doctor.connection import ask_run, check_coordinator
-from pubswap_client.doctor.finding import Status
+from pubswap_client.doctor.findings import Status
 from pubswap_client.doctor.public_data import check_public
-from pubswap_client.membership import StoredMembership
+from pubswap_client.doctor.state_folder import ask_run, check_coordinator
+from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import Membership, Role
-from support.coordinator import Federation, Server, begun
+from support.coordinator.coordinator import Federation, Server, begun
 
 
 def stored(federation: Federation, name: str, **changes: str) -> StoredMembership:

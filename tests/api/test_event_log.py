@@ -10,10 +10,10 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from pubswap_server.database import Database, migrate
-from pubswap_server.events import events_after, record
-from pubswap_server.tables import EventRow, RunRow
-from support.postgres import postgres
+from pubswap_server.database.engine import Database, migrate
+from pubswap_server.database.tables import EventRow, RunRow
+from pubswap_server.runs.events import events_after, record
+from support.coordinator.postgres import postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

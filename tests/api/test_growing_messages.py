@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from api.test_access import BODIES
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import ONCE
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
 from pubswap_protocol.messages import MemberList, Reissue, Rollback, RunView
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.required import check_known
-from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
+from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
 
 MAPS = {"details", "metadata", "tensors", "by_topic", "replaced_share", "correct_share"}
 

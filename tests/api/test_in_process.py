@@ -9,7 +9,7 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Unauthenticated
 from pubswap_simulation.coordinator import Coordinator, coordinator_settings
-from pubswap_simulation.stopped import Stopped
+from pubswap_simulation.shared_policy import Stopped
 
 
 def test_requests_reach_the_real_application_and_no_socket(tmp_path: Path) -> None:

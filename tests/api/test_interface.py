@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from support.coordinator import Server, begun
+from support.coordinator.coordinator import Server, begun
 
 SNAPSHOT = Path(__file__).parent / "openapi.json"
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
-from support.coordinator import Federation, Server, begun, serving, settings_for
+from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 
 def scraped(server: Server) -> dict[tuple[str, str], float]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from support.coordinator import serving, settings_for
-from support.postgres import postgres
-from support.s3 import BUCKET, serving_s3
+from support.coordinator.coordinator import serving, settings_for
+from support.coordinator.postgres import postgres
+from support.coordinator.s3 import BUCKET, serving_s3
 
 SECRET = "a-password-nobody-may-read"
 

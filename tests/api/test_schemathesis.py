@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from pubswap_protocol import paths
-from support.coordinator import OPERATOR_TOKEN, Federation, Server, begun
+from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun
 
 DOCUMENT = json.loads((Path(__file__).parent / "openapi.json").read_text())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)

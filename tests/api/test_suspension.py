@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import decode_adapter
 from pubswap_protocol.errors import (
     NotFound,
     PubSwapError,
@@ -17,7 +16,8 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import RunState, TaskKind
-from support.coordinator import Federation, Server, begun
+from pubswap_protocol.tensors.adapter import decode_adapter
+from support.coordinator.coordinator import Federation, Server, begun
 
 
 def suspend(fed: Federation, name: str) -> None:

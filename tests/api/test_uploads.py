@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
-from pubswap_server.housekeeping import heal, sweep
-from pubswap_server.storage.digests import file_name, folder_name
-from pubswap_server.uploads import ADAPTERS_A_ROUND, SESSIONS
-from support.coordinator import Federation, Server, begun, serving, settings_for
+from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_server.conductor.maintenance import heal, sweep
+from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
+from pubswap_server.storage.verified import file_name, folder_name
+from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 
 @pytest.fixture

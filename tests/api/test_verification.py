@@ -11,15 +11,15 @@ import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import IdempotencyMismatch, Invalid
 from pubswap_protocol.messages import CreateRun, OpenUpload
 from pubswap_protocol.model import fingerprint, model_card
-from support.answers import answers, bomb, exchange_seconds, honest
-from support.coordinator import Federation, Server, begun, merged, serving, settings_for
+from pubswap_protocol.tensors.adapter import encode_adapter
+from support.chaos.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
+from support.client.answers import answers, bomb, exchange_seconds, honest
+from support.coordinator.coordinator import Federation, Server, begun, merged, serving, settings_for
 from support.eventually import until
-from support.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
 
 SETTINGS: dict[str, Any] = {
     "verifier": "math",

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import Adapter, decode_adapter
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Rollback, RunView, TaskKind
-from support.coordinator import Federation, Server, begun
+from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
+from support.coordinator.coordinator import Federation, Server, begun
 
 
 def far(fed: Federation, value: float = 1e6) -> Adapter:

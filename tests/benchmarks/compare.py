@@ -16,7 +16,7 @@ from sides import Side
 from timing import Outcome, Times
 from workload import Lengths, Workload
 
-from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.tensors.adapter import Adapter
 
 HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 

@@ -9,17 +9,16 @@ from timing import Clock, Outcome, Times
 from torch import Tensor
 from workload import EOS, Workload, start_adapter, text
 
-from pubswap_client.training.budget import TokenBudget
-from pubswap_client.training.groups import Group, collate
-from pubswap_client.training.memory import default_budget
-from pubswap_client.training.policy import Policy
-from pubswap_client.training.rollout import TransformersEngine
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.responses import Response
 
 
 class OurSide:

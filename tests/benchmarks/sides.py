@@ -11,9 +11,9 @@ from transformers.utils.logging import disable_progress_bar
 from trl_side import TrlSide
 from workload import Workload
 
-from pubswap_client.training.policy import set_threads
-from pubswap_protocol.adapter import Adapter
+from pubswap_client.policy.policy import set_threads
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
 
 
 class Side(Protocol):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from pubswap_protocol.adapter import Adapter
+from pubswap_protocol.tensors.adapter import Adapter
 
 
 class Clock:

@@ -25,9 +25,9 @@ from transformers import (
 )
 from workload import Workload, start_adapter, text
 
-from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
 
 
 class TrlSide:

@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pubswap_client.api import wait_until_ready
+from pubswap_client.coordinator.client import wait_until_ready
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_protocol import paths
-from support.coordinator import OPERATOR_TOKEN, Server, create
-from support.crowd import Crowd
+from support.coordinator.coordinator import OPERATOR_TOKEN, Server, create
+from support.coordinator.crowd import Crowd
 
 
 def long_poll_seconds(count: int, folder: Path, options: Sequence[str] = ()) -> float:

@@ -14,8 +14,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from pubswap_protocol.adapter import Adapter, AdapterLayout
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter, AdapterLayout
 
 PAD, EOS = 0, 1
 FIRST_WORD = 2  # ids below it are special

@@ -100,9 +100,9 @@ def _run(
     fault: Fault, seed: int, count: int, console: Console
 ) -> tuple[str, dict[str, Any] | None]:
     """What became of it in a word, and its figures."""
-    if find_spec(f"chaos.{fault.name}") is None:
+    if find_spec(f"chaos.faults.{fault.name}") is None:
         return "not here", None
-    module = importlib.import_module(f"chaos.{fault.name}")
+    module = importlib.import_module(f"chaos.faults.{fault.name}")
     why = getattr(module, "missing", lambda: None)()
     if why:
         return f"left out: {why}", None

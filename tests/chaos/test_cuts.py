@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from chaos.cuts import cutting, run
-from support.proxy import seeded
+from chaos.faults.cuts import cutting, run
+from support.chaos.proxy import seeded
 
 
 def test_adapters_travel_whole_through_cut_connections(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.corrupt import KINDS, run
+from chaos.faults.corrupt import KINDS, run
 
 
 def test_a_flipped_bit_is_found_and_made_good(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.framing import CASES, run
+from chaos.faults.framing import CASES, run
 
 
 def test_no_byte_of_a_body_is_answered_as_a_request(tmp_path: Path) -> None:

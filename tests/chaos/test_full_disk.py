@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.disk import PLACES, missing, run
+from chaos.faults.disk import PLACES, missing, run
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

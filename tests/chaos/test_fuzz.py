@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos import fuzz
-from pubswap_protocol import tensors
-from support.mutations import make
+from chaos.faults import fuzz
+from pubswap_protocol.tensors import safetensors_header
+from support.chaos.mutations import make
 
 
 def test_no_input_is_read_wrongly(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_reader_that_forgets_a_check_is_found(
 ) -> None:
     """Without the check for keys that occur twice, or for offsets, inputs are lost."""
     if broken == "duplicates":
-        monkeypatch.setattr(tensors, "_no_duplicates", dict)
+        monkeypatch.setattr(safetensors_header, "_no_duplicates", dict)
     else:
-        monkeypatch.setattr(tensors, "_is_count", lambda value: True)
+        monkeypatch.setattr(safetensors_header, "_is_count", lambda value: True)
     assert fuzz.fuzz(6000, 1, tmp_path)["lost"] > 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos import hostile_numbers
+from chaos.faults import hostile_numbers
 
 
 def test_a_member_with_extreme_numbers_ends_no_run(tmp_path: Path) -> None:

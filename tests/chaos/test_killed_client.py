@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.demo.processes import Processes
-from support.processes import (
+from support.chaos.zygote import Zygote
+from support.coordinator.processes import (
     client_command,
     create_run,
     enroll,
@@ -15,7 +16,6 @@ from support.processes import (
     start_client,
     wait_finished,
 )
-from support.zygote import Zygote
 
 STEPS = 4
 PERIOD = 2

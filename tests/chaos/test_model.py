@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.model import run
-from pubswap_server import rounds
+from chaos.faults.model import run
+from pubswap_server.runs import rounds
 
 
 def test_a_run_behaves_as_its_model(tmp_path: Path) -> None:

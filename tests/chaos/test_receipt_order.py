@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos.order import judge, missing, run
-from support.straced import Call, calls
+from chaos.faults.order import judge, missing, run
+from support.chaos.straced import Call, calls
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

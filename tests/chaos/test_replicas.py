@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos import postgres, replica
+from chaos.faults import postgres, replica
 
 
 def test_no_receipt_is_lost_when_postgresql_is_killed(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.room import missing, run
+from chaos.faults.room import missing, run
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.slow import run
+from chaos.faults.slow import run
 
 
 def test_rounds_close_on_time_without_a_slow_member(tmp_path: Path) -> None:

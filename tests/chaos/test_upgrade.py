@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.upgrade import run
+from chaos.faults.upgrade import run
 
 
 def test_an_upgrade_is_no_way_past_the_deadlines(tmp_path: Path) -> None:

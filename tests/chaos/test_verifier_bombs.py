@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from chaos.bombs import run
+from chaos.faults.bombs import run
 
 
 def test_bombs_cost_honest_members_next_to_nothing(tmp_path: Path) -> None:

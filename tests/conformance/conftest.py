@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.coordinator import Server, serving, settings_for
-from support.postgres import Postgres, postgres
-from support.s3 import BUCKET, serving_s3
+from support.coordinator.coordinator import Server, serving, settings_for
+from support.coordinator.postgres import Postgres, postgres
+from support.coordinator.s3 import BUCKET, serving_s3
 
 PLACES = ("sqlite and folder", "postgresql and bucket")
 

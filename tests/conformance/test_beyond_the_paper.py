@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 from pubswap_protocol.errors import InvalidResponses, NotFound
-from pubswap_protocol.offers import Offer, decode_offers
-from pubswap_protocol.responses import ResponseRules, decode_responses, encode_responses
-from support.coordinator import Federation, Server, begun
+from pubswap_protocol.tensors.responses import (
+    Offer,
+    ResponseRules,
+    decode_offers,
+    decode_responses,
+    encode_responses,
+)
+from support.coordinator.coordinator import Federation, Server, begun
 
 INFORMATIVE = {"prompts": "informative"}
 

@@ -13,12 +13,15 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import TaskKind
-from pubswap_server import asking, board, exchanges, rounds, services, stalls
+from pubswap_server import services
 from pubswap_server.clock import now
-from pubswap_server.exchanges import outcome
-from pubswap_server.tables import PromptsRow, RunRow, SubmissionRow, SwapRow
-from support.coordinator import Federation, Server, begun, create
-from support.counted import counted
+from pubswap_server.conductor import conductor
+from pubswap_server.database.tables import PromptsRow, RunRow, SubmissionRow, SwapRow
+from pubswap_server.exchange import exchanges, prompts
+from pubswap_server.exchange.exchanges import outcome
+from pubswap_server.runs import rounds, snapshot
+from support.coordinator.coordinator import Federation, Server, begun, create
+from support.coordinator.counted import counted
 from support.eventually import until
 
 STEPS = 40
@@ -55,8 +58,8 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
         with counted(engine_of(fed)) as found:
             assert exchanges.due(session, row) == []
             assert not rounds.close_if_due(session, row)
-            stalls.note(session, row, stalls.Room(None, 0))
-            board.read_board(session, row.id)
+            conductor.note_stall(session, row, conductor.Room(None, 0))
+            snapshot.read_board(session, row.id)
     return len(found.statements), found.rows
 
 
@@ -76,9 +79,9 @@ def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
     """It looks once when it comes, and again when the round has ended."""
     looks: list[str] = []
 
-    def reading(session: Session, run: str) -> board.Board:
+    def reading(session: Session, run: str) -> snapshot.Board:
         looks.append(run)
-        return board.read_board(session, run)
+        return snapshot.read_board(session, run)
 
     monkeypatch.setattr(services, "read_board", reading)
     fed = begun(server, method="fedavg", clients=6)
@@ -186,18 +189,18 @@ def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) ->
     with Session(engine_of(fed)) as session, session.begin():
         session.execute(insert(PromptsRow), table)
         session.get_one(RunRow, fed.run.id).round = 31
-    over, costs = asking.Rounds(), []
+    over, costs = prompts.Rounds(), []
     with Session(engine_of(fed).execution_options(immediate=True)) as session:
         row = session.get_one(RunRow, fed.run.id)
         for swap in (1, 2, 3):
             key = (fed.run.id, 31, swap)
             found = []
-            for known in (over, asking.Rounds()):
+            for known in (over, prompts.Rounds()):
                 with counted(engine_of(fed)) as counts:
-                    asking.choose(session, row, 31, swap, known)
+                    prompts.choose(session, row, 31, swap, known)
                     session.flush()
                 costs.append(counts.rows)
-                found.append(list(asking.prompts_of(session, row, 31, swap)))
+                found.append(list(prompts.prompts_of(session, row, 31, swap)))
                 if len(found) == 1:
                     session.delete(session.get_one(PromptsRow, key))
                     session.flush()

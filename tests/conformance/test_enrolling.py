@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client import enrolling
-from pubswap_client.lock import locked
-from pubswap_client.membership import load_membership, membership_path
-from pubswap_client.tls import TlsFiles
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.state import enrolling
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import load_membership, membership_path
 from pubswap_protocol import paths
 from pubswap_protocol.errors import (
     HelloNeeded,
@@ -21,8 +21,8 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import CreateInvite, Reissue
-from support.coordinator import Federation, Server, begun, create, good_hello
-from support.small_disk import missing, read_only, small_disk
+from support.chaos.small_disk import missing, read_only, small_disk
+from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
 
 needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

@@ -11,10 +11,10 @@ from sqlalchemy.exc import OperationalError
 
 from pubswap_protocol.errors import NoSpace, Unavailable
 from pubswap_protocol.messages import RunState, TaskKind
-from pubswap_server.database import Database, migrate
-from pubswap_server.faults import fault_of
-from support.coordinator import begun, serving, settings_for
-from support.postgres import Postgres, postgres
+from pubswap_server.database.engine import Database, migrate
+from pubswap_server.database.errors import fault_of
+from support.coordinator.coordinator import begun, serving, settings_for
+from support.coordinator.postgres import Postgres, postgres
 
 
 @pytest.fixture

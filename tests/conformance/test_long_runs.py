@@ -9,12 +9,12 @@ from sqlalchemy.orm import Session
 from pubswap_protocol import paths
 from pubswap_protocol.errors import NotFound, UnknownRun
 from pubswap_protocol.messages import RunView, Score
-from pubswap_server import history, runs
-from pubswap_server.auth import Operator
-from pubswap_server.tables import RunRow
-from support.coordinator import Federation, Server, begun
-from support.counted import counted
-from support.long_runs import evaluation, lengthen
+from pubswap_server.database.tables import RunRow
+from pubswap_server.runs import history, runs
+from pubswap_server.runs.auth import Operator
+from support.coordinator.coordinator import Federation, Server, begun
+from support.coordinator.counted import counted
+from support.coordinator.long_runs import evaluation, lengthen
 
 NAMES = ("a", "b")
 TABLES = re.compile(r"FROM (rounds|updates|swaps|traffic|submissions)")

@@ -6,10 +6,9 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import Backoff
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.errors import InviteUsed, NameTaken
 from pubswap_protocol.messages import (
     CreateInvite,
@@ -19,7 +18,8 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     UpdateMetrics,
 )
-from support.coordinator import OPERATOR_TOKEN, Server, begun, create
+from pubswap_protocol.tensors.adapter import encode_adapter
+from support.coordinator.coordinator import OPERATOR_TOKEN, Server, begun, create
 
 T = TypeVar("T")
 QUICK = Backoff(base_seconds=0.01, cap_seconds=0.01, tries=3)

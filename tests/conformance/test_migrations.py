@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.types import Integer, String
 
 import pubswap_server
-from pubswap_server.database import migrate
-from pubswap_server.tables import Base
+from pubswap_server.database.engine import migrate
+from pubswap_server.database.tables import Base
 
 FIRST = "0001"
 TABLES = 11

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from sqlalchemy import Column, MetaData, Table, create_engine, insert, select
 
-from pubswap_server.tables import UtcDateTime
+from pubswap_server.database.tables import UtcDateTime
 
 TOKYO = timezone(timedelta(hours=9))
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,15 +14,15 @@ import pytest
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import decode_adapter
 from pubswap_protocol.errors import Fenced
 from pubswap_protocol.messages import Progress, Role, RunState, TaskKind
-from pubswap_server import conductor
-from pubswap_server.conductor import made_of
-from pubswap_server.database import Database
-from pubswap_server.leases import Lease, Leases, start_name
-from pubswap_server.tables import RunRow
-from support.coordinator import Federation, Server, begun, create, serving, settings_for
+from pubswap_protocol.tensors.adapter import decode_adapter
+from pubswap_server.conductor import conductor
+from pubswap_server.conductor.conductor import made_of
+from pubswap_server.conductor.leases import Lease, Leases, start_name
+from pubswap_server.database.engine import Database
+from pubswap_server.database.tables import RunRow
+from support.coordinator.coordinator import Federation, Server, begun, create, serving, settings_for
 
 
 @pytest.fixture

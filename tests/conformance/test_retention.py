@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from pubswap_client.recipes.cost import coordinator_bytes
+from pubswap_client.recipes.check import coordinator_bytes
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import encode_adapter
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import NotFound, Unauthenticated, UnknownRun, WrongState
 from pubswap_protocol.messages import Evaluation
+from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.verify import verify
-from pubswap_server.housekeeping import sweep
+from pubswap_server.conductor.maintenance import sweep
+from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
-from pubswap_server.tables import Base
-from support.coordinator import Federation, Server, begun, serving, settings_for
+from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 ROUNDS, KEPT, CLIENTS = 30, 2, 2
 ORPHAN_SECONDS = 2.0  # more than it takes from a blob to the row that names it

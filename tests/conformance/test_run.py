@@ -9,13 +9,6 @@ import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import (
-    Adapter,
-    AdapterFile,
-    decode_adapter,
-    encode_adapter,
-    initial_adapter,
-)
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
@@ -35,10 +28,17 @@ from pubswap_protocol.messages import (
     TaskKind,
     UpdateMetrics,
 )
-from pubswap_protocol.responses import ResponseRules, decode_responses
 from pubswap_protocol.settings import Precision
-from pubswap_protocol.wire import encode_update, view_update
-from support.coordinator import Server, begun, create
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterFile,
+    decode_adapter,
+    encode_adapter,
+    initial_adapter,
+)
+from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
+from pubswap_protocol.tensors.update_encoding import encode_update, view_update
+from support.coordinator.coordinator import Server, begun, create
 
 
 def evaluation(score: float) -> Evaluation:

@@ -17,9 +17,9 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.digests import file_name, named
-from pubswap_server.storage.making import Storage, make_storage
-from support.s3 import BUCKET, serving_s3
+from pubswap_server.storage.opening import Storage, make_storage
+from pubswap_server.storage.verified import file_name, named
+from support.coordinator.s3 import BUCKET, serving_s3
 
 DATA = bytes(range(256)) * 5000
 
@@ -168,7 +168,7 @@ def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
 DYING = """
 import os, sys
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.making import make_storage
+from pubswap_server.storage.opening import make_storage
 make_storage(ServerSettings(data_dir=sys.argv[1])).incoming.new().write_bytes(b"under way")
 os._exit(0)
 """

@@ -7,9 +7,9 @@ from sqlalchemy import text
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
-from pubswap_server.database import BUSY_SECONDS, READERS, WRITERS
-from support.coordinator import Server, begun, create
-from support.crowd import Crowd
+from pubswap_server.database.engine import BUSY_SECONDS, READERS, WRITERS
+from support.coordinator.coordinator import Server, begun, create
+from support.coordinator.crowd import Crowd
 from support.eventually import until
 
 CROWD = 200

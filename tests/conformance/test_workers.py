@@ -13,10 +13,10 @@ import pytest
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol import paths
 from pubswap_protocol.messages import RunState, TaskKind
-from support.coordinator import OPERATOR_TOKEN, begun, create
+from support.coordinator.coordinator import OPERATOR_TOKEN, begun, create
+from support.coordinator.postgres import Postgres
+from support.coordinator.serving import Serving, children, serve
 from support.eventually import until
-from support.postgres import Postgres
-from support.serving import Serving, children, serve
 
 
 @pytest.fixture

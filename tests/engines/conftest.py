@@ -9,13 +9,13 @@ import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes
-from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
-from support.replicas import LORA, start_replica, wait_for_replica
+from pubswap_protocol.tensors.adapter import Adapter
+from support.coordinator.replicas import LORA, start_replica, wait_for_replica
 
 if TYPE_CHECKING:
-    from pubswap_client.training.policy import Policy
+    from pubswap_client.policy.policy import Policy
 
 SETTINGS = RunSettings.model_validate(
     {
@@ -28,7 +28,7 @@ SETTINGS = RunSettings.model_validate(
 @pytest.fixture(scope="session")
 def policy() -> "Policy":
     """The demo's model in float32 with an adapter; each test gives it the adapter it needs."""
-    from pubswap_client.training.policy import Policy
+    from pubswap_client.policy.policy import Policy
 
     return Policy.load(MODEL, model_card(MODEL, SETTINGS.lora, "m", None), SETTINGS, device="cpu")
 

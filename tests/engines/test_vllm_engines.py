@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.inference import InferenceServer
-from pubswap_client.peft_folder import WEIGHTS
+from pubswap_client.rollout.peft_folder import WEIGHTS
+from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.mismatch import Mismatch, check, measure
-from pubswap_protocol.adapter import Adapter
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
-from pubswap_protocol.responses import Response
-from support.replicas import LONGEST, needs_vllm
+from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
+from support.coordinator.replicas import LONGEST, needs_vllm
 
 if TYPE_CHECKING:
-    from pubswap_client.training.policy import Policy
+    from pubswap_client.policy.policy import Policy
 
 pytestmark = [
     needs_vllm,
@@ -36,7 +36,7 @@ def engine(
     request: pytest.FixtureRequest, policy: "Policy", tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """Each engine, made as a member makes it."""
-    from pubswap_client.training.engines import make_engine
+    from pubswap_client.daemon.factories import make_engine
 
     vllm = VllmSettings(kv_cache_gib=0.25)
     if request.param == "vllm-server":
@@ -66,8 +66,8 @@ def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> Mism
     """The engine's log-probabilities against the trainer's own forward pass."""
     import torch
 
-    from pubswap_client.training.groups import Group, collate
-    from pubswap_client.training.logprobs import response_logprobs
+    from pubswap_client.policy.groups import Group, collate
+    from pubswap_client.policy.logprobs import response_logprobs
 
     batch = collate(
         [
@@ -201,7 +201,7 @@ def test_old_weights_under_a_new_name_are_noticed_by_their_log_probabilities(
 
 
 def server_engine(policy: "Policy", urls: tuple[str, ...], work: Path) -> Any:
-    from pubswap_client.training.vllm_server import VllmServerEngine
+    from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
     settings = VllmSettings(urls=urls, adapter_dir=work, connect_seconds=0)
     return VllmServerEngine(policy, MODEL, work, settings)
@@ -256,7 +256,7 @@ def test_a_server_without_runtime_updates_is_refused_with_the_right_command(
     policy: "Policy", servers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable that vLLM asks for is in the message."""
-    module = "pubswap_client.training.replicas.reports_raw_logprobs"
+    module = "pubswap_client.rollout.vllm_replicas.reports_raw_logprobs"
     monkeypatch.setattr(module, lambda *_: False)
     with pytest.raises(
         InvalidSettings, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True .*vllm serve"
@@ -279,10 +279,10 @@ def test_an_adapter_that_the_server_cannot_read_says_so(
     policy: "Policy", servers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the folder is not shared: vLLM's own words and a question about the folder."""
-    from pubswap_client.training import adapter_folders
+    from pubswap_client.rollout import hot_reload
 
     monkeypatch.setattr(
-        adapter_folders, "write_peft_folder", lambda folder, *_: folder.mkdir(parents=True)
+        hot_reload, "write_peft_folder", lambda folder, *_: folder.mkdir(parents=True)
     )
     with pytest.raises(EngineFault, match="Can it read this folder"):
         server_engine(policy, (servers["first"],), tmp_path / "work")

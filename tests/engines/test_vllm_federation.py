@@ -7,8 +7,15 @@ import pytest
 
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol.messages import RunState
-from support.processes import create_run, enroll, serve, start, start_client, wait_finished
-from support.replicas import needs_vllm
+from support.coordinator.processes import (
+    create_run,
+    enroll,
+    serve,
+    start,
+    start_client,
+    wait_finished,
+)
+from support.coordinator.replicas import needs_vllm
 
 # The coordinator's fastapi is newer than vLLM allows, so it has an environment of its own.
 COORDINATOR = Path(__file__).parents[2] / ".venv" / "bin" / "pubswap"

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pubswap_protocol.adapter import Adapter, AdapterLayout
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.responses import Response
 from pubswap_protocol.settings import RunSettings
-from support.models import EOS, VOCABULARY, save_model
+from pubswap_protocol.tensors.adapter import Adapter, AdapterLayout
+from pubswap_protocol.tensors.responses import Response
+from support.client.models import EOS, VOCABULARY, save_model
 
 if TYPE_CHECKING:
-    from pubswap_client.training.policy import Policy
+    from pubswap_client.policy.policy import Policy
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def _random_adapter() -> Callable[..., Adapter]:
 @pytest.fixture
 def policy(tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings) -> "Policy":
     """The tiny Qwen3 with an adapter that changes it."""
-    from pubswap_client.training.policy import Policy
+    from pubswap_client.policy.policy import Policy
 
     loaded = Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
     loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))

@@ -105,7 +105,7 @@ def prepare_command(
     spec = load_spec({"source": source, "clients": clients, "alpha": alpha, "seed": seed, **given})
     limit = None
     if model is not None:
-        from pubswap_client.models import model_folder, prompt_limit
+        from pubswap_client.base_model import model_folder, prompt_limit
         from pubswap_protocol.settings import RunSettings
 
         run = RunSettings.model_validate({"grpo": {"max_prompt_tokens": max_prompt_tokens}})
@@ -123,7 +123,7 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
     """Show who holds which topics, and check that no file was changed."""
     from rich.console import Console
 
-    from pubswap_client.data.answers import UNREAD
+    from pubswap_client.data.examples import UNREAD
     from pubswap_client.data.manifest import check_files, read_manifest
 
     manifest = read_manifest(folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pubswap_client.data.fingerprint import Origin, file_origins, local_parts, named_in
+from pubswap_client.data.manifest import Origin, file_origins, local_parts, named_in
 from pubswap_client.data.sources import HubSet, Read, Row
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings

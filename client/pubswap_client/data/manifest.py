@@ -2,15 +2,88 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pubswap_client.data.fingerprint import Origin, file_origins, sha256_of
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+# What the hub and `save_to_disk` put beside the rows.
+_BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+
+
+class Origin(BaseModel):
+    """Something that a split is made from: a file, a data set of the hub, or a generator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    sha256: str | None = None
+    revision: str | None = None
+
+
+def local_parts(path: Path) -> list[Path]:
+    """What holds rows: files, and folders written by `save_to_disk`, in the order of their names.
+
+    Hidden folders are left out. Raises InvalidSettings if there is no such path, InvalidProblems
+    if nothing in it is of a format that is known.
+    """
+    if not path.exists():
+        raise InvalidSettings(f"from: there is no {path}.")
+    if path.is_file():
+        if path.suffix in SUFFIXES:
+            return [path]
+        raise InvalidProblems(f"from: {path} is none of {', '.join(SUFFIXES)}.")
+    saved = _saved_folders(path)
+    found = [
+        file
+        for file in path.rglob("*")
+        if file.suffix in SUFFIXES
+        and file.name not in _BESIDE
+        and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        and not any(folder in file.parents for folder in saved)
+    ]
+    if not (saved or found):
+        raise InvalidProblems(
+            f"from: {path} holds no {', '.join(SUFFIXES)} file, and nothing that `save_to_disk` "
+            "of the package datasets wrote."
+        )
+    return sorted([*saved, *found])
+
+
+def file_origins(path: Path) -> list[Origin]:
+    """The files of a local source with their digests; names are relative to it."""
+    return [Origin(name=name, sha256=sha256_of(file)) for name, file in _named_files(path)]
+
+
+def sha256_of(file: Path) -> str:
+    """The digest of a file's bytes."""
+    with file.open("rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def named_in(path: Path, part: Path) -> str:
+    """A part's name below `path`, which is the same wherever `path` lies."""
+    return part.name if part == path else part.relative_to(path).as_posix()
+
+
+def _named_files(path: Path) -> Iterator[tuple[str, Path]]:
+    for part in local_parts(path):
+        files = sorted(part.rglob("*.arrow")) if part.is_dir() else [part]
+        yield from ((named_in(path, file), file) for file in files)
+
+
+def _saved_folders(path: Path) -> list[Path]:
+    whole = [file.parent for file in path.rglob("dataset_dict.json")]
+    single = [file.parent for file in path.rglob("state.json")]
+    return whole + [folder for folder in single if not any(w in folder.parents for w in whole)]
+
 
 MANIFEST = "manifest.json"
 
@@ -111,3 +184,45 @@ def check_same(folder: Path, manifest: Manifest, spec: DataSpec) -> None:
             f"{folder} holds a split of other files: those of {spec.from_} are not what it was "
             "made from. Give another folder, or remove it."
         )
+
+
+TOPICS = "topics.png"
+# The paper quantises by 100 samples; a small set would have no bubble left.
+_UNITS = (100, 10, 1)
+_LARGEST = 600.0  # points², the area of the largest bubble
+_MOST_NAMES = 24
+
+
+def unit_for(largest: int) -> int:
+    """The samples that one step of a bubble's area stands for; `largest` is the greatest count."""
+    return next(unit for unit in _UNITS if largest >= 5 * unit or unit == 1)
+
+
+def draw_topics(manifest: Manifest, path: Path) -> None:
+    """Draw topics by clients, with bubbles whose area is the number of problems, in steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    topics = manifest.topics()
+    names = [name.removesuffix(".jsonl") for name in manifest.files]
+    counts = [[file.topics.get(topic, 0) for topic in topics] for file in manifest.files.values()]
+    largest = max(max(row) for row in counts)
+    unit = unit_for(largest)
+    width = min(4.0 + 0.45 * len(topics), 24.0)
+    figure = Figure(figsize=(width, 2.2 + 0.5 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for y, row in enumerate(counts):
+        steps = [round(count / unit) for count in row]
+        areas = [_LARGEST * step * unit / largest for step in steps]
+        axes.scatter(range(len(topics)), [y] * len(topics), s=areas, alpha=0.7)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.margins(x=0.6 / len(topics), y=0.15)
+    if len(topics) <= _MOST_NAMES:
+        axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right")
+    else:
+        axes.set_xlabel("topic number, as `pubswap data show` lists them")
+    axes.set_title(f"Problems by topic, in steps of {unit}")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150, format="png")

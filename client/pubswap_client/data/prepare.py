@@ -10,25 +10,25 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from pubswap_client.data.answers import OwnAnswers
 from pubswap_client.data.drawing import Split, divide, fitted, quotas, take
-from pubswap_client.data.examples import Tally
-from pubswap_client.data.fingerprint import Origin
+from pubswap_client.data.examples import OwnAnswers, Tally
 from pubswap_client.data.manifest import (
     MANIFEST,
+    TOPICS,
     LeftOut,
     Manifest,
+    Origin,
     SplitFile,
     check_files,
     check_same,
+    draw_topics,
     read_manifest,
     spec_record,
 )
-from pubswap_client.data.picture import TOPICS, draw_topics
-from pubswap_client.data.progress import bar
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.files import sync_folder, write_whole
+from pubswap_client.progress_bar import bar
+from pubswap_client.state.files import sync_folder, write_whole
 from pubswap_protocol.errors import Conflict, NotSaved
 from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.problems import Problem, problem_lines

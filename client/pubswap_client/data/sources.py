@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pubswap_client.data.examples import Example, Unusable
+from pubswap_client.data.examples import Example, Unusable, ask, with_options
 from pubswap_client.data.spec import DataSpec, SourceName
-from pubswap_client.data.templates import ask, with_options
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.verifiers.extract import last_boxed
 

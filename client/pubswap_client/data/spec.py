@@ -153,7 +153,7 @@ class DataSpec(BaseModel):
 
 def load_spec(values: Mapping[str, Any]) -> DataSpec:
     """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
-    from pubswap_protocol.explaining import first_fault
+    from pubswap_protocol.command_line.explaining import first_fault
 
     try:
         return DataSpec(**values)

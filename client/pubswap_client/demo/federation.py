@@ -7,12 +7,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.demo.data import write_data
-from pubswap_client.membership import StoredMembership, save_membership
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.demo.tasks import write_data
 from pubswap_client.operator.runfile import create_and_open, prepare
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.recipes.sources import DataFiles
+from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, Role
 

@@ -6,12 +6,14 @@ private, public or test problem was ever shown to the base model with an answer.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pubswap_client.data.partition import dirichlet_split
+from pubswap_client.data.drawing import dirichlet_split
 from pubswap_client.data.tasks import SEED_STRIDE, Half, Record, Task
+from pubswap_protocol.problems import Problem, write_problems
 
 TOPICS: dict[str, dict[str, Any]] = {
     "chain_sum": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
@@ -111,3 +113,37 @@ def demo_problems(
     rng.shuffle(test)
     rng.shuffle(public)
     return DemoProblems([[pool[i] for i in part] for part in parts], public, test)
+
+
+PRIVATE_SIZE = 400
+PUBLIC_SIZE = 240
+TEST_SIZE = 640
+ALPHA = 0.3
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Where the demo's files are; `private` is by client name."""
+
+    private: dict[str, Path]
+    public: Path
+    test: Path
+
+
+def write_data(folder: Path, clients: Sequence[str], seed: int) -> DemoData:
+    """Draw and write the sets: topics Dirichlet(0.3) over the clients, equal sizes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = demo_problems(seed, len(clients), PRIVATE_SIZE, PUBLIC_SIZE, TEST_SIZE, ALPHA)
+    return DemoData(
+        private={
+            name: _write(folder / f"{name}.jsonl", records)
+            for name, records in zip(clients, drawn.private, strict=True)
+        },
+        public=_write(folder / "public.jsonl", drawn.public),
+        test=_write(folder / "test.jsonl", drawn.test),
+    )
+
+
+def _write(path: Path, records: Iterable[Record]) -> Path:
+    write_problems(path, [Problem(**record) for record in records])
+    return path.resolve()

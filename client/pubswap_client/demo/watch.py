@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pubswap_client.api import CoordinatorClient
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import members_table, size_text
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import RunState, WholeRun

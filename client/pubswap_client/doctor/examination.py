@@ -4,52 +4,63 @@ Nothing is changed: the coordinator is only asked for its version, the run and i
 no lock is taken, and the trial step's adapter is in memory alone.
 """
 
+import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from rich.console import Console
+
+from pubswap_client.distributed.launch import launched_rank
 from pubswap_client.doctor import state_folder, template
-from pubswap_client.doctor.answers import (
-    ANSWERS,
-    VERIFIERS,
-    check_answers,
-    check_verifiers,
-    chunks,
-    sample,
+from pubswap_client.doctor.findings import FIT, Record, Status, failure, of_error, ok
+from pubswap_client.doctor.memory import (
+    DEVICE,
+    ENGINE,
+    MEMORY,
+    check_device,
+    check_engine,
+    check_memory,
 )
-from pubswap_client.doctor.base_model import MODEL, check_model
-from pubswap_client.doctor.connection import COORDINATOR, RUN, ask_run, check_coordinator
-from pubswap_client.doctor.display import Display
-from pubswap_client.doctor.engine import ENGINE, check_engine
-from pubswap_client.doctor.finding import Status, failure, of_error
-from pubswap_client.doctor.memory import DEVICE, MEMORY, check_device, check_memory
-from pubswap_client.doctor.prediction import Prediction, predict
-from pubswap_client.doctor.private_data import (
-    COUNT,
-    DATA,
-    LENGTHS,
-    Survey,
-    check_count,
-    check_file,
-    check_lengths,
-    survey,
-)
-from pubswap_client.doctor.public_data import PUBLIC, check_public
-from pubswap_client.doctor.record import FIT, Record
-from pubswap_client.doctor.rehearsal import (
+from pubswap_client.doctor.prediction import (
     PACKED,
     PREDICTION,
     TRIAL,
+    Prediction,
     check_trial,
     packed_finding,
+    predict,
     prediction_finding,
 )
+from pubswap_client.doctor.private_data import (
+    ANSWERS,
+    COUNT,
+    DATA,
+    LENGTHS,
+    VERIFIERS,
+    Survey,
+    check_answers,
+    check_count,
+    check_file,
+    check_lengths,
+    check_verifiers,
+    chunks,
+    sample,
+    survey,
+)
+from pubswap_client.doctor.public_data import PUBLIC, check_public
 from pubswap_client.doctor.report import Report
-from pubswap_client.membership import StoredMembership, load_membership
-from pubswap_client.settings import ClientSettings
-from pubswap_client.training.needs import Needs, find_place, needs
-from pubswap_client.training.rewards import Scorer
-from pubswap_client.training.tokenizer import PromptTokenizer
-from pubswap_client.training.trial import Rehearsal, rehearsal
+from pubswap_client.doctor.state_folder import COORDINATOR, RUN, ask_run, check_coordinator
+from pubswap_client.doctor.template import MODEL, check_model
+from pubswap_client.doctor.trial import Rehearsal, rehearsal
+from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.progress_bar import Display
+from pubswap_client.settings import ClientSettings, load_settings
+from pubswap_client.state.membership import StoredMembership, load_membership
+from pubswap_client.training.memory import Needs, find_place, needs
+from pubswap_client.training.trainer import Scorer
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
@@ -259,3 +270,41 @@ class Examination:
         self.record.add(check_trial(trial, run.settings))
         self.prediction = predict(trial, run.settings, run.model.layout)
         self.record.add(prediction_finding(self.prediction))
+
+
+SETTINGS = "settings"
+
+
+def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_json: bool) -> bool:
+    """Print the report; returns whether nothing failed."""
+    try:
+        settings = load_settings(config, **options)
+    except InvalidSettings as error:
+        advice = "Correct this key; nothing else can be checked before."
+        return _print(Report([failure(SETTINGS, error.detail, advice)]), as_json)
+    if launched_rank() not in (None, 0):
+        from pubswap_client.distributed.launch import run_follower
+
+        run_follower(settings)
+        return True
+    return _print(_examined(settings, config, trial), as_json)
+
+
+def _examined(settings: ClientSettings, config: Path | None, trial: bool) -> Report:
+    with Display() as display:
+        display.tell("starting")
+        # torch takes seconds to import, which the display is to cover.
+        pass
+
+        examination = Examination(settings, display, trial)
+        source = f"from {config} and the options" if config else "from the options"
+        examination.record.add(ok(SETTINGS, f"{source}; engine {settings.engine}"))
+        return examination.examine()
+
+
+def _print(report: Report, as_json: bool) -> bool:
+    if as_json:
+        sys.stdout.write(report.json() + "\n")
+    else:
+        Console().print(report.rendered())
+    return report.healthy

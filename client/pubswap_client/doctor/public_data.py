@@ -1,9 +1,9 @@
 """The public problems: what every public step draws from."""
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.doctor.finding import Finding, ok
-from pubswap_client.membership import StoredMembership
-from pubswap_client.retry import ONCE
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.doctor.findings import Finding, ok
+from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import parse_problems

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pubswap_client.doctor.finding import Finding, Status
+from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.prediction import Prediction
 
 _LOOKS = {

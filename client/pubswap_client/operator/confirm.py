@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.statuses import ERROR, INTERRUPTED
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 

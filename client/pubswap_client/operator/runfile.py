@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.models import model_folder
+from pubswap_client.base_model import model_folder
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.recipes.sets import check_lengths, check_sets
 from pubswap_client.recipes.sources import DataFiles

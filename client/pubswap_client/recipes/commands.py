@@ -9,9 +9,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pubswap_client.recipes.cost import Cost
+    from pubswap_client.recipes.check import Cost
     from pubswap_client.recipes.recipe import Reading, Recipe
-    from pubswap_protocol.adapter import AdapterLayout
+    from pubswap_protocol.tensors.adapter import AdapterLayout
 
 Source = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")]
 Changes = Annotated[
@@ -27,8 +27,8 @@ recipe_commands = typer.Typer(
 @recipe_commands.command("list")
 def list_recipes() -> None:
     """List the recipes that come with PubSwap."""
+    from pubswap_client.recipes.layers import shipped_folder, shipped_recipes
     from pubswap_client.recipes.recipe import load_recipe
-    from pubswap_client.recipes.shipped import shipped_folder, shipped_recipes
 
     for name, path in shipped_recipes().items():
         recipe = load_recipe(path)
@@ -51,7 +51,7 @@ def show(
     from rich.console import Console
     from rich.table import Table
 
-    from pubswap_client.recipes.options import parse_set
+    from pubswap_client.recipes.layers import parse_set
     from pubswap_client.recipes.recipe import load_recipe, read_recipe
     from pubswap_client.recipes.resolved import entries, toml_text, value_text
 
@@ -76,9 +76,9 @@ def check(recipe: Source, changes: Changes = None) -> None:
 
     Exit status: 0 if it can be run, 1 if not.
     """
-    from pubswap_client.recipes.options import parse_set
+    from pubswap_client.recipes.check import impossible, repeated
+    from pubswap_client.recipes.layers import parse_set
     from pubswap_client.recipes.recipe import read_recipe
-    from pubswap_client.recipes.variants import impossible, repeated
 
     reading = read_recipe(recipe, parse_set(changes or []))
     faults, layout, notes = list(reading.faults), None, []
@@ -94,7 +94,7 @@ def check(recipe: Source, changes: Changes = None) -> None:
     if faults or reading.recipe is None:
         typer.echo(f"{reading.path} cannot be run.")
         raise typer.Exit(1)
-    from pubswap_client.recipes.cost import cost_of
+    from pubswap_client.recipes.check import cost_of
 
     for line in _cost_lines(reading.recipe, cost_of(reading.recipe, layout)):
         typer.echo(line)
@@ -116,7 +116,7 @@ def _faults(recipe: Recipe) -> Iterator[str]:
 
 def _model(recipe: Recipe) -> tuple[AdapterLayout | None, list[str]]:
     """The adapter's layout if the model is here, and what is wrong with it."""
-    from pubswap_client.models import local_folder
+    from pubswap_client.base_model import local_folder
     from pubswap_protocol.errors import InvalidSettings
     from pubswap_protocol.model import model_layout
 
@@ -129,7 +129,7 @@ def _model(recipe: Recipe) -> tuple[AdapterLayout | None, list[str]]:
 
 def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
     from pubswap_client.operator.tables import size_text
-    from pubswap_client.recipes.cost import KEEP_ROUNDS
+    from pubswap_client.recipes.check import KEEP_ROUNDS
 
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
     yield f"steps:     {cost.rounds} rounds x {cost.local_steps} = {cost.steps} of each client"

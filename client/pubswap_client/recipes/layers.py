@@ -3,14 +3,54 @@
 A layer is flat: values by dotted key. A later layer wins key by key.
 """
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.recipes.shipped import find_recipe
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings
+
+BASE = "base.toml"
+
+
+def shipped_folder() -> Path:
+    """`deploy/recipes` of a checkout; an installed package has a copy of it within."""
+    here = Path(__file__).parent
+    inside = here / "files"
+    return inside if inside.is_dir() else here.parents[2] / "deploy" / "recipes"
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The shipped recipes by name, such as `qwen3-1.7b-math`; files to extend are none."""
+    folder = shipped_folder()
+    files = [path for path in folder.rglob("*.toml") if path.name != BASE]
+    return dict(
+        sorted((path.relative_to(folder).as_posix()[: -len(".toml")], path) for path in files)
+    )
+
+
+def find_recipe(source: Path | str) -> Path:
+    """The file that a path or a shipped recipe's name means.
+
+    Raises InvalidSettings, with names that are near, if there is none.
+    """
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    name = path.as_posix()
+    shipped = shipped_folder() / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    near = get_close_matches(name, shipped_recipes(), n=1)
+    raise InvalidSettings(
+        f"There is no file and no recipe {name!r}. "
+        + (f"Is {near[0]!r} meant? " if near else "")
+        + "`pubswap recipe list` names the recipes."
+    )
+
 
 EXTENDS = "extends"
 
@@ -134,3 +174,51 @@ def _excludes(later: str, earlier: str) -> bool:
 
 def _within(key: str, table: str) -> bool:
     return key == table or key.startswith(table + ".")
+
+
+_PATHS = ("data.public", "data.test", "data.private", "data.folder", "data.prepare.from")
+
+
+def located(merged: Merged) -> Merged:
+    """The same values with paths from the root, and with the model's folder if there is one."""
+    values, layers = dict(merged.values), dict(merged.layers)
+    for key in _PATHS:
+        if key in values:
+            values[key] = _from(layers[key].folder, values[key])
+    source = values.get("model.source")
+    if isinstance(source, str) and "model.folder" not in values:
+        folder = layers["model.source"].folder / Path(source).expanduser()
+        if folder.is_dir():
+            values["model.folder"] = folder
+            layers["model.folder"] = layers["model.source"]
+    elif "model.folder" in values:
+        values["model.folder"] = _from(layers["model.folder"].folder, values["model.folder"])
+    return Merged(values, layers)
+
+
+def _from(folder: Path, value: Any) -> Any:
+    """Other types than paths are left to be refused with their key."""
+    if isinstance(value, str | Path):
+        return folder / Path(value).expanduser()
+    return [_from(folder, item) for item in value] if isinstance(value, list) else value
+
+
+def parse_set(options: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted key. Raises InvalidSettings for an option with no key or no value."""
+    return {key: value_of(text) for key, text in map(key_and_text, options)}
+
+
+def key_and_text(option: str) -> tuple[str, str]:
+    """Both sides of the first `=`. Raises InvalidSettings if one is empty, or there is none."""
+    key, _, text = option.partition("=")
+    if not key.strip() or not text.strip():
+        raise InvalidSettings(f"{option!r}: write KEY=VALUE, such as swap.period=4.")
+    return key.strip(), text.strip()
+
+
+def value_of(text: str) -> Any:
+    """What TOML reads, and text where it is none: strings need no quotation marks."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

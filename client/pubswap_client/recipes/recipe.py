@@ -1,26 +1,179 @@
 """A recipe, which is a run file: which model, which sets, and what differs from the paper."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from pubswap_client.recipes.consistency import contradictions
-from pubswap_client.recipes.keys import known_keys, unknown
-from pubswap_client.recipes.layers import EXTENDS, Layer, Merged, given, merge, read_layers
-from pubswap_client.recipes.located import located
-from pubswap_client.recipes.shipped import find_recipe
+from pubswap_client.recipes.layers import (
+    EXTENDS,
+    Layer,
+    Merged,
+    find_recipe,
+    given,
+    located,
+    merge,
+    read_layers,
+)
 from pubswap_client.recipes.sources import ModelSource, RecipeData
-from pubswap_client.recipes.steps import with_rounds
-from pubswap_client.recipes.sweep import Sweep
+from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_protocol.bounds import Positive
+from pubswap_protocol.command_line.explaining import fault_text
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.explaining import fault_text
 from pubswap_protocol.messages import Name
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.verifiers import check_verifier
+
+
+def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted keys of a settings class and of the tables within it; not tables."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        table = _table(field.annotation)
+        keys += known_keys(table, key + ".") if table else [key]
+    return keys
+
+
+def unknown(key: str, known: list[str]) -> str:
+    """What is said of a key that does not exist: which one was probably meant."""
+    near = _nearest(key, known)
+    return f"{key}: there is no such key" + (f"; is {near} meant?" if near else "")
+
+
+def _nearest(key: str, known: list[str]) -> str | None:
+    tables = {name[:at] for name in known for at, sign in enumerate(name) if sign == "."}
+    if near := get_close_matches(key, [*known, *sorted(tables)], n=1, cutoff=0.75):
+        return near[0]
+    # Or it is right, or nearly, but in the wrong table.
+    by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
+    near = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.8)
+    return by_last[near[0]] if near else None
+
+
+def _table(annotation: Any) -> type[BaseModel] | None:
+    for choice in (annotation, *get_args(annotation)):
+        if isinstance(choice, type) and issubclass(choice, BaseModel):
+            return choice
+    return None
+
+
+if TYPE_CHECKING:
+    pass
+
+_NOT_SWEPT = {
+    "seed": "seeds are listed in sweep.seeds",
+    "rounds": "rounds follow from total_steps and local_steps, which can be axes",
+    "name": "a recipe has one name",
+    "about": "it changes nothing",
+    "sweep.seeds": "seeds are no axis",
+    "sweep.grid": "a grid holds no other",
+}
+
+
+def contradictions(recipe: Recipe) -> Iterator[str]:
+    """Each thing that is wrong, beginning with its key."""
+    yield from _schedule(recipe)
+    try:
+        check_verifier(recipe.verifier)
+    except InvalidSettings as error:
+        yield f"verifier: {error.detail}"
+    yield from _data(recipe)
+    yield from _axes(recipe)
+
+
+def set_sizes(recipe: Recipe, public: int | None, private: dict[str, int]) -> Iterator[str]:
+    """What is wrong with sets of so many problems; `private` is by what the set is called."""
+    b = recipe.grpo.prompts_per_step
+    if recipe.method == "pubswap" and public is not None and public < b:
+        yield f"the public set holds {public} problems, but a step takes {b}"
+    for name, size in private.items():
+        if size < b:
+            yield f"{name} holds {size} problems, but a step takes {b}"
+
+
+def _schedule(recipe: Recipe) -> Iterator[str]:
+    # The paper's period is shorter than a round (section 3.4). One as long would be possible, but
+    # leaves one public step just before the mean, which is no coordination of local training.
+    if recipe.method == "pubswap" and recipe.swap.period >= recipe.local_steps:
+        yield (
+            f"swap.period: {recipe.swap.period} is not below local_steps = {recipe.local_steps}, "
+            "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
+        )
+
+
+def _data(recipe: Recipe) -> Iterator[str]:
+    spec, clients = recipe.data.prepare, recipe.clients
+    if recipe.data.private and len(recipe.data.private) != clients:
+        yield f"data.private: {len(recipe.data.private)} files for clients = {clients}"
+    if spec is None:
+        return
+    if spec.clients != clients:
+        yield f"data.prepare.clients: {spec.clients}, but clients = {clients}; leave it out"
+    if spec.sizes_known:
+        sizes = spec.sizes()
+        for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
+            yield f"data.prepare: {fault}"
+
+
+def _axes(recipe: Recipe) -> Iterator[str]:
+    known = known_keys(type(recipe))
+    axes = dict.fromkeys(axis for table in recipe.sweep.grid for axis in table)
+    for axis in axes:
+        if axis in _NOT_SWEPT:
+            yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
+        elif axis not in (*known, MEMBERS):
+            yield f"sweep.grid: {unknown(axis, [*known, MEMBERS])}"
+
+
+ELSE = "else"
+
+
+def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's nested values, with `total_steps` as one number and `rounds` following from it.
+
+    Raises ValueError, beginning with the key, where that cannot be. Values of a wrong type stay
+    as they are.
+    """
+    total = values.get("total_steps")
+    if total is None:
+        return dict(values)
+    if "rounds" in values:
+        raise ValueError("rounds: it follows from total_steps; give one of the two")
+    tau = values.get("local_steps", RunSettings.model_fields["local_steps"].default)
+    if isinstance(total, Mapping):
+        total = _chosen(total, tau)
+    if not _count(total) or not _count(tau):
+        return {**values, "total_steps": total}
+    if total % tau:
+        below = total // tau * tau
+        near = f"{below} or {below + tau}" if below else f"{tau}"
+        raise ValueError(
+            f"total_steps: {total} is no multiple of local_steps = {tau}, and a run ends with a "
+            f"round; use {near}"
+        )
+    return {**values, "total_steps": total, "rounds": total // tau}
+
+
+def _chosen(table: Mapping[str, Any], tau: Any) -> Any:
+    wrong = [key for key in table if key != ELSE and not key.isdecimal()]
+    if wrong:
+        raise ValueError(
+            f"total_steps.{wrong[0]}: the keys are numbers of local_steps, or {ELSE!r}"
+        )
+    if str(tau) not in table and ELSE not in table:
+        raise ValueError(f"total_steps: the table has no value for local_steps = {tau}, nor `else`")
+    return table.get(str(tau), table.get(ELSE))
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 class Recipe(RunSettings):
@@ -56,7 +209,7 @@ class Reading:
     recipe: Recipe | None
     faults: list[str]
 
-    def varied(self, values: Mapping[str, Any]) -> "Reading":
+    def varied(self, values: Mapping[str, Any]) -> Reading:
         """The same recipe with other values by dotted key."""
         return _read(self.path, [*self.layers, given(values)])
 

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pubswap_client.data.fingerprint import local_parts
-from pubswap_client.data.manifest import check_files, read_manifest
-from pubswap_client.models import local_folder, model_folder, prompt_limit
-from pubswap_client.recipes.consistency import set_sizes
-from pubswap_client.recipes.recipe import Recipe
+from pubswap_client.base_model import local_folder, model_folder, prompt_limit
+from pubswap_client.data.manifest import check_files, local_parts, read_manifest
+from pubswap_client.recipes.recipe import Recipe, set_sizes
 from pubswap_client.recipes.sources import DataFiles
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import read_problems

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pubswap_client.training.advantages import zero_variance
-from pubswap_client.training.groups import Batch
+from pubswap_client.policy.groups import Batch, zero_variance
 from pubswap_client.training.mismatch import Mismatch
 
 

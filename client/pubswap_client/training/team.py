@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from pubswap_client.training.groups import Batch
+from pubswap_client.policy.groups import Batch
 
 
 class Team(Protocol):

@@ -5,30 +5,83 @@ after a restart gives the same numbers.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from pubswap_client.training.budget import TokenBudget
-from pubswap_client.training.groups import Group, collate
-from pubswap_client.training.likelihood import choose
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.logprobs import choose
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.policy import Policy
-from pubswap_client.training.rewards import Scorer, score_groups
-from pubswap_client.training.rollout import RolloutEngine
-from pubswap_client.training.snapshot import Snapshot, load_optimizer_state, optimizer_state
 from pubswap_client.training.team import ALONE, Team
 from pubswap_client.training.update import update
-from pubswap_protocol.adapter import Adapter, AdapterSource
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.offers import Offer
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.responses import Response
 from pubswap_protocol.schedule import private_batch, staleness
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
+from pubswap_protocol.tensors.responses import Offer, Response
+
+Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
+Decoder = Callable[[Sequence[Response]], list[str]]
+
+
+def score_groups(
+    scorer: Scorer,
+    decode: Decoder,
+    problems: Sequence[Problem],
+    groups: Sequence[Sequence[Response]],
+) -> list[list[float]]:
+    """The rewards of each problem's responses, all scored in one call."""
+    texts = iter(decode([response for group in groups for response in group]))
+    cases = [
+        (next(texts), problem)
+        for problem, group in zip(problems, groups, strict=True)
+        for _ in group
+    ]
+    rewards = iter(scorer(cases))
+    return [[next(rewards) for _ in group] for group in groups]
+
+
+OptimizerState = dict[str, dict[str, NDArray[Any]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they)."""
+
+    adapter: Adapter
+    optimizer: OptimizerState
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> OptimizerState:
+    """A copy of the state; `names` are those of the parameters, in their order."""
+    states = optimizer.state_dict()["state"]
+    return {
+        names[place]: {key: value.cpu().numpy().copy() for key, value in state.items()}
+        for place, state in states.items()
+    }
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], state: OptimizerState
+) -> None:
+    """Replace an optimizer's state by a copy; its learning rate and the like stay as they are."""
+    places = {name: place for place, name in enumerate(names)}
+    states = {
+        places[name]: {key: torch.tensor(array) for key, array in arrays.items()}
+        for name, arrays in state.items()
+    }
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
 
 Groups = Sequence[Sequence[Response]]
 

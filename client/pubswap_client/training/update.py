@@ -12,16 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pubswap_client.training.advantages import zero_variance
-from pubswap_client.training.budget import TokenBudget, is_out_of_memory
-from pubswap_client.training.groups import Batch
-from pubswap_client.training.logprobs import score_pack
-from pubswap_client.training.memory import memory_used
+from pubswap_client.policy.groups import Batch, zero_variance
+from pubswap_client.policy.logprobs import score_pack
+from pubswap_client.policy.packing import Pack, pack, plan
+from pubswap_client.policy.policy import Policy
+from pubswap_client.training.memory import TokenBudget, is_out_of_memory, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
-from pubswap_client.training.packing import Pack, pack, plan
-from pubswap_client.training.policy import Policy
 from pubswap_client.training.team import ALONE, Team
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings

@@ -16,26 +16,25 @@ from sqlalchemy import create_engine
 from pubswap_protocol import __version__
 from pubswap_protocol.digests import algorithm_of, digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
-from pubswap_server.admin.copying import copy_file
 from pubswap_server.admin.manifest import (
     DATABASES,
     NAME,
     TOKEN,
     DatabaseFile,
     Manifest,
+    copy_file,
     database_name,
     write_manifest,
 )
-from pubswap_server.admin.place import Place, opened_in_use
+from pubswap_server.admin.opened import Place, newest_schema, opened_in_use
 from pubswap_server.admin.progress import Progress
-from pubswap_server.admin.references import required
-from pubswap_server.admin.rows import copy_rows
-from pubswap_server.admin.schema import newest_schema
-from pubswap_server.database import migrate
+from pubswap_server.admin.restore import copy_rows
+from pubswap_server.admin.verify import required
+from pubswap_server.database.engine import migrate
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.durable import publish
-from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.files import publish
 from pubswap_server.storage.local import LocalBlobs
+from pubswap_server.storage.spool import Incoming
 
 _TRIES = 3
 _SHOWN = 5

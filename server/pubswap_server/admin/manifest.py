@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pubswap_protocol.digests import hexadecimal
+from pubswap_protocol.digests import OURS, Digester, hexadecimal
 from pubswap_protocol.errors import BackupFault
 from pubswap_protocol.messages import Digest
-from pubswap_server.storage.durable import publish
+from pubswap_server.storage.files import publish
 
 NAME = "manifest.json"
 TOKEN = "operator-token"  # noqa: S105 - a file's name
@@ -91,3 +91,16 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder / NAME} cannot be read ({place}: {first['msg']}). It is damaged, or of a "
             "newer PubSwap."
         ) from None
+
+
+_PIECE = 4 << 20
+
+
+def copy_file(source: Path, target: Path, algorithm: str = OURS) -> str:
+    """Copy a file; returns the digest of the bytes that were written."""
+    found = Digester(algorithm)
+    with source.open("rb") as reading, target.open("wb") as writing:
+        while piece := reading.read(_PIECE):
+            found.update(piece)
+            writing.write(piece)
+    return found.digest()

@@ -5,22 +5,86 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import (
+    JSON,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+)
 
 from pubswap_protocol.digests import algorithm_of, file_matches
 from pubswap_protocol.errors import BackupFault, DamagedBlob
-from pubswap_server.admin.copying import copy_file
-from pubswap_server.admin.manifest import TOKEN, Manifest, read_manifest
-from pubswap_server.admin.place import Place, opened
+from pubswap_server.admin.manifest import TOKEN, Manifest, copy_file, read_manifest
+from pubswap_server.admin.opened import Place, known_schemas, newest_schema, opened
 from pubswap_server.admin.progress import Progress
-from pubswap_server.admin.references import required
-from pubswap_server.admin.rows import copy_rows, count_rows, reset_sequences
-from pubswap_server.admin.schema import known_schemas, newest_schema
-from pubswap_server.database import migrate
-from pubswap_server.private import make_private
+from pubswap_server.admin.verify import required
+from pubswap_server.database.engine import migrate
+from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.incoming import Incoming
 from pubswap_server.storage.local import LocalBlobs
+from pubswap_server.storage.private import make_private
+from pubswap_server.storage.spool import Incoming
+
+# An upload's bytes are not kept: its sender opens another one.
+LEFT_OUT = frozenset({"uploads", "leases"})
+_AT_ONCE = 500
+
+
+def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
+    """Copy all tables but `LEFT_OUT` into empty ones, a few rows at a time; returns their sizes.
+
+    The order is that of the foreign keys. Nothing is committed.
+    """
+    kept = [table for table in Base.metadata.sorted_tables if table.name not in LEFT_OUT]
+    return {table.name: _copy_table(source, target, table) for table in kept}
+
+
+def _copy_table(source: Connection, target: Connection, table: Table) -> int:
+    statement, count = insert(_nulls_as_nulls(table)), 0
+    rows = source.execute(
+        select(table).order_by(*table.primary_key), execution_options={"yield_per": _AT_ONCE}
+    )
+    for part in rows.mappings().partitions():
+        target.execute(statement, [dict(row) for row in part])
+        count += len(part)
+    return count
+
+
+def _nulls_as_nulls(table: Table) -> Table:
+    """The table for writing: JSON columns take None as NULL, not as the JSON text `null`."""
+    copy = table.to_metadata(MetaData())
+    for column in copy.columns:
+        if isinstance(column.type, JSON):
+            column.type = JSON(none_as_null=True)
+    return copy
+
+
+def reset_sequences(connection: Connection) -> None:
+    """Have PostgreSQL number new rows after the copied ones; SQLite does so by itself."""
+    if connection.dialect.name != "postgresql":
+        return
+    for table in Base.metadata.sorted_tables:
+        column = table.autoincrement_column
+        last = connection.scalar(select(func.max(column))) if column is not None else None
+        if column is not None and last is not None:
+            sequence = func.pg_get_serial_sequence(table.name, column.name)
+            connection.execute(select(func.setval(sequence, last)))
+
+
+def count_rows(connection: Connection) -> dict[str, int]:
+    """How many rows each table has; tables that are not there have none."""
+    there = set(connection.dialect.get_table_names(connection))
+    return {
+        table.name: connection.scalar(select(func.count()).select_from(table)) or 0
+        if table.name in there
+        else 0
+        for table in Base.metadata.sorted_tables
+    }
 
 
 def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Manifest:

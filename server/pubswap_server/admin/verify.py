@@ -1,21 +1,120 @@
 """Whether a coordinator still has what it promised: every blob, and every round's adapter."""
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from pydantic import BaseModel, Field
+from sqlalchemy import Column, Connection, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import DamagedBlob
+from pubswap_protocol.digests import OURS, algorithm_of, digest_of
+from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
-from pubswap_server.admin.place import Place, opened_in_use
+from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter, initial_adapter
+from pubswap_server.admin.opened import Place, opened_in_use
 from pubswap_server.admin.progress import Progress
-from pubswap_server.admin.recount import Finished, finished_rounds, recounted
-from pubswap_server.admin.references import required
-from pubswap_server.private import make_private
+from pubswap_server.conductor import conductor
+from pubswap_server.conductor.maintenance import named_digests, naming_columns
+from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.runs import runs
 from pubswap_server.settings import ServerSettings
-from pubswap_server.sweeping import named
+from pubswap_server.storage.private import make_private
+from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.store import BlobStore
+
+
+class Unkept:
+    """Reads a store's blobs and what was written here; that is gone when the block ends."""
+
+    def __init__(self, blobs: BlobStore, incoming: Incoming) -> None:
+        self._blobs = blobs
+        self._incoming = incoming
+        self._made: dict[str, Path] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path in self._made.values():
+            path.unlink(missing_ok=True)
+
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+        """A file of the parts; returns digest and size."""
+        made = self._incoming.write(parts, algorithm)
+        self._made[made.digest] = made.path
+        return made.digest, made.size
+
+    def path(self, digest: str) -> Path:
+        """A local file; raises as BlobStore does."""
+        return self._made.get(digest) or self._blobs.path(digest)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A round that ended with an adapter, and what that was made of."""
+
+    name: str
+    adapter: str
+    layout: AdapterLayout
+    seed: int
+    inputs: conductor.Aggregation | None  # None for round 0, which is made of the seed alone
+    freed: bool  # what it was made of is not kept any more
+
+
+def finished_rounds(session: Session) -> list[Finished]:
+    """All of them, of all runs."""
+    rows = session.execute(
+        select(RunRow, RoundRow)
+        .join(RoundRow, RoundRow.run_id == RunRow.id)
+        .where(RoundRow.adapter.is_not(None))
+        .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
+    )
+    return [_finished(session, run, row) for run, row in rows]
+
+
+def _finished(session: Session, run: RunRow, row: RoundRow) -> Finished:
+    inputs, freed = None, False
+    try:
+        inputs = conductor.inputs_of(session, run, row.round) if row.round else None
+    except Gone:
+        freed = True
+    return Finished(
+        name=f"round {row.round} of run {run.id}",
+        adapter=row.adapter or "",
+        layout=runs.model_of(run).layout,
+        seed=runs.settings_of(run).seed,
+        inputs=inputs,
+        freed=freed,
+    )
+
+
+def recounted(place: Place, finished: Finished) -> str:
+    """The digest that the round's adapter must have; the blobs must all be there."""
+    if finished.inputs is None:
+        initial = initial_adapter(finished.layout, finished.seed)
+        return digest_of(encode_adapter(finished.layout, initial), algorithm_of(finished.adapter))
+    with Unkept(place.blobs, place.storage.incoming) as scratch:
+        made = conductor.made_of(scratch, finished.inputs)
+    place.forget_fetched()
+    return made.adapter
+
+
+def required(connection: Connection) -> dict[str, list[str]]:
+    """Each blob that a row relies on, and the rows, such as 'updates r1, 2, alice'."""
+    uses: dict[str, list[str]] = {}
+    for column in _stored():
+        key = list(column.table.primary_key)
+        for digest, *place in connection.execute(select(column, *key).where(column.is_not(None))):
+            where = ", ".join(str(part) for part in place)
+            uses.setdefault(digest, []).append(f"{column.table.name} {where}")
+    return uses
+
+
+def _stored() -> Iterator[Column[Any]]:
+    return (column for column in naming_columns() if column.table.name != "uploads")
 
 
 class Lost(BaseModel):
@@ -97,7 +196,7 @@ def verify(settings: ServerSettings, progress: Progress) -> Report:
         stored = {blob.name for blob in place.blobs.blobs()}
         with place.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
-            known = named(session)
+            known = named_digests(session)
             rounds = finished_rounds(session)
         progress.begin(len(uses) + len(rounds))
         report = Report(orphans=sorted(stored - known))

@@ -7,18 +7,18 @@ With G_nm = <theta_n - c, theta_m - c> for any centre c,
     |theta_n - mean|^2    = G_nn - 2 mean_m G_nm + mean_lm G_lm
 """
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.adapter import Array
 from pubswap_protocol.bounds import MAX_MEASURED
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import Drift
-from pubswap_server.aggregation.slices import slices, widest, width_for
-from pubswap_server.aggregation.updates import Updates
+from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
+from pubswap_server.aggregation.updates import Updates, slices, widest, width_for
 
 Matrix = NDArray[np.float64]
 
@@ -123,3 +123,42 @@ def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Gram:
         rows = [source.rows(*place).reshape(-1) for source in updates.sources]
         total.add(rows, updates.previous.rows(*place).reshape(-1))
     return total.total()
+
+
+def scales(norms: Sequence[float], factor: float) -> list[float]:
+    """min(1, bound / |theta_n - theta_round|), with bound = `factor` times the median norm."""
+    bound = factor * statistics.median(norms)
+    return [bound / norm if norm > bound else 1.0 for norm in norms]
+
+
+def clipped(updates: Updates, by: list[float]) -> Updates:
+    """The updates with theta_round + s_n (theta_n - theta_round) in place of theta_n."""
+    sources = tuple(
+        source if scale == 1.0 else Clipped(source, updates.previous, scale)
+        for source, scale in zip(updates.sources, by, strict=True)
+    )
+    return replace(updates, sources=sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """An adapter whose distance from another one is scaled."""
+
+    source: AdapterSource
+    start: AdapterSource
+    scale: float
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """The adapter's."""
+        return self.source.layout
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        return self.rows(name, 0, self.layout.tensors[name][0])
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor."""
+        start = self.start.rows(name, first, last).astype(np.float64)
+        moved = self.source.rows(name, first, last) - start
+        return (start + self.scale * moved).astype(np.float32)

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pubswap_protocol.adapter import Array
+from pubswap_protocol.tensors.adapter import Array
 from pubswap_server.aggregation.gram import GramSum
-from pubswap_server.aggregation.rule import Aggregator, Row
-from pubswap_server.aggregation.slices import Slice, slices, widest, width_for
-from pubswap_server.aggregation.updates import Updates
+from pubswap_server.aggregation.rules import Aggregator, Row
+from pubswap_server.aggregation.updates import Slice, Updates, slices, widest, width_for
 
 
 class Means:

@@ -7,17 +7,20 @@ from typing import Protocol
 
 import numpy as np
 
-from pubswap_protocol.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_protocol.messages import Digest, Drift
 from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_server.aggregation import stacking
-from pubswap_server.aggregation.choosing import Note, rule_for
-from pubswap_server.aggregation.clipping import clipped, scales
-from pubswap_server.aggregation.gram import Gram, GramSum, gram_of, norms_of
+from pubswap_server.aggregation.gram import Gram, GramSum, clipped, gram_of, norms_of, scales
 from pubswap_server.aggregation.means import Means
-from pubswap_server.aggregation.optimized import adapter_bytes, state_bytes, state_layout
-from pubswap_server.aggregation.rule import Aggregator
-from pubswap_server.aggregation.server_optimizer import ServerOptimizer, server_optimizer
+from pubswap_server.aggregation.rules import Aggregator, Note, rule_for
+from pubswap_server.aggregation.server_optimizer import (
+    ServerOptimizer,
+    adapter_bytes,
+    server_optimizer,
+    state_bytes,
+    state_layout,
+)
 from pubswap_server.aggregation.updates import Updates
 
 

@@ -9,10 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pubswap_protocol.adapter import AdapterLayout, AdapterSource, Array
-from pubswap_protocol.factors import is_a, modules, stack_layout
-from pubswap_server.aggregation.slices import Slice, slices
-from pubswap_server.aggregation.updates import Updates
+from pubswap_protocol.tensors.adapter import (
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    is_a,
+    modules,
+    stack_layout,
+)
+from pubswap_server.aggregation.updates import Slice, Updates, slices
 
 WIDTH = 1 << 18  # numbers of the result at a time
 RANKS = 64  # of a factor at a time, where products are made

@@ -15,11 +15,11 @@ from typing import IO
 
 from pubswap_protocol.digests import OURS
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
-from pubswap_server.private import private_folder
-from pubswap_server.storage.digests import Believed, file_name, folder_name, named
-from pubswap_server.storage.durable import publish
-from pubswap_server.storage.incoming import Incoming
+from pubswap_server.storage.files import publish
+from pubswap_server.storage.private import private_folder
+from pubswap_server.storage.spool import Incoming
 from pubswap_server.storage.store import Stored
+from pubswap_server.storage.verified import Believed, file_name, folder_name, named
 
 _DAMAGED = ".damaged"
 

@@ -50,8 +50,8 @@ def report(
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
     """Write report.md, report.json and the PNGs, in the place of an earlier report's."""
+    from pubswap_simulation.reporting.claims import figures
     from pubswap_simulation.reporting.markdown import markdown
-    from pubswap_simulation.reporting.paper import figures
     from pubswap_simulation.reporting.plots import draw
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict
 
-from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.messages import Role, Traffic, WholeRun
+from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.results import Result
 

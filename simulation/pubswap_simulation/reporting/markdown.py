@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 
 from pubswap_client.operator.tables import size_text
+from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.costs import Cost
-from pubswap_simulation.reporting.paper import Rows
-from pubswap_simulation.reporting.plots import Picture
-from pubswap_simulation.reporting.report import ByName, Report, SectionReport
-from pubswap_simulation.reporting.tables import Differences, Table
-from pubswap_simulation.reporting.text import (
+from pubswap_simulation.reporting.estimates import (
     cell_text,
     estimate_text,
     grid,
     interval_text,
     mean_text,
 )
+from pubswap_simulation.reporting.plots import Picture
+from pubswap_simulation.reporting.report import ByName, Report, SectionReport
+from pubswap_simulation.reporting.tables import Differences, Table
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in

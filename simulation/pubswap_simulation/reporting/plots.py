@@ -1,20 +1,248 @@
 """The pictures of one comparison: curves, final pass@1 by tau, drift, alpha, rewards, topics."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pubswap_simulation.reporting import metrics
-from pubswap_simulation.reporting.curves import Curve, curve
 from pubswap_simulation.reporting.estimates import Estimate, estimate
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
-from pubswap_simulation.reporting.panels import SMOOTHING, Kind, Looks, legend, limit, panels
-from pubswap_simulation.reporting.section import Section
-from pubswap_simulation.reporting.style import BLACK, SETTINGS, Look, looks
+from pubswap_simulation.reporting.metrics import Series
+from pubswap_simulation.reporting.section import Cell, Section
 from pubswap_simulation.reporting.tables import topics
+
+
+@dataclass(frozen=True)
+class Curve:
+    """At each step the mean over n seeds, and the ends of its interval (the mean for n = 1)."""
+
+    n: int
+    steps: list[int]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+
+    def smoothed(self, window: int) -> "Curve":
+        """Each value the mean over `window` neighbours, of fewer at the ends."""
+        means, lows, highs = (
+            _smoothed(values, window) for values in (self.means, self.lows, self.highs)
+        )
+        return Curve(self.n, self.steps, means, lows, highs)
+
+
+def curve(cell: Cell, series: Series) -> Curve:
+    """The steps that every seed has; of clients that train alone, the mean counts."""
+    by_seed = [_mean([series(result) for result in results]) for results in cell.values()]
+    steps = _common(by_seed)
+    points = [estimate([one[step] for one in by_seed]) for step in steps]
+    return Curve(
+        n=len(by_seed),
+        steps=steps,
+        means=[point.mean for point in points],
+        lows=[point.mean if point.low is None else point.low for point in points],
+        highs=[point.mean if point.high is None else point.high for point in points],
+    )
+
+
+def _mean(all_series: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    return {step: fmean(series[step] for series in all_series) for step in _common(all_series)}
+
+
+def _common(all_series: Sequence[Mapping[int, float]]) -> list[int]:
+    if not all_series:
+        return []
+    return sorted(set[int].intersection(*(set(series) for series in all_series)))
+
+
+def _smoothed(values: Sequence[float], window: int) -> list[float]:
+    before, after = (window - 1) // 2, window // 2
+    return [
+        fmean(values[max(0, place - before) : place + after + 1]) for place in range(len(values))
+    ]
+
+
+BLACK, GREY = "#000000", "#7f7f7f"
+ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
+VERMILION, PURPLE, YELLOW = "#D55E00", "#CC79A7", "#F0E442"
+
+SETTINGS = {
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """A row's colour, marker and kind of line, the same in every picture."""
+
+    color: str
+    marker: str
+    linestyle: str = "-"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """For matplotlib's plot."""
+        return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
+
+
+_KEEP = (Look(BLUE, "o"), Look(SKY, "D"), Look(GREEN, "v"), Look(BLACK, "X"))
+_RANDOM = (Look(PURPLE, "^"), Look(PURPLE, "v", "--"), Look(PURPLE, "<", ":"), Look(PURPLE, ">"))
+_VARIANTS = (
+    Look(GREEN, "D"),
+    Look(PURPLE, "^"),
+    Look(ORANGE, "v"),
+    Look(SKY, "h"),
+    Look(BLACK, "X"),
+    Look(GREY, "P"),
+    Look(GREEN, "d", "--"),
+    Look(PURPLE, "<", "--"),
+    Look(ORANGE, ">", "--"),
+    Look(SKY, "p", "--"),
+)
+
+
+def looks(methods: Sequence[Method]) -> dict[Method, Look]:
+    """How each of these rows is drawn."""
+    found, variants = {}, 0
+    for method in methods:
+        if method.plain:
+            found[method] = _plain(method, methods)
+        else:
+            found[method] = _VARIANTS[variants % len(_VARIANTS)]
+            variants += 1
+    return found
+
+
+def _plain(method: Method, methods: Sequence[Method]) -> Look:
+    if method.kind == "alone":
+        return Look(GREY, "x", ":")
+    if method.kind == "pooled":
+        return Look(BLACK, "*", "--")
+    if method.name == "fedprox":
+        return Look(ORANGE, "P")
+    if method.name == "fedavg":
+        return Look(VERMILION, "s")
+    family = _KEEP if method.strategy == "keep" else _RANDOM
+    periods = sorted({m.period or 0 for m in methods if m.strategy == method.strategy and m.plain})
+    return family[periods.index(method.period or 0) % len(family)]
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SMOOTHING = 12  # a line with a point at every step is smoothed over this part of them
+_TRUSTED = 3  # intervals of fewer seeds would hide everything else; the tables have them
+_LEGEND_LINE = 0.17  # inches
+
+Looks = Mapping[Method, Look]
+Lines = Mapping[int, Mapping[Method, Curve]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of picture of curves."""
+
+    name: str
+    series: Series
+    unit: str
+    scale: float = 100
+    smooth: bool = False
+
+
+def panels(title: str, look: Looks, kind: Kind, curves: Lines) -> "Figure":
+    """One panel for each tau, one line for each row."""
+    from matplotlib import pyplot as plt
+
+    figure: Figure
+    size = (1.2 + 2.9 * max(2, len(curves)), 3.7)
+    figure, grid = plt.subplots(1, len(curves), figsize=size, sharey=True, squeeze=False)
+    for axes, (tau, lines) in zip(grid[0], curves.items(), strict=True):
+        for place, (method, line) in enumerate(lines.items()):
+            shift = place - (len(lines) - 1) / 2
+            _line(axes, line, look[method], kind, shift)
+        axes.set(title=f"τ = {tau}", xlabel="GRPO steps of each client")
+        _span(axes, lines.values())
+    limit(grid[0][0], [line for lines in curves.values() for line in lines.values()], kind.scale)
+    longest = max(len(line.steps) for lines in curves.values() for line in lines.values())
+    smooth = kind.smooth and longest >= 1.5 * SMOOTHING
+    grid[0][0].set_ylabel(kind.unit + (f"\nrunning mean, 1/{SMOOTHING} of the run" * smooth))
+    legend(
+        figure,
+        title,
+        [(method.label, how) for method, how in look.items() if _drawn(method, curves)],
+    )
+    return figure
+
+
+def _drawn(method: Method, curves: Lines) -> bool:
+    return any(method in lines for lines in curves.values())
+
+
+def _line(axes: "Axes", line: Curve, how: Look, kind: Kind, shift: float) -> None:
+    means, lows, highs = (
+        [kind.scale * value for value in values] for values in (line.means, line.lows, line.highs)
+    )
+    if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
+        place = line.steps[0] * (1 + 0.05 * shift)
+        around = [[means[0] - lows[0]], [highs[0] - means[0]]]
+        axes.errorbar([place], means, yerr=around, capsize=2, elinewidth=1, **how.line)
+        return
+    axes.plot(line.steps, means, **(how.line | ({"marker": ""} if kind.smooth else {})))
+    if line.n >= _TRUSTED:
+        axes.fill_between(line.steps, lows, highs, color=how.color, alpha=0.12, linewidth=0)
+
+
+def _span(axes: "Axes", lines: Iterable[Curve]) -> None:
+    """The whole run, or the one round's end if there is no more."""
+    steps = sorted({step for line in lines for step in line.steps})
+    total = steps[-1]
+    axes.set_xlim(-0.04 * total, 1.04 * total)
+    if len(steps) == 1:
+        axes.set_xlim(0.5 * total, 1.5 * total)
+        axes.set_xticks(steps)
+
+
+def limit(axes: "Axes", lines: Sequence[Curve], scale: float) -> None:
+    """Show every mean, and the intervals of three seeds and more; no share beyond 0 or 100 %."""
+    seen = [value for line in lines for value in line.means]
+    for line in lines:
+        if line.n >= _TRUSTED:
+            seen += line.lows + line.highs
+    low, high = scale * min(seen), scale * max(seen)
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    low, high = max(0.0, low - room), high + room
+    axes.set_ylim(low, min(high, 102.0) if scale == 100 else high)
+
+
+def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, Look]]) -> None:
+    """A title, and one legend below for all panels, in the order of the tables."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=label, **how.line) for label, how in rows]
+    longest = max((len(label) for label, _ in rows), default=1)
+    columns = max(1, min(len(rows), int(figure.get_figwidth() / (0.5 + 0.065 * longest))))
+    # The panels keep their height, however many lines the legend has.
+    lines = math.ceil(len(rows) / columns)
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * max(0, lines - 3))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    figure.suptitle(f"{title}: mean and 95 % interval over seeds", fontsize=9)
+
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

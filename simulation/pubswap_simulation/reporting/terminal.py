@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
+from pubswap_simulation.reporting.estimates import difference_text, estimate_text, mean_text
 from pubswap_simulation.reporting.report import Report, SectionReport
-from pubswap_simulation.reporting.text import difference_text, estimate_text, mean_text
 
 _STYLES = {"holds": "green", "does not": "red", "undecided": "yellow", "not run": "dim"}
 

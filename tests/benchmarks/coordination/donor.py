@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from coordination.serving import LETTERS, Seat
-from pubswap_client.api import CoordinatorClient
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.responses import (
+from pubswap_protocol.tensors.responses import (
     Response,
     ResponseRules,
     decode_responses,
     encode_responses,
 )
-from pubswap_protocol.texts import load_tokenizer
+from pubswap_protocol.tokenizer import load_tokenizer
 
 # The last client's answer sets the exchange off; the others are waiting for it by then.
 WAITING_SECONDS = 0.5

@@ -12,10 +12,10 @@ import numpy as np
 from coordination.fleet import Fleet
 from coordination.serving import Seat, opened, seated, serving, start
 from coordination.telling import Tell
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import ONCE
-from pubswap_protocol.adapter import AdapterLayout
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol.messages import Progress
+from pubswap_protocol.tensors.adapter import AdapterLayout
 
 CLIENTS, QUICK_CLIENTS = 16, 2
 MEGABYTES, QUICK_MEGABYTES = 35, 1

@@ -7,9 +7,9 @@ import numpy as np
 
 from coordination.payload import Payload, error
 from coordination.serving import Seat
-from pubswap_client.api import CoordinatorClient
-from pubswap_protocol.adapter import AdapterLayout, decode_adapter
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
+from pubswap_protocol.tensors.adapter import AdapterLayout, decode_adapter
 
 
 class OurClient:

@@ -21,11 +21,11 @@ from sqlalchemy import create_engine
 
 from coordination.serving import Coordinator, Seat, opened, seated, serving, start
 from coordination.telling import Tell
-from pubswap_client.api import CoordinatorClient
-from pubswap_client.retry import Backoff
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import initial_file
 from pubswap_protocol.messages import Progress, RunView, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.tensors.adapter import initial_file
 
 MEMBERS, QUICK_MEMBERS = (64, 256, 1000), (4, 8)
 ROUNDS, QUICK_ROUNDS = (100, 1000, 10_000), (100, 200)
@@ -115,7 +115,7 @@ class _Polls:
 
 
 def _shows(quick: bool, folder: Path, tell: Tell) -> dict[str, dict[str, float]]:
-    from support.long_runs import lengthen  # known once the program has begun
+    from support.coordinator.long_runs import lengthen
 
     found = {}
     with serving(folder) as ours:

@@ -9,17 +9,17 @@ from typing import Any
 
 from coordination.payload import RANK, shapes
 from coordination.programs import listens, running
-from pubswap_client.api import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import PUBSWAP, free_port
 from pubswap_client.operator.commands import operator_token
-from pubswap_client.retry import ONCE
 from pubswap_protocol import paths
-from pubswap_protocol.adapter import AdapterLayout
 from pubswap_protocol.messages import CreateInvite, CreateRun, Hello, RunView, SetKind
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.verifiers import verifier_version
 
 PUBLIC = 64  # problems

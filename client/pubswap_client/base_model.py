@@ -1,0 +1,66 @@
+"""A base model's files: a local folder as it is, a hub id through the hub's cache."""
+
+from pathlib import Path
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.settings import RunSettings
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+
+
+def local_folder(source: str, revision: str | None = None) -> Path | None:
+    """The folder of a model if its files are here, as a folder or in the hub's cache.
+
+    Raises InvalidSettings if it is neither a folder nor what a hub id looks like.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(source, revision=revision, local_files_only=True))
+    except HFValidationError:
+        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+    except LocalEntryNotFoundError:
+        return None
+    # The cache may hold a tokenizer alone.
+    return cached if any(cached.glob("*.safetensors")) else None
+
+
+def model_folder(source: str, revision: str | None = None) -> Path:
+    """The folder of a model, downloaded first if `source` is a hub id.
+
+    Raises InvalidSettings if it is neither a folder nor to be had from the hub.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_FILES))
+    except HFValidationError:
+        raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise InvalidSettings(
+            f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
+            "or download it and give the folder."
+        ) from None
+
+
+def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
+    """How long a run's prompts may be, counted with the model in a folder as its members do.
+
+    Raises InvalidSettings if the folder holds no tokenizer.
+    """
+    from pubswap_client.policy.tokenizer import PromptTokenizer
+
+    try:
+        return PromptTokenizer(folder).limit(run)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidSettings(f"{folder} holds no tokenizer that can be read: {reason}") from None

@@ -1,0 +1,1 @@
+"""The only code that speaks to a coordinator: requests, transfers, retries, TLS."""

@@ -1,0 +1,1 @@
+"""An organisation's daemon: its rounds, public steps and evaluations."""

@@ -1,0 +1,68 @@
+"""An organisation's daemon: ask what to do, train a round, hand it in, ask again."""
+
+import logging
+from dataclasses import dataclass
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.waiting import Waiting
+from pubswap_client.daemon.public_steps import Participation
+from pubswap_client.daemon.reporters import Reporter
+from pubswap_client.daemon.round import LocalRound
+from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.residuals import Residuals
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, RunCancelled, WrongState
+from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Daemon:
+    """One member of one run, with everything it needs given to it."""
+
+    api: CoordinatorClient
+    run: RunView
+    trainer: LocalTrainer
+    progress: ProgressStore
+    reporter: Reporter
+    examples: int
+    residuals: Residuals
+
+    def work(self) -> RunState:
+        """Take tasks until the run is finished or cancelled; returns which."""
+        waiting, doing = Waiting(), "asking for work"
+        while True:
+            self.reporter.doing(doing)
+            task = self.api.task(self.run.id)
+            if task.kind is TaskKind.FINISHED:
+                log.info("The run is %s.", task.state)
+                return task.state
+            waiting.log(task.waits_for)
+            doing = f"waiting for {task.waits_for}" if task.waits_for else "asking for work"
+            if task.kind is TaskKind.TRAIN:
+                try:
+                    self.train_round(task)
+                except RunCancelled as error:
+                    log.warning("Round %d is given up: %s", task.round, error.detail)
+                except (RoundClosed, WrongState, IdempotencyMismatch) as error:
+                    log.warning("Round %d goes on without us: %s", task.round, error.detail)
+
+    def train_round(self, task: Task) -> None:
+        """tau local GRPO steps from the global adapter, then hand in our own."""
+        if task.adapter is None:
+            raise WrongState("The coordinator gave a training task without an adapter.")
+        self.trainer.rebase(self.residuals.files(task.residuals))
+        local = LocalRound(
+            Participation(
+                self.api,
+                self.run,
+                self.trainer,
+                self.progress,
+                self.reporter,
+                task.round,
+                task.adapter,
+            )
+        )
+        local.train()
+        local.hand_in(self.examples)

@@ -1,0 +1,66 @@
+"""A trainer as a client's settings want it: the same for a run and for the doctor's trial."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pubswap_client.distributed.process_group import Crew, CrewEngine
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.training.memory import TokenBudget, default_budget
+from pubswap_client.training.team import ALONE
+from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_protocol.problems import Problem
+
+
+def make_trainer(
+    settings: ClientSettings,
+    policy: Policy,
+    engine: RolloutEngine,
+    client: str,
+    problems: Sequence[Problem],
+    scorer: Scorer,
+    crew: Crew | None,
+) -> LocalTrainer:
+    """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
+    checkpointing = settings.gradient_checkpointing
+    tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
+    return LocalTrainer(
+        policy=policy,
+        engine=engine,
+        settings=policy.settings,
+        client=client,
+        problems=problems,
+        scorer=scorer,
+        budget=TokenBudget(tokens),
+        checkpointing=checkpointing,
+        team=crew or ALONE,
+        # transformers samples from the very weights that are trained.
+        max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
+    )
+
+
+def make_engine(
+    settings: ClientSettings, policy: Policy, model: Path, crew: Crew | None = None
+) -> RolloutEngine:
+    """The engine for a policy on the base model in the folder `model`; to be closed after use.
+
+    With a crew, transformers samples on all of its processes; vLLM has a parallelism of its own.
+
+    Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
+    """
+    if settings.engine == "vllm":
+        from pubswap_client.rollout.vllm_engine import VllmEngine
+
+        return VllmEngine(policy, model, settings.state / "adapters", settings.vllm)
+    if settings.engine == "vllm-server":
+        from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
+
+        assert settings.vllm.adapter_dir is not None  # checked by the settings
+        # Members may share the folder; each has a part of it that is the same after a restart.
+        owner = hashlib.sha256(str(settings.state.resolve()).encode()).hexdigest()[:12]
+        work = settings.vllm.adapter_dir / f"member-{owner}"
+        return VllmServerEngine(policy, model, work, settings.vllm)
+    engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
+    return engine if crew is None else CrewEngine(crew, policy, engine)

@@ -1,0 +1,245 @@
+"""What a daemon tells the people who run it, and where it tells it: log lines by default."""
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from accelerate import PartialState
+from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
+from rich.console import Console, Group
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.errors import InvalidSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A local step that was just made."""
+
+    round: int
+    rounds: int
+    step: int  # from 1, in the order of the updates
+    steps: int
+    public: bool
+    metrics: StepMetrics
+
+    @property
+    def overall(self) -> int:
+        """The step's number among all of the run, from 1."""
+        return (self.round - 1) * self.steps + self.step
+
+    @property
+    def kind(self) -> str:
+        """Private or public, and how late its responses came, if they did."""
+        late = self.metrics.staleness
+        return ("public" if self.public else "private") + (f", {late} late" if late else "")
+
+
+class Reporter(Protocol):
+    """Somebody to tell."""
+
+    def doing(self, what: str) -> None:
+        """What happens from now on, in a few words."""
+        ...
+
+    def step(self, report: StepReport) -> None:
+        """A step was made."""
+        ...
+
+
+def moving(reporter: Reporter, what: str) -> Callable[[int, int], None]:
+    """Tells how far a transfer is, in megabytes."""
+
+    def moved(done: int, total: int) -> None:
+        reporter.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
+    reporter.doing(what)
+    return moved
+
+
+class LogLines:
+    """One line for each step, for a log file or a journal."""
+
+    def doing(self, what: str) -> None:
+        """Not worth a line."""
+
+    def step(self, report: StepReport) -> None:
+        """The figures that show whether training goes well."""
+        metrics = report.metrics
+        log.info(
+            "round %d step %d/%d %s  reward %.3f  zero variance %.2f  kl %.2e  clip %.3f  "
+            "length %.0f  %.0f tokens/s  %.1f GiB",
+            *(report.round, report.step, report.steps, report.kind),
+            *(metrics.reward, metrics.zero_variance_share, metrics.kl, metrics.clip_share),
+            *(metrics.response_tokens, metrics.tokens_per_second, metrics.memory_bytes / 2**30),
+        )
+
+
+class All:
+    """Several reporters as one."""
+
+    def __init__(self, reporters: Sequence[Reporter]) -> None:
+        self._reporters = reporters
+
+    def doing(self, what: str) -> None:
+        """Tell all of them."""
+        for reporter in self._reporters:
+            reporter.doing(what)
+
+    def step(self, report: StepReport) -> None:
+        """Tell all of them."""
+        for reporter in self._reporters:
+            reporter.step(report)
+
+
+WIDTH = 40  # steps in a sparkline
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
+    "reward": (lambda m: m.reward, "{:.3f}"),
+    "groups without variance": (lambda m: m.zero_variance_share, "{:.2f}"),
+    "KL": (lambda m: m.kl, "{:.2e}"),
+    "clip fraction": (lambda m: m.clip_share, "{:.4f}"),
+    "response length": (lambda m: m.response_tokens, "{:.0f}"),
+    "tokens/s": (lambda m: m.tokens_per_second, "{:.0f}"),
+    "waiting for others, s": (lambda m: m.waited, "{:.1f}"),
+    "memory, GiB": (lambda m: m.memory_bytes / 2**30, "{:.2f}"),
+    "engine mismatch, nats": (lambda m: m.mismatch, "{:.1e}"),
+}
+
+
+class LiveDisplay:
+    """A Reporter that redraws itself; log lines are printed above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._what = "starting"
+        self._last: StepReport | None = None
+        self._history: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=WIDTH))
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps, left:"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("run", total=None)
+        self._live = Live(get_renderable=self._draw, console=console, refresh_per_second=4)
+        self._handlers: list[logging.Handler] = []
+
+    def __enter__(self) -> Self:
+        root = logging.getLogger()
+        self._handlers, root.handlers = root.handlers, [RichHandler(console=self._console)]
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+        logging.getLogger().handlers = self._handlers
+
+    def doing(self, what: str) -> None:
+        """Show what happens now."""
+        self._what = what
+
+    def step(self, report: StepReport) -> None:
+        """Show a step's figures."""
+        self._last = report
+        for name, (figure, _) in FIGURES.items():
+            self._history[name].append(figure(report.metrics))
+        self._progress.update(
+            self._task,
+            total=report.rounds * report.steps,
+            completed=report.overall,
+            description=f"round {report.round}/{report.rounds}",
+        )
+
+    def _draw(self) -> Group:
+        table = Table.grid(padding=(0, 2))
+        for name, (figure, form) in FIGURES.items():
+            if self._last is not None:
+                value = form.format(figure(self._last.metrics))
+                table.add_row(name, value, sparkline(list(self._history[name])))
+        return Group(self._progress, f"now: {self._what}", table)
+
+
+def sparkline(values: list[float]) -> str:
+    """The values as a row of blocks, lowest to highest; flat where they are all the same."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if high <= low:
+        return BLOCKS[0] * len(values)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((value - low) / (high - low) * top)] for value in values)
+
+
+Name = Literal["tensorboard", "wandb", "trackio"]
+
+
+class Tracking:
+    """A Reporter that passes every figure of a step on."""
+
+    def __init__(self, trackers: Sequence[GeneralTracker]) -> None:
+        self._trackers = trackers
+
+    def doing(self, what: str) -> None:
+        """Nothing to plot."""
+
+    def step(self, report: StepReport) -> None:
+        """All metrics under `train/`, by the step's number in the whole run."""
+        values = {f"train/{name}": value for name, value in asdict(report.metrics).items()}
+        values |= {
+            "train/tokens_per_second": report.metrics.tokens_per_second,
+            "train/public": float(report.public),
+            "train/round": report.round,
+        }
+        for tracker in self._trackers:
+            tracker.log(values, step=report.overall)
+
+
+@contextmanager
+def tracking(
+    names: Sequence[Name], project: str, folder: Path, settings: dict[str, Any]
+) -> Iterator[Tracking]:
+    """Trackers for a run's `project`; TensorBoard's files go below `folder`.
+
+    Raises InvalidSettings, with what to install, if a library is missing.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise InvalidSettings(
+                f"track names {name!r}, which is not installed: pip install {name}"
+            )
+    PartialState()  # accelerate's trackers ask it which process they are in
+    trackers = [_tracker(name, project, folder) for name in names]
+    for tracker in trackers:
+        tracker.start()
+        if tracker.name != "tensorboard":
+            tracker.store_init_configuration(settings)
+    try:
+        yield Tracking(trackers)
+    finally:
+        for tracker in trackers:
+            tracker.finish()
+
+
+def _tracker(name: Name, project: str, folder: Path) -> GeneralTracker:
+    if name == "tensorboard":
+        return TensorBoardTracker(project, logging_dir=folder)
+    return (WandBTracker if name == "wandb" else TrackioTracker)(project)

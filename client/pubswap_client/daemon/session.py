@@ -1,0 +1,215 @@
+"""The wiring of `pubswap client start` and `pubswap evaluate`: the only place where parts meet."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from rich.console import Console
+
+from pubswap_client.base_model import model_folder
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.evaluate import pass_at_1
+from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.daemon.factories import make_engine, make_trainer
+from pubswap_client.daemon.public_steps import check_choosing
+from pubswap_client.daemon.reporters import All, LiveDisplay, LogLines, Reporter, tracking
+from pubswap_client.distributed.launch import (
+    Charter,
+    crew_of,
+    launched_rank,
+    load_policy,
+    run_follower,
+)
+from pubswap_client.distributed.process_group import Crew
+from pubswap_client.policy.logprobs import check_packed_path
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.state.checkpoint import Owner
+from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import load_membership
+from pubswap_client.state.residuals import Residuals, check_rebasing
+from pubswap_protocol.draws import seed_for
+from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.problems import Problem, parse_problems, read_problems
+from pubswap_protocol.required import check_known
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
+from pubswap_protocol.verifiers import VerifierPool, verifier_version
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member that has said hello: its run, its policy, and its rollout engine."""
+
+    api: CoordinatorClient
+    name: str
+    run: RunView
+    policy: Policy
+    engine: RolloutEngine
+    score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
+
+
+def run_client(settings: ClientSettings) -> RunState | None:
+    """Train for one organisation until the run ends, and say how it did.
+
+    Or help to, as one of several processes, of which only the first says so.
+    """
+    if launched_rank() not in (None, 0):
+        run_follower(settings)
+        return None
+    if settings.data is None:
+        raise InvalidSettings("Say where the private problems are: --data private.jsonl")
+    problems = read_problems(settings.data)
+    with crew_of(settings) as crew, _member(settings, Role.CLIENT, crew) as member:
+        check_packed_path(member.policy)
+        with _reporter(settings, member.run) as reporter:
+            return make_daemon(settings, member, problems, reporter, crew).work()
+
+
+def make_daemon(
+    settings: ClientSettings,
+    member: Member,
+    problems: Sequence[Problem],
+    reporter: Reporter,
+    crew: Crew | None = None,
+) -> Daemon:
+    """A client's daemon, with its progress in the state folder.
+
+    Raises InvalidProblems if there are too few private problems, or one is too long, or one of the
+    public set: each client refuses the same prompts, at the start and in no step.
+    """
+    taken = member.run.settings.grpo.prompts_per_step
+    if len(problems) < taken:
+        raise InvalidProblems(
+            f"{settings.data} holds {len(problems)} problems; a step takes {taken} different ones."
+        )
+    if member.run.settings.method == "pubswap":
+        _fitting(member, SetKind.PUBLIC)
+    return Daemon(
+        member.api,
+        member.run,
+        make_trainer(
+            settings, member.policy, member.engine, member.name, problems, member.score, crew
+        ),
+        ProgressStore(settings.state / "progress", Owner.of(member.run, member.name)),
+        reporter,
+        examples=len(problems),
+        residuals=_residuals(settings, member),
+    )
+
+
+@contextmanager
+def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
+    """The terminal, if there is one, or log lines; and the trackers that the settings name."""
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        reporters: list[Reporter] = [
+            stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines()
+        ]
+        if settings.track:
+            described = run.settings.model_dump(mode="json")
+            folder = settings.state / "tracking"
+            reporters.append(
+                stack.enter_context(tracking(settings.track, run.name, folder, described))
+            )
+        yield All(reporters)
+
+
+def run_evaluator(settings: ClientSettings) -> RunState:
+    """Evaluate every round's adapter until the run ends, and say how it did."""
+    with _member(settings, Role.EVALUATOR) as member:
+        return make_evaluator(settings, member).work()
+
+
+def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
+    """An evaluator on the coordinator's test set."""
+    problems = _fitting(member, SetKind.TEST)
+
+    def evaluate(
+        adapter: Adapter, residuals: Sequence[AdapterFile]
+    ) -> tuple[float, dict[str, float]]:
+        member.policy.rebase(residuals)
+        member.policy.load_adapter(adapter)
+        return pass_at_1(
+            policy=member.policy,
+            engine=member.engine,
+            problems=problems,
+            scorer=member.score,
+            settings=member.run.settings,
+            seed=seed_for(member.run.settings.seed, "evaluation"),
+        )
+
+    residuals = _residuals(settings, member)
+    return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
+
+
+def _fitting(member: Member, kind: SetKind) -> list[Problem]:
+    """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
+    text = member.api.problem_set(member.run.id, kind)
+    problems = list(parse_problems(text.splitlines(), f"the {kind} set", extra="ignore"))
+    member.policy.prompt_limit.check(problems, f"The operator's {kind} set")
+    return problems
+
+
+def check_possible(run: RunSettings, settings: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings for what the run wants and this machine's settings cannot do."""
+    check_rebasing(run, settings, alone)
+    check_choosing(run, settings)
+
+
+def hello_of(card: ModelCard, verifier: str) -> Hello:
+    """What a member says it has: this base model, and its version of the run's verifier."""
+    return Hello(
+        config_digest=card.config_digest,
+        tokenizer_digest=card.tokenizer_digest,
+        weights_digest=card.weights_digest,
+        verifier_version=verifier_version(verifier),
+    )
+
+
+def _residuals(settings: ClientSettings, member: Member) -> Residuals:
+    return Residuals(member.api, member.run, settings.state / "residuals")
+
+
+@contextmanager
+def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> Iterator[Member]:
+    """Say hello with the right model, and load it."""
+    stored = load_membership(settings.state)
+    membership = stored.membership
+    if membership.role is not role:
+        raise Forbidden(
+            f"{settings.state} is the membership of {membership.name}, whose role is "
+            f"{membership.role}; this command needs the role {role}."
+        )
+    with (
+        locked(settings.state),
+        CoordinatorClient(stored.coordinator, membership.token, tls=stored.tls) as api,
+        VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
+    ):
+        api.check_version()
+        run = api.run(membership.run)
+        check_known(run.requires)
+        check_possible(run.settings, settings, alone=crew is None)
+        folder = model_folder(
+            settings.model or run.model.source, settings.revision or run.model.revision
+        )
+        card = model_card(folder, run.settings.lora, str(folder), settings.revision)
+        run.model.check_same(card)
+        api.hello(run.id, hello_of(card, run.settings.verifier))
+        charter = Charter(folder, run.model, run.settings)
+        if crew is not None:
+            crew.tell(charter)
+        policy = load_policy(settings, charter, crew)
+        log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
+        with closing(make_engine(settings, policy, folder, crew)) as engine:
+            score = partial(pool.score_many, run.settings.verifier)
+            yield Member(api, membership.name, run, policy, engine, score)

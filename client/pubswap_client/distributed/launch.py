@@ -1,0 +1,161 @@
+"""Making a crew of the processes that the settings ask for, and a follower's whole life."""
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pubswap_client.distributed.process_group import Crew, follow
+from pubswap_client.policy.logprobs import check_packed_path
+from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+
+log = logging.getLogger(__name__)
+
+FAILED = 70  # EX_SOFTWARE
+STOP_SECONDS = 10
+_PR_SET_PDEATHSIG = 1
+
+
+def launched_rank() -> int | None:
+    """This process's rank if it is one of several: ours, or torchrun's."""
+    return int(os.environ["RANK"]) if "RANK" in os.environ else None
+
+
+@contextmanager
+def followers(count: int, command: Sequence[str] | None = None) -> Iterator[None]:
+    """Run `count` copies of this process's command as ranks 1.., this process being rank 0."""
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "WORLD_SIZE": str(count + 1),
+        "LOCAL_WORLD_SIZE": str(count + 1),
+    }
+    processes = []
+    for rank in range(1, count + 1):
+        environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        processes.append(subprocess.Popen(command or sys.orig_argv, env=environment))
+    os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
+    stopping = threading.Event()
+    for process in processes:
+        threading.Thread(target=_end_with, args=(process, stopping), daemon=True).start()
+    try:
+        yield
+    except BaseException:
+        stopping.set()
+        for process in processes:
+            process.kill()  # they may wait for us in the middle of something, and keep nothing
+        raise
+    stopping.set()
+    for process in processes:
+        _stop(process)
+
+
+def die_with_the_leader() -> None:
+    """Make the kernel kill this process when its parent is gone (Linux), and ignore Ctrl-C.
+
+    Ctrl-C reaches the whole terminal group; what follows from it is the leader's to decide.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> None:
+    """End this process when a follower has died: it would wait for it for ever."""
+    code = process.wait()
+    if not stopping.is_set():
+        log.error(
+            "A process of this client ended with code %d; ending too. Start again to go on "
+            "from the last step.",
+            code,
+        )
+        # A collective operation under way cannot be interrupted from Python.
+        os._exit(FAILED)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Charter:
+    """What the leader tells its followers first: which policy they all hold."""
+
+    folder: Path
+    card: ModelCard
+    settings: RunSettings
+
+
+@contextmanager
+def crew_of(settings: ClientSettings) -> Iterator[Crew | None]:
+    """The crew that the settings ask for, its followers started; None for a single process.
+
+    Under torchrun, the processes are already there.
+    """
+    rank = launched_rank()
+    if rank is None and settings.processes == 1:
+        yield None
+        return
+    cpu = settings.device == "cpu" or not torch.cuda.is_available()
+    with followers(settings.processes - 1) if rank is None else nullcontext():
+        crew = Crew(cpu=cpu, sharded=settings.shard)
+        yield crew
+        # Not after an error: the others may be in the middle of something else then.
+        if crew.leads:
+            crew.dismiss()
+        crew.close()
+
+
+def load_policy(settings: ClientSettings, charter: Charter, crew: Crew | None) -> Policy:
+    """The charter's policy on this process's device, with its share of the CPU's threads."""
+    if crew is not None:
+        set_threads(settings.threads or max(1, (os.cpu_count() or 1) // crew.size))
+    elif settings.threads:
+        set_threads(settings.threads)
+    return Policy.load(
+        charter.folder,
+        charter.card,
+        charter.settings,
+        device=settings.device if crew is None else crew.device,
+        liger=settings.liger,
+        mesh=crew.mesh() if crew is not None and settings.shard else None,
+    )
+
+
+def run_follower(settings: ClientSettings) -> None:
+    """Compute what the leader asks for, until it says that it is over."""
+    die_with_the_leader()
+    with crew_of(settings) as crew:
+        assert crew is not None
+        charter: Charter | None = crew.tell(None)
+        if charter is None:
+            return
+        policy = load_policy(settings, charter, crew)
+        check_packed_path(policy)
+        engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
+        follow(crew, policy, engine, settings.gradient_checkpointing)

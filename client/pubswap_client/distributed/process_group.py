@@ -1,0 +1,203 @@
+"""Data-parallel processes of one organisation, on torch.distributed through accelerate.
+
+The leader (rank 0) runs the daemon and holds the optimizer. Followers keep nothing between
+commands: with each update they are given the factors, compute their packs, and add their
+gradients. So only the leader's progress has to survive a crash.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, InitProcessGroupKwargs
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from pubswap_client.policy.groups import Batch
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.update import follow_update
+from pubswap_protocol.tensors.responses import Response
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A follower waits for its leader, which may wait for other organisations for days.
+PATIENCE = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Join an update."""
+
+    batch: Batch
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Sample responses; the arguments of RolloutEngine.generate."""
+
+    prompts: list[list[int]]
+    count: int
+    max_tokens: int
+    temperature: float
+    seed: int
+
+
+Command = Update | Generate | None
+
+
+class Crew:
+    """A Team over torch.distributed; the environment says which rank this process is."""
+
+    def __init__(self, cpu: bool, sharded: bool = False) -> None:
+        """Join the processes named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+        With `sharded`, every process takes part in every forward pass (FSDP2).
+        """
+        patience = InitProcessGroupKwargs(timeout=PATIENCE)
+        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[patience])
+        self.rank: int = self._accelerator.process_index
+        self.size: int = self._accelerator.num_processes
+        self.leads = self.rank == 0
+        self.lockstep = sharded
+        self.device: torch.device = torch.device(self._accelerator.device)
+        # Commands go over a group of their own: waiting in it keeps neither a CPU nor a GPU busy.
+        self._commands = dist.new_group(backend="gloo", timeout=PATIENCE)
+
+    def mesh(self) -> DeviceMesh:
+        """All processes in a row, to shard a model over."""
+        return init_device_mesh(self.device.type, (self.size,))
+
+    def tell(self, value: T) -> T:
+        """The leader's value, on every process."""
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0, group=self._commands)
+        found: T = box[0]
+        return found
+
+    def next(self) -> Command:
+        """Wait for the leader's next command; None means the end."""
+        command: Command = self.tell(None)
+        return command
+
+    def gather(self, value: T) -> list[T]:
+        """Every process's value, in the order of their ranks."""
+        box: list[Any] = [None] * self.size
+        dist.all_gather_object(box, value, group=self._commands)
+        return box
+
+    def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
+        """Let the followers join an update."""
+        self.tell(Update(batch, tokens))
+        self.spread(factors)
+
+    def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
+        """Every size-th plan; sharded, everyone gets as many, if need be with an empty one."""
+        mine = list(plans[self.rank :: self.size])
+        if self.lockstep and len(mine) < -(-len(plans) // self.size):
+            mine.append([])
+        return mine
+
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes, in one message."""
+        if not tensors:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        _scatter(flat, tensors)
+
+    def spread(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by the leader's, in one message."""
+        flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
+        dist.broadcast(flat, src=0)
+        _scatter(flat, tensors)
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any process."""
+        flags = torch.tensor(float(flag), device=self.device)
+        dist.all_reduce(flags)
+        return bool(flags)
+
+    def dismiss(self) -> None:
+        """Let the followers end."""
+        self.tell(None)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+
+class CrewEngine:
+    """The leader's engine that samples on all processes: a share of the prompts on each."""
+
+    def __init__(self, crew: Crew, policy: Policy, engine: TransformersEngine) -> None:
+        self.crew = crew
+        self.policy = policy
+        self.engine = engine
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> list[list[Response]]:
+        """The same responses as the engine alone: they depend on the seed and their place only."""
+        lists = [list(prompt) for prompt in prompts]
+        command = Generate(lists, count, max_tokens, temperature, seed)
+        self.crew.tell(command)
+        self.crew.spread(self.policy.factors())
+        return generate_together(self.crew, self.engine, command)
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        self.engine.close()
+
+
+def generate_together(
+    crew: Crew, engine: TransformersEngine, command: Generate
+) -> list[list[Response]]:
+    """Every process's part of the prompts, put together on all of them.
+
+    Sharded, a forward pass needs everyone at the same time, so that all do all the prompts.
+    """
+    size = len(command.prompts) if crew.lockstep else -(-len(command.prompts) // crew.size)
+    first = 0 if crew.lockstep else crew.rank * size
+    mine = engine.generate(
+        command.prompts[first : first + size],
+        command.count,
+        command.max_tokens,
+        command.temperature,
+        command.seed,
+        first=first,
+    )
+    if crew.lockstep:
+        return mine
+    return [group for part in crew.gather(mine) for group in part]
+
+
+def follow(crew: Crew, policy: Policy, engine: TransformersEngine, checkpointing: bool) -> None:
+    """A follower's life: do what the leader says until it says that it is over."""
+    while (command := crew.next()) is not None:
+        crew.spread(policy.factors())
+        if isinstance(command, Update):
+            budget = TokenBudget(command.tokens)
+            follow_update(policy, command.batch, policy.settings, budget, checkpointing, crew)
+        else:
+            generate_together(crew, engine, command)
+
+
+def _scatter(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))

@@ -1,0 +1,181 @@
+"""One private step for its duration: on the real data, from the run's first adapter, kept nowhere.
+
+The policy's adapter is replaced and trained, so it must be one that nothing else uses.
+"""
+
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.daemon.factories import make_engine, make_trainer
+from pubswap_client.distributed.launch import Charter, crew_of, load_policy
+from pubswap_client.distributed.process_group import Crew
+from pubswap_client.policy.logprobs import check_packed_path
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.training.memory import is_out_of_memory
+from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_protocol.errors import OutOfMemory
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.adapter import initial_adapter
+from pubswap_protocol.tensors.responses import Response
+
+QUICK_SECONDS = 10.0
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one private step took, in seconds, and what came of it."""
+
+    rollout_seconds: float
+    reward_seconds: float
+    update_seconds: float
+    response_tokens: float  # mean
+    cut_share: float  # responses that were stopped by max_response_tokens
+    reward: float
+    memory_bytes: int  # see StepMetrics
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step."""
+        return self.rollout_seconds + self.reward_seconds + self.update_seconds
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A loaded policy that has passed its self-check, and what a step needs beside it."""
+
+    settings: ClientSettings
+    run: RunView
+    folder: Path
+    policy: Policy
+    crew: Crew | None
+    packed_difference: float
+
+    def step(self, member: str, problems: Sequence[Problem], scorer: Scorer, tell: Tell) -> Trial:
+        """A private step of the client `member`, timed.
+
+        A quick one is made again and the second one counts: in the first, libraries are loaded.
+        Raises what training would raise, and OutOfMemory also where sampling has too little.
+        """
+        tell(f"starting the engine {self.settings.engine}")
+        with (
+            _workplace(self.settings) as settings,
+            closing(make_engine(settings, self.policy, self.folder, self.crew)) as made,
+        ):
+            watched = _Watched(made, scorer, tell, set(self.policy.card.eos_token_ids))
+            trainer = make_trainer(
+                self.settings, self.policy, watched, member, problems, watched.score, self.crew
+            )
+            trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
+            trial = watched.time(trainer, 1)
+            return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
+
+
+@contextmanager
+def rehearsal(
+    settings: ClientSettings, run: RunView, folder: Path, tell: Tell
+) -> Iterator[Rehearsal]:
+    """Load the run's policy, on all processes that the settings ask for, and check its packed path.
+
+    Raises what `pubswap client start` would raise.
+    """
+    with crew_of(settings) as crew:
+        charter = Charter(folder, run.model, run.settings)
+        if crew is not None:
+            crew.tell(charter)
+        tell("loading the model")
+        policy = load_policy(settings, charter, crew)
+        tell("comparing packs with the model's own pass")
+        difference = check_packed_path(policy)
+        yield Rehearsal(settings, run, folder, policy, crew, difference)
+
+
+@contextmanager
+def _workplace(settings: ClientSettings) -> Iterator[ClientSettings]:
+    """The settings with other folders for adapters, which are removed; a daemon has the real ones.
+
+    Replicas that are away are not waited for.
+    """
+    with ExitStack() as stack:
+        work = stack.enter_context(tempfile.TemporaryDirectory(prefix="pubswap-doctor-"))
+        changes: dict[str, Any] = {"state": Path(work)}
+        if settings.vllm.adapter_dir is not None:
+            shared = settings.vllm.adapter_dir / f"doctor-{uuid.uuid4().hex[:8]}"
+            stack.callback(shutil.rmtree, shared, ignore_errors=True)
+            vllm = {"adapter_dir": shared, "connect_seconds": 0}
+            changes["vllm"] = settings.vllm.model_copy(update=vllm)
+        yield settings.model_copy(update=changes)
+
+
+@dataclass
+class _Watched:
+    """An engine and a scorer whose work is announced and timed."""
+
+    engine: RolloutEngine
+    scorer: Scorer
+    tell: Tell
+    eos: set[int]
+    rollout_seconds: float = 0.0
+    reward_seconds: float = 0.0
+    groups: list[list[Response]] = field(default_factory=list)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> list[list[Response]]:
+        """The engine's responses."""
+        self.tell(f"trial step: sampling {len(prompts)} x {count} responses")
+        started = time.monotonic()
+        self.groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
+        self.rollout_seconds = time.monotonic() - started
+        return self.groups
+
+    def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        """The scorer's rewards."""
+        self.tell("trial step: verifying the responses")
+        started = time.monotonic()
+        rewards = self.scorer(cases)
+        self.reward_seconds = time.monotonic() - started
+        self.tell("trial step: updating the adapter")
+        return rewards
+
+    def close(self) -> None:
+        """Nothing: whoever made the engine closes it."""
+
+    def time(self, trainer: LocalTrainer, step: int) -> Trial:
+        """A private step of the trainer, whose engine and scorer we are."""
+        try:
+            metrics = trainer.private_step(step)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(
+                "Memory ran out while responses were sampled. Set a smaller rollout_rows, or "
+                "engine = 'vllm'."
+            ) from None
+        flat = [response for group in self.groups for response in group]
+        cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)
+        return Trial(
+            rollout_seconds=self.rollout_seconds,
+            reward_seconds=self.reward_seconds,
+            update_seconds=metrics.seconds - self.rollout_seconds - self.reward_seconds,
+            response_tokens=metrics.response_tokens,
+            cut_share=cut / len(flat),
+            reward=metrics.reward,
+            memory_bytes=metrics.memory_bytes,
+        )

@@ -1,0 +1,1 @@
+"""The model with its adapter: tokens in, log-probabilities out."""

@@ -1,0 +1,229 @@
+"""Per-token log-probabilities of responses, over packs and without whole logits."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.packing import Pack, pack, plan
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.tensors.responses import Offer, Response
+
+# Logits in memory at a time: 32 MiB of float32 stays near a CPU's cache, 512 MiB feeds a GPU.
+CPU_LOGITS = 1 << 23
+GPU_LOGITS = 1 << 27
+
+
+def linear_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tokens: Tensor,
+    temperature: float,
+    entropy: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """log p of `tokens` (n,) and, if asked, entropies (n,), in float32.
+
+    `hidden` is (n, H), `weight` (V, H), `bias` (V,) or None; only `hidden` gets a gradient.
+    """
+    logprobs, entropies = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, bias, tokens, temperature, entropy
+    )
+    return logprobs, entropies if entropy else None
+
+
+class _LinearLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        temperature: float,
+        entropy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        count, differentiable = len(hidden), ctx.needs_input_grad[0]
+        logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
+        entropies = torch.empty_like(logprobs) if entropy else logprobs.new_empty(0)
+        slope = torch.empty_like(hidden) if differentiable else None
+        entropy_slope = torch.empty_like(hidden) if differentiable and entropy else None
+        limit = GPU_LOGITS if hidden.is_cuda else CPU_LOGITS
+        size = max(1, limit // len(weight))
+        for start in range(0, count, size):
+            part = slice(start, start + size)
+            logits = _logits(hidden[part], weight, bias, temperature)
+            logits -= logits.amax(dim=1, keepdim=True)
+            chosen = logits.gather(1, tokens[part, None])
+            shifted = logits.clone() if entropy else None
+            masses = logits.exp_()
+            total = masses.sum(dim=1, keepdim=True)
+            logprobs[part] = (chosen - total.log()).squeeze(1)
+            if slope is not None:
+                mean = _product(masses.to(weight.dtype), weight) / total
+                slope[part] = (weight[tokens[part]] - mean) / temperature
+            if shifted is not None:
+                expected = (masses * shifted).sum(dim=1, keepdim=True) / total
+                entropies[part] = (total.log() - expected).squeeze(1)
+                if entropy_slope is not None:
+                    masses *= shifted.sub_(expected)
+                    mean = _product(masses.to(weight.dtype), weight) / total
+                    entropy_slope[part] = mean / -temperature
+        ctx.save_for_backward(slope, entropy_slope)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        slope, entropy_slope = ctx.saved_tensors
+        gradient = gradients[0][:, None] * slope
+        if entropy_slope is not None:
+            gradient += gradients[1][:, None] * entropy_slope
+        return gradient.to(slope.dtype), None, None, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    if bias is None and hidden.dtype == torch.float32:
+        return (hidden / temperature) @ weight.t()  # far fewer numbers to divide
+    logits = _product(hidden, weight.t())
+    if bias is not None:
+        logits += bias
+    return logits.div_(temperature)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """A matrix product in float32; rounding logits to bfloat16 would bias the training."""
+    if left.dtype == torch.float32:
+        return left @ right
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of tokens, in any shape: log-probabilities, and entropies if asked."""
+
+    logprobs: Tensor
+    entropy: Tensor | None = None
+
+
+def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """log p of `tokens` (...) under `logits` (..., V), in float32.
+
+    With z = logits / temperature: log p(y) = z_y - logsumexp(z).
+    """
+    scaled = logits.float() / temperature
+    return scaled.gather(-1, tokens[..., None]).squeeze(-1) - scaled.logsumexp(dim=-1)
+
+
+def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = False) -> Scores:
+    """The scores (n,) of a pack's response tokens in one forward pass, with gradients.
+
+    Inside `policy.packed()` only.
+    """
+    hidden = policy.hidden(pack.input_ids, pack.position_ids, pack.tree)[pack.predictors]
+    return Scores(
+        *linear_logprobs(hidden, *policy.head(), pack.tokens, temperature, entropy=entropy)
+    )
+
+
+@torch.no_grad()
+def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
+    """Log-probabilities (B, T) of a batch's responses on the CPU, 0 on padding.
+
+    At most `budget` tokens are computed at a time.
+    """
+    found = torch.zeros_like(batch.behaviour)
+    plans = plan(batch.prompt_lengths, batch.lengths, range(batch.rows), budget)
+    with policy.packed():
+        for rows in plans:
+            part = pack(batch, rows, policy.device)
+            found.view(-1)[part.places.cpu()] = score_pack(policy, part, temperature).logprobs.cpu()
+    return found
+
+
+def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> list[Response]:
+    """The group of an offer with the most likely candidates in its places.
+
+    Of equally likely ones, those that were drawn first. At most `budget` tokens are computed at a
+    time, and none if there is nothing to choose.
+    """
+    count = len(offer.candidates)
+    if count == len(offer.places):
+        return offer.taken(range(count))
+    scores = mean_logprobs(policy, prompt, offer.candidates, budget)
+    return offer.taken(sorted(range(count), key=lambda place: -scores[place]))
+
+
+def mean_logprobs(
+    policy: Policy, prompt: Sequence[int], responses: Sequence[Response], budget: int
+) -> list[float]:
+    """(1/|y|) sum_t log pi(y_t) of each response to a prompt, at the training temperature.
+
+    The mean, for a sum would rank by length.
+    """
+    group = Group(prompt, responses, [0.0] * len(responses))
+    batch = collate([group], policy.card.eos_token_ids, advantage_epsilon=0.0)
+    logprobs = response_logprobs(policy, batch, policy.settings.grpo.temperature, budget)
+    means: list[float] = (logprobs.sum(dim=1) / torch.tensor(batch.lengths)).tolist()
+    return means
+
+
+log = logging.getLogger(__name__)
+
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+PROMPT, LENGTHS = 5, (7, 1, 3)
+
+
+def check_packed_path(policy: Policy) -> float:
+    """The largest difference in nats; raises InvalidSettings if packs do not give the model's own.
+
+    On a GPU the portable attention is taken instead of the flash one if that alone differs.
+    """
+    difference = packed_difference(policy)
+    limit = TOLERANCE[policy.dtype]
+    if not difference <= limit and not policy.portable:
+        log.warning("Flash attention is off by %.3g here; going on without it.", difference)
+        policy.portable = True
+        difference = packed_difference(policy)
+    if not difference <= limit:
+        raise InvalidSettings(
+            f"{policy.card.architecture} cannot be trained yet: log-probabilities in packs differ "
+            f"from the model's own by up to {difference:.3g} (at most {limit} is allowed). Use a "
+            "Qwen, Llama or Mistral model, or tell us which model it was."
+        )
+    return difference
+
+
+@torch.no_grad()
+def packed_difference(policy: Policy) -> float:
+    """The largest difference of any response token's log-probability, by the two paths."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(count: int) -> Tensor:
+        return torch.randint(policy.card.vocabulary, (count,), generator=generator)
+
+    prompt = tokens(PROMPT)
+    responses = [tokens(length) for length in LENGTHS]
+    wanted = [_plain(policy, prompt, response) for response in responses]
+    group = Group(
+        prompt.tolist(),
+        [Response(r.int().numpy(), w.numpy()) for r, w in zip(responses, wanted, strict=True)],
+        [0.0] * len(responses),
+    )
+    batch = collate([group], eos_token_ids=(), advantage_epsilon=1e-6)
+    found = response_logprobs(policy, batch, temperature=1.0, budget=1 << 20)
+    return float((found - batch.behaviour).abs().max())
+
+
+def _plain(policy: Policy, prompt: Tensor, response: Tensor) -> Tensor:
+    """The log-probabilities (T,) of one response, as transformers computes them."""
+    ids = torch.cat([prompt, response])[None].to(policy.device)
+    logits = policy.model(input_ids=ids, use_cache=False).logits[0]
+    first = len(prompt) - 1
+    return token_scores(logits[first:-1], ids[0, first + 1 :], temperature=1.0).cpu()

@@ -1,0 +1,319 @@
+"""The policy: a frozen base model with one LoRA adapter, on one device."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
+from transformers.utils import logging as transformers_logging
+
+from pubswap_client.policy.attention import Tree, tree_attention_in
+from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.model import ModelCard, target_modules
+from pubswap_protocol.settings import LoraSettings, RunSettings
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterLayout,
+    AdapterSource,
+    modules,
+    sent_layout,
+)
+from pubswap_protocol.tensors.responses import Response
+from pubswap_protocol.tokenizer import decode_all
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class Policy:
+    """pi_theta: theta are the LoRA factors, held in float32 whatever the base model's dtype.
+
+    The model stays in eval mode, also while it is trained: dropout would make pi_old, which is
+    the first epoch's own forward pass, another policy than the one that sampled.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: PromptTokenizer, card: ModelCard, settings: RunSettings
+    ) -> None:
+        """Take a PEFT model; raises InvalidAdapter unless its factors are the run's."""
+        self.model = model.eval()
+        self.card = card
+        self.settings = settings
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._causal_model = model.get_base_model()
+        # Flash attention needs a GPU and half precision.
+        self.portable = self.device.type != "cuda" or self.dtype == torch.float32
+        self._tokenizer = tokenizer
+        self._parameters = _factors(model, card.layout)
+        sent = sent_layout(card.layout, settings.aggregation.rule).tensors
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name in sent)
+        self._original: dict[str, Tensor] = {}  # of the modules whose base weights were replaced
+
+    @classmethod
+    def load(
+        cls,
+        source: Path | str,
+        card: ModelCard,
+        settings: RunSettings,
+        device: Device | torch.device = "auto",
+        revision: str | None = None,
+        liger: bool = False,
+        mesh: "DeviceMesh | None" = None,
+    ) -> Self:
+        """Load the base model from a folder, or from the hub at a revision.
+
+        The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
+        has not the layers that the card's adapter belongs to. With `liger`, its fused norms,
+        rotations and MLPs take the place of the model's own (CUDA only). With a `mesh`, the base's
+        layers are sharded over its processes (FSDP2), and each layer is whole only while it
+        computes.
+        """
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        place = find_device(device)
+        dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        if liger:
+            _fuse(model, place)
+        if place.type == "cuda":
+            # The float32 factors' products then run on tensor cores, with TF32's ten bits.
+            torch.set_float32_matmul_precision("high")
+        tokenizer = PromptTokenizer(source, revision)
+        model = _with_lora(model if mesh else model.to(place), card, settings.lora)
+        if mesh is not None:
+            _shard(model, mesh)
+        return cls(model.to(place), tokenizer, card, settings)
+
+    def factors(self) -> list[torch.nn.Parameter]:
+        """The LoRA factors, in the order of their names."""
+        return list(self._parameters.values())
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The factors that are trained, by name; FFA-LoRA trains the B alone."""
+        return [parameter for parameter in self.factors() if parameter.requires_grad]
+
+    def trained_names(self) -> list[str]:
+        """The names of `trainable`, in the same order."""
+        return [name for name, factor in self._parameters.items() if factor.requires_grad]
+
+    @torch.no_grad()
+    def rebase(self, residuals: Sequence[AdapterSource]) -> None:
+        """W = W0 + (alpha / r) sum_k B_k A_k for the base weights of the adapted modules.
+
+        W0 is kept, on the same device, and the sum is taken anew in float32 each time, in the
+        order given: W is rounded once, and has the same bits whichever round a process began in.
+        """
+        if not residuals and not self._original:
+            return
+        lora = self.settings.lora
+        for a, b in modules(self.card.layout):
+            weight = self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
+            original = self._original.setdefault(a, weight.data)
+            total = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+            for stack in residuals:
+                factors = (torch.tensor(stack.tensor(n), device=weight.device) for n in (b, a))
+                total += torch.matmul(*factors)
+            weight.data = (original.float() + lora.alpha / lora.rank * total).to(original.dtype)
+
+    def load_adapter(self, adapter: Adapter) -> None:
+        """Replace all factors in place; raises InvalidAdapter unless they fit the layout."""
+        shapes = {name: array.shape for name, array in adapter.items()}
+        _check_shapes(shapes, self.card.layout)
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(torch.tensor(adapter[name]))
+
+    def adapter(self) -> Adapter:
+        """A copy of the factors, under the layout's names."""
+        return {
+            name: parameter.detach().cpu().numpy().copy()
+            for name, parameter in self._parameters.items()
+        }
+
+    @contextmanager
+    def reference(self) -> Iterator[None]:
+        """Inside, the policy is the frozen base model, without any residual."""
+        with self.model.disable_adapter(), self._unmoved():
+            yield
+
+    @contextmanager
+    def _unmoved(self) -> Iterator[None]:
+        weights = {
+            a: self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
+            for a in self._original
+        }
+        moved = {a: weight.data for a, weight in weights.items()}
+        try:
+            for a, weight in weights.items():
+                weight.data = self._original[a]
+            yield
+        finally:
+            for a, weight in weights.items():
+                weight.data = moved[a]
+
+    @contextmanager
+    def packed(self, checkpointing: bool = False) -> Iterator[None]:
+        """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
+        decoder = self._causal_model.get_decoder()
+        with tree_attention_in(decoder.config), _checkpointed(decoder, checkpointing):
+            yield
+
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, tree: Tree) -> Tensor:
+        """The last layer's normalised hidden states (S, H) of one pack (1, S)."""
+        output = self._causal_model.get_decoder()(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=False,
+            tree=tree,
+            portable=self.portable,
+        )
+        hidden: Tensor = output.last_hidden_state.squeeze(0)
+        return hidden
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """The frozen output layer: its weight (V, H), and its bias (V,) or None."""
+        layer = self._causal_model.get_output_embeddings()
+        return layer.weight, getattr(layer, "bias", None)
+
+    def encode(self, prompt: str) -> list[int]:
+        """A prompt's token ids, in the chat template if the run uses it and the model has one.
+
+        Raises InvalidProblems if there are more than `max_prompt_tokens`.
+        """
+        limit = self.settings.grpo.max_prompt_tokens
+        tokens = self._tokenizer.encode_for(self.settings, prompt)
+        if len(tokens) > limit:
+            raise InvalidProblems(
+                f"The prompt {prompt[:40]!r}... has {len(tokens)} tokens; this run takes at most "
+                f"{limit} (grpo.max_prompt_tokens). Shorten or remove it."
+            )
+        return tokens
+
+    @property
+    def prompt_limit(self) -> PromptLimit:
+        """How long the run's prompts may be."""
+        return self._tokenizer.limit(self.settings)
+
+    def decode(self, responses: Sequence[Response]) -> list[str]:
+        """The responses' texts, exactly as the coordinator's verifier reads them."""
+        return decode_all(self._tokenizer.plain, (response.tokens for response in responses))
+
+
+@contextmanager
+def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
+    """Recompute each layer in the backward pass; the layers themselves stay in eval mode."""
+    if not enabled:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*gradient_checkpointing.*", FutureWarning)
+        decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        layers = [layer for layer in decoder.modules() if isinstance(layer, CheckpointedLayer)]
+        # A layer only recomputes if its own flag says training; dropout modules keep theirs.
+        for layer in layers:
+            layer.training = True
+        try:
+            yield
+        finally:
+            decoder.gradient_checkpointing_disable()
+            for layer in layers:
+                layer.training = False
+
+
+def positions(attention_mask: Tensor) -> Tensor:
+    """Position ids (B, S) of left-padded rows: 0 at each row's first token."""
+    return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+
+
+def set_threads(count: int) -> None:
+    """Use this many CPU threads, so that several daemons on one machine keep to their share."""
+    torch.set_num_threads(count)
+
+
+def find_device(device: Device | torch.device) -> torch.device:
+    """The device that is meant; raises InvalidSettings for a GPU where there is none."""
+    if isinstance(device, torch.device):
+        return device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise InvalidSettings("device = 'cuda', but torch finds no GPU; use 'cpu' or 'auto'.")
+    return torch.device(device)
+
+
+def _fuse(model: Any, place: torch.device) -> None:
+    """Put liger-kernel's layers into the model; its fused loss is not used, ours is leaner."""
+    if place.type != "cuda":
+        raise InvalidSettings("liger = true needs a CUDA GPU; remove it, or set device = 'cuda'.")
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError:
+        raise InvalidSettings("liger = true needs it installed: pip install liger-kernel") from None
+    _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=False, cross_entropy=False)
+
+
+def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
+    targets = target_modules(card.layout)
+    if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
+        raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
+    known = {name for name, _ in model.named_modules()}
+    missing = [name for name in targets if name not in known]
+    if missing:
+        raise InvalidSettings(
+            f"The base model has no module {missing[0]!r} (and {len(missing) - 1} others), which "
+            f"the run adapts; it is a {type(model).__name__}, the run's a {card.architecture}."
+        )
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=0.0,
+        target_modules=targets,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        # PEFT asks transformers for a property by its old name; a user can do nothing about it.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
+        return get_peft_model(model, config, autocast_adapter_dtype=True)
+
+
+def _shard(model: Any, mesh: "DeviceMesh") -> None:
+    """Shard each layer's frozen weights; the factors are small, and whole on every process."""
+    from torch.distributed.fsdp import fully_shard
+
+    factors = {parameter for parameter in model.parameters() if parameter.requires_grad}
+    for layer in model.get_base_model().get_decoder().layers:
+        fully_shard(layer, mesh=mesh, ignored_params=factors)
+
+
+def _factors(model: Any, layout: AdapterLayout) -> dict[str, torch.nn.Parameter]:
+    """The trainable parameters under the layout's names, sorted by name."""
+    found = {
+        name.replace(".default.weight", ".weight"): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    _check_shapes({name: tuple(parameter.shape) for name, parameter in found.items()}, layout)
+    return dict(sorted(found.items()))
+
+
+def _check_shapes(shapes: dict[str, tuple[int, ...]], layout: AdapterLayout) -> None:
+    for name in sorted(shapes.keys() | layout.tensors.keys()):
+        found, wanted = shapes.get(name), layout.tensors.get(name)
+        if found != wanted:
+            raise InvalidAdapter(
+                f"Tensor {name!r} has the shape {found}, but the run's layout says {wanted}."
+            )

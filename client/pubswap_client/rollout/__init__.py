@@ -1,0 +1,1 @@
+"""Rollout engines: responses sampled from the policy, by transformers or vLLM."""

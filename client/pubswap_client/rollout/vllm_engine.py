@@ -1,0 +1,201 @@
+"""Rollouts by vLLM in this process's care: its engine is a child process on the same device.
+
+On a GPU it shares the memory with the trainer: it sleeps (weights in host memory, no key-value
+cache) whenever it does not sample.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.hot_reload import AdapterFolders, AdapterVersion, HotReload
+from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
+from pubswap_client.settings import VllmSettings
+from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, StaleAdapter
+from pubswap_protocol.tensors.responses import Response
+
+log = logging.getLogger(__name__)
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+CPU_CACHE_GIB = 1.0
+# A supervisor kills what does not end within ten.
+SHUTDOWN_SECONDS = 5.0
+
+
+class VllmEngine:
+    """vLLM with the policy's adapter on the frozen base model, reloaded when it has changed."""
+
+    def __init__(self, policy: Policy, model: Path, work: Path, settings: VllmSettings) -> None:
+        """Start vLLM on the base model's folder; adapters are written below `work`.
+
+        Raises InvalidSettings if vLLM is not installed or refuses the settings.
+        """
+        vllm = _import_vllm()
+        self.policy = policy
+        self._sampling_params = vllm.SamplingParams
+        self._lora_request = vllm.lora.request.LoRARequest
+        self._sleeps = settings.sleep and policy.device.type == "cuda"
+        try:
+            self._llm = vllm.LLM(**self._arguments(model, settings))
+        except (ValueError, RuntimeError) as error:
+            raise InvalidSettings(f"vLLM does not start with these settings: {error}") from error
+        self._reload = HotReload(AdapterFolders(policy, work, str(model)), self)
+        if self._sleeps:
+            self._llm.sleep(level=1)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> list[list[Response]]:
+        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+
+        Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
+        answer that cannot be used.
+        """
+        inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        parameters = [
+            self._sampling_params(
+                detokenize=False,
+                **sampling_parameters(
+                    self.policy.card, count, max_tokens, temperature, seed, place
+                ),
+            )
+            for place in range(len(prompts))
+        ]
+        with self._awake(), _faults("sample"):
+            version = self._reload.current()
+            outputs = self._llm.generate(
+                inputs, parameters, lora_request=self._request(version), use_tqdm=False
+            )
+        return [self._group(output, version, count, max_tokens) for output in outputs]
+
+    def close(self) -> None:
+        """End vLLM's process, and delete the adapters."""
+        try:
+            self._reload.close()
+        except EngineFault as error:
+            log.warning("The adapter could not be unloaded: %s", error.detail)
+        finally:
+            self._llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_SECONDS)
+
+    # The loader of hot reload
+
+    def load(self, version: AdapterVersion) -> None:
+        """Load a version from its folder; raises EngineFault if vLLM refuses it."""
+        with _faults(f"load the adapter {version.path}"):
+            self._llm.llm_engine.add_lora(self._request(version))
+
+    def unload(self, version: AdapterVersion) -> None:
+        """Forget a version."""
+        with _faults("unload an adapter"):
+            self._llm.llm_engine.remove_lora(version.number)
+
+    def check(self, version: AdapterVersion) -> None:
+        """Raises StaleAdapter unless the version's number is among those loaded."""
+        with _faults("list its adapters"):
+            loaded = self._llm.llm_engine.list_loras()
+        if version.number not in loaded:
+            raise StaleAdapter(
+                f"vLLM does not serve adapter {version.number} ({version.name}), only "
+                f"{sorted(loaded)}."
+            )
+
+    def _request(self, version: AdapterVersion) -> Any:
+        return self._lora_request(version.name, version.number, str(version.path))
+
+    def _group(
+        self, output: Any, version: AdapterVersion, count: int, max_tokens: int
+    ) -> list[Response]:
+        """The responses of one vLLM RequestOutput, in the order of their seeds."""
+        served = output.lora_request.lora_name if output.lora_request else "the base model"
+        if served != version.name:
+            raise StaleAdapter(f"vLLM sampled from {served}, not from {version.name}.")
+        if len(output.outputs) != count:
+            raise EngineFault(f"vLLM gave {len(output.outputs)} responses instead of {count}.")
+        return [
+            checked_response(
+                one.token_ids,
+                [
+                    step[token].logprob
+                    for step, token in zip(one.logprobs, one.token_ids, strict=True)
+                ],
+                max_tokens,
+                self.policy.card,
+            )
+            for one in sorted(output.outputs, key=lambda one: int(one.index))
+        ]
+
+    def _arguments(self, model: Path, settings: VllmSettings) -> dict[str, Any]:
+        run, on_cpu = self.policy.settings, self.policy.device.type == "cpu"
+        cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
+        return {
+            "model": str(model),
+            "dtype": str(self.policy.model.dtype).removeprefix("torch."),
+            "enable_lora": True,
+            "max_loras": 1,
+            "max_cpu_loras": 2,
+            "max_lora_rank": lora_rank(run.lora.rank),
+            "logprobs_mode": "processed_logprobs",
+            "max_model_len": run.grpo.max_prompt_tokens + run.grpo.max_response_tokens,
+            "enable_sleep_mode": self._sleeps,
+            "gpu_memory_utilization": settings.gpu_memory_utilization,
+            "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
+            "tensor_parallel_size": settings.tensor_parallel,
+            "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
+            "disable_log_stats": True,
+        }
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        if not self._sleeps:
+            yield
+            return
+        self._llm.wake_up()
+        try:
+            yield
+        finally:
+            self._llm.sleep(level=1)
+
+
+def lora_rank(rank: int) -> int:
+    """The smallest of vLLM's maximal ranks that holds `rank`; raises InvalidSettings if none."""
+    for allowed in LORA_RANKS:
+        if rank <= allowed:
+            return allowed
+    raise InvalidSettings(f"vLLM serves adapters up to rank {LORA_RANKS[-1]}, not {rank}.")
+
+
+@contextmanager
+def _faults(what: str) -> Iterator[None]:
+    """Any error of vLLM's own, such as that its process has died, as an EngineFault."""
+    try:
+        yield
+    except PubSwapError:
+        raise
+    except Exception as error:
+        raise EngineFault(f"vLLM could not {what}: {error!r}; its output says why.") from error
+
+
+def _import_vllm() -> Any:
+    # Nothing about this organisation's use is to leave it.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # A forked child would inherit torch's threads half dead, and a CUDA context it cannot use.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    try:
+        import vllm
+        import vllm.lora.request
+    except ImportError as error:
+        raise InvalidSettings(
+            f"engine = 'vllm' needs vLLM ({error}): pip install '.[client,vllm]', in an "
+            "environment without pubswap's server extra. Or use engine = 'transformers'."
+        ) from None
+    return vllm

@@ -1,0 +1,75 @@
+"""What every vLLM engine asks for, and what it accepts as an answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pubswap_protocol.draws import seed_for
+from pubswap_protocol.errors import EngineFault, InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.tensors.responses import Response
+
+# vLLM takes a signed 64-bit seed and adds the response's place in its group to it.
+SEEDS = 1 << 62
+# Below this, vLLM samples at this temperature instead, and says so only in its log.
+LOWEST_TEMPERATURE = 0.01
+
+
+def sampling_parameters(
+    card: ModelCard, count: int, max_tokens: int, temperature: float, seed: int, prompt: int
+) -> dict[str, Any]:
+    """vLLM's sampling parameters for `count` responses to prompt number `prompt`.
+
+    Plain sampling at the temperature, everything else off by name, since a server takes what is
+    not said from the model's generation config. Exactly the card's end-of-sequence tokens end a
+    response. Raises InvalidSettings for a temperature that vLLM would not use.
+    """
+    if temperature < LOWEST_TEMPERATURE:
+        raise InvalidSettings(
+            f"vLLM samples at temperature {LOWEST_TEMPERATURE} or above, the run says "
+            f"{temperature}; use engine = 'transformers'."
+        )
+    return {
+        "n": count,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed_for(seed, "vllm", prompt) % SEEDS,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(card.eos_token_ids),
+        "ignore_eos": True,  # the card's, listed above, and not the tokenizer's
+        "skip_special_tokens": False,
+        "logprobs": 0,  # of the sampled token alone
+    }
+
+
+def checked_response(
+    tokens: Sequence[int], logprobs: Sequence[float | None], max_tokens: int, card: ModelCard
+) -> Response:
+    """A response (T,) as the trainer needs it.
+
+    Raises EngineFault unless there is one finite log-probability for each token, tokens are in
+    the vocabulary, and the response ends with the first end-of-sequence token or at `max_tokens`.
+    """
+    ids = np.asarray(tokens, dtype=np.int32)
+    values = np.array([np.nan if value is None else value for value in logprobs], np.float32)
+    if len(ids) != len(values):
+        raise EngineFault(f"vLLM gave {len(ids)} tokens but {len(values)} log-probabilities.")
+    if not 1 <= len(ids) <= max_tokens:
+        raise EngineFault(f"vLLM gave a response of {len(ids)} tokens; 1 to {max_tokens} fit.")
+    if ids.min() < 0 or ids.max() >= card.vocabulary:
+        raise EngineFault(f"vLLM sampled token {ids.max()}, outside 0..{card.vocabulary - 1}.")
+    if not np.isfinite(values).all():
+        raise EngineFault("vLLM gave a log-probability that is not finite.")
+    ends = np.isin(ids, card.eos_token_ids)
+    if ends[:-1].any() or (len(ids) < max_tokens and not ends[-1]):
+        raise EngineFault(
+            "vLLM gave a response that does not end where its end-of-sequence token is; is its "
+            "--max-model-len at least grpo.max_prompt_tokens + grpo.max_response_tokens?"
+        )
+    return Response(tokens=ids, logprobs=values)

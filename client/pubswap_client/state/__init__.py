@@ -1,0 +1,1 @@
+"""The state folder: membership, checkpoints, and what a restart goes on from."""

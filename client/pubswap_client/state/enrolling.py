@@ -1,0 +1,71 @@
+"""Exchange an invite for a token that neither a full disk nor a crash can lose."""
+
+import base64
+import hmac
+import secrets
+from pathlib import Path
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.state.files import write_whole
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import (
+    StoredMembership,
+    load_membership,
+    membership_path,
+    save_membership,
+)
+from pubswap_protocol.errors import NotSaved, StateInUse
+
+_SECRET = "enrolment-key"  # noqa: S105 - a file's name
+
+
+def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredMembership:
+    """Use the invite and keep the token in the state folder.
+
+    Whatever goes wrong after the invite is spent, the same invite gets the same token again into
+    this folder. Raises StateInUse, before that, for a folder that holds a membership.
+    """
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(state):
+        _require_vacant(state)
+        key = _key(_kept_secret(state), invite)
+        with CoordinatorClient(coordinator, backoff=ONCE, tls=tls) as api:
+            api.check_version()
+            membership = api.enroll(invite, key)
+        stored = StoredMembership(coordinator=coordinator, membership=membership, tls=tls)
+        try:
+            save_membership(state, stored)
+        except NotSaved as error:
+            raise NotSaved(
+                f"{error.detail} The invite is not lost: give the same command again, which gets "
+                "the same token."
+            ) from None
+        (state / _SECRET).unlink(missing_ok=True)
+    return stored
+
+
+def _require_vacant(state: Path) -> None:
+    path = membership_path(state)
+    if not path.exists():
+        return
+    held = load_membership(state).membership
+    raise StateInUse(
+        f"{state} holds the membership of {held.name} in run {held.run_name}, and the only copy "
+        "of its token. Enroll into a folder of its own with --state. If the operator has reissued "
+        f"{held.name}, move {path} away first."
+    )
+
+
+def _kept_secret(state: Path) -> bytes:
+    """The folder's own random secret, on the disk before any invite is spent with it."""
+    path = state / _SECRET
+    if not path.exists():
+        write_whole(path, secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def _key(secret: bytes, invite: str) -> str:
+    """The Idempotency-Key of an invite: the same in this folder, and known nowhere else."""
+    return base64.urlsafe_b64encode(hmac.digest(secret, invite.encode(), "sha256")).decode()

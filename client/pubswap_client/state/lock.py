@@ -1,0 +1,26 @@
+"""The lock on a state folder: one daemon at a time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pubswap_protocol.command_line import locking
+from pubswap_protocol.errors import StateInUse
+
+
+def holder(state: Path) -> str | None:
+    """The process that holds the folder's lock, None if none does; leaves nothing behind."""
+    return locking.holder(state / "lock")
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """Hold the folder's lock; raises StateInUse if another process does."""
+    try:
+        with locking.lock(state / "lock"):
+            yield
+    except locking.Held as other:
+        raise StateInUse(
+            f"{state} is in use by another daemon (process {other}). Stop that one, or give "
+            "this one a state folder of its own with --state."
+        ) from None

@@ -1,0 +1,51 @@
+"""What enrolling leaves behind: the coordinator's address and the token, for its owner only."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.state.files import write_whole
+from pubswap_protocol.command_line.explaining import first_fault
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Membership
+
+
+class StoredMembership(BaseModel):
+    """`membership.json` in the state folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    coordinator: str
+    membership: Membership
+    tls: TlsFiles = TlsFiles()
+
+
+def membership_path(state: Path) -> Path:
+    """Where a state folder keeps its membership."""
+    return state / "membership.json"
+
+
+def save_membership(state: Path, stored: StoredMembership) -> Path:
+    """Write the membership atomically, mode 0600."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = membership_path(state)
+    write_whole(path, f"{stored.model_dump_json(indent=2)}\n".encode())
+    return path
+
+
+def load_membership(state: Path) -> StoredMembership:
+    """The membership; raises InvalidSettings with the command to run if there is none."""
+    path = membership_path(state)
+    try:
+        return StoredMembership.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InvalidSettings(
+            f"{state} holds no membership. Ask the operator for an invite, then: "
+            f"pubswap client enroll --coordinator URL --invite CODE --state {state}"
+        ) from None
+    except ValidationError as error:
+        raise InvalidSettings(
+            f"{path} is damaged. Move it away, ask the operator for `pubswap member reissue`, and "
+            f"enroll again. ({first_fault(error)})"
+        ) from None

@@ -1,0 +1,57 @@
+"""FedEx-LoRA's residuals of earlier rounds: fetched once, kept in the state folder, checked again.
+
+A client that starts anew adds the same bytes in the same order as one that never stopped.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.settings import ClientSettings
+from pubswap_client.state.files import sweep, write_whole
+from pubswap_protocol.digests import file_matches, hexadecimal
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Digest, RunView
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile, open_stack
+
+
+class Residuals:
+    """One member's folder of residuals."""
+
+    def __init__(self, api: CoordinatorClient, run: RunView, folder: Path) -> None:
+        """Make the folder if need be, and clear it of writes that were cut off."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(folder)
+        self._api = api
+        self._run = run
+        self._folder = folder
+        self._checked: set[Digest] = set()
+
+    def files(self, digests: Sequence[Digest]) -> list[AdapterFile]:
+        """The stacks of these digests, in their order. Raises NotSaved or InvalidAdapter."""
+        return [self._stack(digest) for digest in digests]
+
+    def _stack(self, digest: Digest) -> AdapterFile:
+        path = self._folder / f"{hexadecimal(digest)}.safetensors"
+        known = digest in self._checked
+        if not known and not (path.exists() and file_matches(path, digest)):
+            write_whole(path, self._api.blob(self._run.id, digest))
+        stack = open_stack(path, self._run.model.layout)
+        if not known:
+            stack.check(LARGEST_DERIVED)
+            self._checked.add(digest)
+        return stack
+
+
+def check_rebasing(run: RunSettings, client: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings where a run changes the base model and copies of it would not follow.
+
+    `alone` says that this client is one process.
+    """
+    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
+        raise InvalidSettings(
+            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
+            "and the processes of `--processes` have copies of their own. Use engine = "
+            "'transformers' and one process."
+        )

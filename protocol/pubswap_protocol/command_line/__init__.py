@@ -1,0 +1,1 @@
+"""What all commands share: exit statuses, failures in words, locks on files."""

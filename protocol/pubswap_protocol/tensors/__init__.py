@@ -1,0 +1,1 @@
+"""Adapters, updates and responses as safetensors files, checked before they are read."""

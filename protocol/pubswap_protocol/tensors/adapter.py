@@ -1,0 +1,299 @@
+"""A LoRA adapter: its layout, its canonical file, and the checks that every upload must pass.
+
+Canonical means: tensors in the order of their names, float32, no metadata. Two adapters with equal
+tensors are then equal bytes, so that a digest names an adapter's value.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, WithJsonSchema
+
+from pubswap_protocol.bounds import Strict
+from pubswap_protocol.digests import OURS, Digester
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.tensors.safetensors_header import (
+    MAX_TENSORS,
+    TensorSpec,
+    header_bytes,
+    header_length,
+    parse_header,
+    read_header,
+)
+
+Array = NDArray[np.float32]
+Adapter = dict[str, Array]
+TensorName = Annotated[str, Field(max_length=1000)]
+Side = Annotated[int, Field(gt=0, le=1 << 30, strict=True)]
+_Pair = Annotated[list[Side], Field(min_length=2, max_length=2)]
+Shape = Annotated[tuple[Side, Side], WithJsonSchema(TypeAdapter(_Pair).json_schema())]
+
+# A million: trained factors stay below 10. What is computed of such numbers is far from float32's
+# 3e38: a square is at most 2^42 (of a difference), a thousand million of them 2^72, and a product
+# B A over a FedEx-LoRA stack of rank 2^16 at most 2^58. That, and a server optimizer's squares,
+# are LARGEST_DERIVED at most: another such product, with alpha / r, is still finite.
+LARGEST = 2.0**20
+LARGEST_DERIVED = 2.0**60
+
+_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+
+
+class AdapterLayout(Strict):
+    """The names and shapes of a run's adapter tensors, as PEFT names them."""
+
+    # What the coordinator keeps of a server optimizer has two tensors for each of an update.
+    tensors: Annotated[dict[TensorName, Shape], Field(max_length=2 * MAX_TENSORS)]
+
+    @cached_property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Where each tensor lies in the canonical file."""
+        specs, position = {}, 0
+        for name in sorted(self.tensors):
+            shape = self.tensors[name]
+            end = position + 4 * math.prod(shape)
+            specs[name] = TensorSpec("F32", shape, position, end)
+            position = end
+        return specs
+
+    @cached_property
+    def header(self) -> bytes:
+        """The canonical file's first bytes: the length and the header, padded to 8 bytes."""
+        return header_bytes(self.specs)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers an adapter has."""
+        return sum(math.prod(shape) for shape in self.tensors.values())
+
+    @property
+    def file_bytes(self) -> int:
+        """The canonical file's size."""
+        return len(self.header) + 4 * self.parameters
+
+
+def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
+    """The canonical file of an adapter; raises InvalidAdapter if it does not fit the layout."""
+    _same_names(layout, set(adapter))
+    # Its value is handed out without a copy, and so the file is in memory once.
+    file = BytesIO()
+    file.write(layout.header)
+    for name, spec in layout.specs.items():
+        array = np.ascontiguousarray(adapter[name], dtype=np.float32)
+        if array.shape != spec.shape:
+            raise InvalidAdapter(f"Tensor {name!r} has shape {array.shape}, not {spec.shape}.")
+        file.write(array.data)
+    return file.getvalue()
+
+
+def decode_adapter(layout: AdapterLayout, data: bytes | memoryview) -> Adapter:
+    """The tensors of an adapter file held in memory; raises InvalidAdapter as AdapterFile does."""
+    specs, start = read_header(data)
+    _check_specs(layout, specs)
+    adapter = {
+        name: np.frombuffer(data, np.float32, math.prod(s.shape), start + s.begin).reshape(s.shape)
+        for name, s in specs.items()
+    }
+    for name, array in adapter.items():
+        check_numbers(name, array)
+    return adapter
+
+
+def initial_adapter(layout: AdapterLayout, seed: int) -> Adapter:
+    """B = 0 and one random A for everyone (paper, section 3.3).
+
+    A is uniform in +-1/sqrt(in), which is PEFT's default (Kaiming, a = sqrt 5), drawn per tensor
+    from (seed, name).
+    """
+    return {name: _initial_tensor(name, shape, seed) for name, shape in layout.tensors.items()}
+
+
+def initial_file(layout: AdapterLayout, seed: int) -> Iterator[bytes]:
+    """The canonical file of `initial_adapter`, of which one tensor at a time is in memory."""
+    yield layout.header
+    for name in layout.specs:
+        yield _initial_tensor(name, layout.tensors[name], seed).tobytes()
+
+
+def _initial_tensor(name: str, shape: tuple[int, int], seed: int) -> Array:
+    if ".lora_B." in name:
+        return np.zeros(shape, dtype=np.float32)
+    bound = 1 / math.sqrt(shape[1])
+    return rng_for(seed, "lora_A", name).uniform(-bound, bound, shape).astype(np.float32)
+
+
+class AdapterSource(Protocol):
+    """Where an adapter's tensors are read from, a few rows at a time."""
+
+    @property
+    def layout(self) -> AdapterLayout:
+        """The names and shapes there are."""
+        ...
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        ...
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        ...
+
+
+class AdapterFile:
+    """A checked adapter file, memory-mapped: one tensor at a time is in memory."""
+
+    def __init__(self, path: Path, layout: AdapterLayout) -> None:
+        """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
+        self.path = path
+        self.layout = layout
+        self._specs, self._start = _header_of(path, layout)
+        size, expected = path.stat().st_size, self._start + 4 * layout.parameters
+        if size != expected:
+            raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        return self._specs is self.layout.specs
+
+    def tensor(self, name: str) -> Array:
+        """One tensor, read from the map."""
+        spec = self._specs[name]
+        part = self._bytes[self._start + spec.begin : self._start + spec.end]
+        return part.view(np.float32).reshape(spec.shape)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor, read from the map."""
+        spec = self._specs[name]
+        columns = spec.shape[1]
+        begin = self._start + spec.begin + 4 * first * columns
+        part = self._bytes[begin : begin + 4 * (last - first) * columns]
+        return part.view(np.float32).reshape(last - first, columns)
+
+    def digest(self, algorithm: str = OURS) -> str:
+        """The file's digest, when all its numbers are acceptable: one pass over the bytes.
+
+        Raises InvalidAdapter, naming the tensor and the number, as `check_numbers` does.
+        """
+        found = Digester(algorithm)
+        found.update(self._bytes[: self._start].data)
+        for name, part in self._slices():
+            found.update(part.view(np.uint8).data)
+            check_numbers(name, part)
+        return found.digest()
+
+    def check(self, largest: float = LARGEST) -> None:
+        """Look at all numbers, as `digest` does; raises InvalidAdapter."""
+        for name, part in self._slices():
+            check_numbers(name, part, largest)
+
+    def _slices(self) -> Iterator[tuple[str, Array]]:
+        """All numbers in the file's order, with their tensor's name."""
+        for name in self._specs:
+            flat = self.tensor(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                yield name, flat[begin : begin + _SLICE]
+
+    def canonical(self) -> Iterator[bytes]:
+        """The canonical file, tensor by tensor."""
+        yield self.layout.header
+        for name in self.layout.specs:
+            yield self.tensor(name).tobytes()
+
+    def load(self) -> Adapter:
+        """All tensors, copied into memory."""
+        return {name: np.array(self.tensor(name)) for name in self.layout.specs}
+
+
+def _header_of(path: Path, layout: AdapterLayout) -> tuple[Mapping[str, TensorSpec], int]:
+    """Where the tensors lie, and where the first one begins; raises InvalidAdapter."""
+    with path.open("rb") as file:
+        # That it is the one header that a canonical file has is all there is to be checked of it.
+        if file.read(len(layout.header)) == layout.header:
+            return layout.specs, len(layout.header)
+        file.seek(0)
+        length = header_length(file.read(8))
+        specs = parse_header(file.read(length))
+    _check_specs(layout, specs)
+    return specs, 8 + length
+
+
+def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None:
+    _same_names(layout, set(specs))
+    for name, spec in specs.items():
+        if spec.dtype != "F32":
+            raise InvalidAdapter(f"Tensor {name!r} is {spec.dtype}; this run takes F32.")
+        if spec.shape != layout.tensors[name]:
+            raise InvalidAdapter(
+                f"Tensor {name!r} has shape {spec.shape}, not {layout.tensors[name]}."
+            )
+
+
+def check_numbers(name: str, values: Array, largest: float = LARGEST) -> None:
+    """Raises InvalidAdapter for a number that is not finite or beyond -`largest` .. `largest`."""
+    low, high = float(values.min()), float(values.max())
+    if -largest <= low and high <= largest:
+        return
+    worst = low if abs(low) > abs(high) else high
+    if not math.isfinite(worst):
+        raise InvalidAdapter(f"Tensor {name!r} holds a number that is not finite: {worst}.")
+    raise InvalidAdapter(
+        f"Tensor {name!r} holds {worst:.6g}; an adapter's numbers are at most {largest:.6g} in "
+        "magnitude. Training has diverged."
+    )
+
+
+def _same_names(layout: AdapterLayout, names: set[str]) -> None:
+    missing, extra = sorted(set(layout.tensors) - names), sorted(names - set(layout.tensors))
+    if missing:
+        raise InvalidAdapter(f"{len(missing)} tensors are missing, such as {missing[0]!r}.")
+    if extra:
+        raise InvalidAdapter(f"{len(extra)} tensors are not this run's, such as {extra[0]!r}.")
+
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def is_a(name: str) -> bool:
+    """Whether a tensor is an A, of shape (rank, in); the others are B, of shape (out, rank)."""
+    return name.endswith(_A)
+
+
+def modules(layout: AdapterLayout) -> list[tuple[str, str]]:
+    """The names of each module's A and B, in the order of the names."""
+    return [(name, name.removesuffix(_A) + _B) for name in sorted(layout.tensors) if is_a(name)]
+
+
+def sent_layout(layout: AdapterLayout, rule: str) -> AdapterLayout:
+    """What a client sends in a round: everything, or under FFA-LoRA the B alone."""
+    if rule != "ffa":
+        return layout
+    return AdapterLayout(tensors={n: shape for n, shape in layout.tensors.items() if not is_a(n)})
+
+
+def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayout:
+    """The run's layout with other ranks, by the name of the module's A."""
+    tensors = {}
+    for a, b in modules(layout):
+        tensors[a] = (ranks[a], layout.tensors[a][1])
+        tensors[b] = (layout.tensors[b][0], ranks[a])
+    return AdapterLayout(tensors=tensors)
+
+
+def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:
+    """A stack for a run with this layout; raises InvalidAdapter unless it fits its modules."""
+    with path.open("rb") as file:
+        specs = parse_header(file.read(header_length(file.read(8))))
+    ranks = {}
+    for a, _ in modules(layout):
+        if a not in specs or len(specs[a].shape) != 2:
+            raise InvalidAdapter(f"The stack has no matrix {a!r}.")
+        ranks[a] = specs[a].shape[0]
+    return AdapterFile(path, stack_layout(layout, ranks))

@@ -1,0 +1,227 @@
+"""Responses to public prompts, as they travel: safetensors of token ids and log-probabilities.
+
+A file of P prompts with K responses each holds
+
+    prompts    int32   (P,)    positions in the public set
+    lengths    int32   (P, K)  tokens of each response, end-of-sequence included
+    tokens     int32   (S,)    all responses one after another, S = lengths.sum()
+    logprobs   float32 (S,)    of each token under the policy that sampled it, at its temperature
+    donated    uint8   (P, K)  1 where the exchange put in a peer's response (server to client only)
+
+Tokens are never decoded and encoded again, and nothing in the file names a donor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from pubswap_protocol.errors import InvalidAdapter, InvalidResponses
+from pubswap_protocol.tensors.safetensors_header import read_header
+
+Tokens = NDArray[np.int32]
+Logprobs = NDArray[np.float32]
+
+_DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """One sampled response: `tokens` (T,) with its end-of-sequence token, `logprobs` (T,)."""
+
+    tokens: Tokens
+    logprobs: Logprobs
+    donated: bool = False
+
+    def as_donated(self) -> "Response":
+        """The same response, marked as a peer's."""
+        return replace(self, donated=True)
+
+
+Group = Sequence[Response]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseRules:
+    """What a public step's responses must look like."""
+
+    prompts: tuple[int, ...]
+    responses_per_prompt: int
+    max_response_tokens: int
+    vocabulary: int
+
+    def max_bytes(self) -> int:
+        """No valid file is larger: 8 bytes a token, the counts, and the header."""
+        responses = len(self.prompts) * self.responses_per_prompt
+        return responses * (8 * self.max_response_tokens + 5) + 4 * len(self.prompts) + 4096
+
+
+def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
+    """The file for `groups` (P groups of K responses), which answer `prompts` (P,) in order."""
+    flat = [response for group in groups for response in group]
+    shape = (len(groups), len(groups[0]))
+    data: bytes = save(
+        {
+            "prompts": np.asarray(prompts, dtype=np.int32),
+            "lengths": np.array([len(r.tokens) for r in flat], dtype=np.int32).reshape(shape),
+            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
+            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
+            "donated": np.array([r.donated for r in flat], dtype=np.uint8).reshape(shape),
+        }
+    )
+    return data
+
+
+def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[list[Response]]:
+    """The groups (P lists of K responses) of a file, in the order of `rules.prompts`.
+
+    Raises InvalidResponses for anything that the rules do not allow: other prompts, another K,
+    token ids outside the vocabulary, an empty or overlong response, a log-probability that is
+    positive or not finite.
+    """
+    arrays = read_arrays(data, _DTYPES)
+    check_prompts(arrays["prompts"], rules)
+    shape = (len(rules.prompts), rules.responses_per_prompt)
+    lengths, donated = arrays["lengths"], arrays["donated"]
+    if lengths.shape != shape or donated.shape != shape:
+        raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
+    flat = split(lengths.flatten(), arrays["tokens"], arrays["logprobs"], rules)
+    flags = iter(donated.flatten())
+    marked = iter([response.as_donated() if next(flags) else response for response in flat])
+    return [[next(marked) for _ in range(shape[1])] for _ in range(shape[0])]
+
+
+def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
+    """Raises InvalidResponses unless these are the prompts that the rules name."""
+    if prompts.ndim != 1 or tuple(prompts.tolist()) != rules.prompts:
+        raise InvalidResponses(
+            f"The responses are for prompts {prompts.tolist()}, but this public step "
+            f"asks for {list(rules.prompts)}, in this order."
+        )
+
+
+def split(
+    lengths: NDArray[np.generic],
+    tokens: NDArray[np.generic],
+    logprobs: NDArray[np.generic],
+    rules: ResponseRules,
+) -> list[Response]:
+    """The responses of these `lengths` (n,), which stand one after another.
+
+    Raises InvalidResponses for anything that the rules do not allow.
+    """
+    if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
+        raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
+    total = int(lengths.sum(dtype=np.int64))
+    if tokens.shape != (total,) or logprobs.shape != (total,):
+        raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
+    if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
+        raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
+    if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
+        raise InvalidResponses("Log-probabilities must be finite and at most 0.")
+    ends = np.cumsum(lengths)
+    return [
+        Response(tokens[end - length : end], logprobs[end - length : end])  # type: ignore[arg-type]
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+
+
+def read_arrays(
+    data: bytes | memoryview, dtypes: Mapping[str, str]
+) -> dict[str, NDArray[np.generic]]:
+    """The tensors of a file by name; raises InvalidResponses unless it has exactly these."""
+    try:
+        specs, start = read_header(data)
+    except InvalidAdapter as error:
+        raise InvalidResponses(error.detail) from None
+    if {name: spec.dtype for name, spec in specs.items()} != dtypes:
+        raise InvalidResponses(f"The file must hold exactly these tensors: {dtypes}.")
+    kinds = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
+    return {
+        name: np.frombuffer(
+            data[start + spec.begin : start + spec.end], dtype=kinds[spec.dtype]
+        ).reshape(spec.shape)
+        for name, spec in specs.items()
+    }
+
+
+_OFFER_DTYPES = {
+    "prompts": "I32",
+    "places": "U8",
+    "candidates": "I32",
+    "lengths": "I32",
+    "tokens": "I32",
+    "logprobs": "F32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One prompt's `own` responses (K,), the places to fill, and what may fill them."""
+
+    own: Group
+    places: tuple[int, ...]
+    candidates: Group
+
+    def taken(self, order: Sequence[int]) -> list[Response]:
+        """The group with the first candidates of this `order` in the places."""
+        group = list(self.own)
+        for place, candidate in zip(self.places, order, strict=False):
+            group[place] = self.candidates[candidate].as_donated()
+        return group
+
+
+def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
+    """The file for `offers` (P,), which are for `prompts` (P,) in order."""
+    flat = [response for offer in offers for response in offer.own]
+    flat += [response for offer in offers for response in offer.candidates]
+    places = np.zeros((len(offers), len(offers[0].own)), dtype=np.uint8)
+    for row, offer in zip(places, offers, strict=True):
+        row[list(offer.places)] = 1
+    data: bytes = save(
+        {
+            "prompts": np.asarray(prompts, dtype=np.int32),
+            "places": places,
+            "candidates": np.array([len(offer.candidates) for offer in offers], dtype=np.int32),
+            "lengths": np.array([len(response.tokens) for response in flat], dtype=np.int32),
+            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
+            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
+        }
+    )
+    return data
+
+
+def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]:
+    """The offers (P,) of a file, in the order of `rules.prompts`.
+
+    Raises InvalidResponses for anything that the rules do not allow, for more places than half a
+    group, and for fewer candidates than places.
+    """
+    arrays = read_arrays(data, _OFFER_DTYPES)
+    check_prompts(arrays["prompts"], rules)
+    count, size = len(rules.prompts), rules.responses_per_prompt
+    lengths, places, candidates = arrays["lengths"], arrays["places"], arrays["candidates"]
+    if places.shape != (count, size):
+        raise InvalidResponses(f"places must have the shape {(count, size)}.")
+    if candidates.shape != (count,) or candidates.min() < 0:
+        raise InvalidResponses(f"candidates must be {count} numbers from 0 on.")
+    total = count * size + int(candidates.sum(dtype=np.int64))
+    if lengths.shape != (total,):
+        raise InvalidResponses(f"lengths must have the shape ({total},).")
+    filled = (places != 0).sum(axis=1)
+    if (filled > size // 2).any() or (filled > candidates).any():
+        raise InvalidResponses(
+            "An offer fills at most half a group, and has a candidate for each place."
+        )
+    flat = iter(split(lengths, arrays["tokens"], arrays["logprobs"], rules))
+    own = [[next(flat) for _ in range(size)] for _ in range(count)]
+    return [
+        Offer(
+            own=group,
+            places=tuple(np.flatnonzero(row).tolist()),
+            candidates=[next(flat) for _ in range(offered)],
+        )
+        for group, row, offered in zip(own, places, candidates.tolist(), strict=True)
+    ]

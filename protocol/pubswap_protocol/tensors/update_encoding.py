@@ -1,0 +1,311 @@
+"""An update on the wire: the whole adapter in float32, or its difference to the round's start.
+
+With d = theta_n - theta_round + e, e being what earlier updates of this client left out:
+
+    bfloat16   Q(d) = d rounded to the nearest bfloat16, ties to even
+    int8       Q(d) = s q, q = round(d / s) in -127..127, s = max |d| / 127
+
+with one s for each of the rank's r directions: a row of A (r, in), a column of B (out, r). So the
+scales cost 4 / max(in, out) of the file, where a scale for each row of B would cost 4 / r of it.
+The client keeps e' = d - Q(d) for its next update: what is sent, summed over the rounds, never
+strays from the true sum by more than one step of the quantisation (error feedback, Seide et al.
+2014; Karimireddy et al. 2019).
+
+A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or I8) and, for int8,
+`NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pubswap_protocol.digests import OURS, Digester
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.tensors.adapter import (
+    LARGEST,
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    check_numbers,
+    encode_adapter,
+)
+from pubswap_protocol.tensors.safetensors_header import (
+    DTYPE_BYTES,
+    MAX_HEADER_BYTES,
+    TensorSpec,
+    header_bytes,
+    header_length,
+    parse_header,
+)
+
+Bits = NDArray[np.uint16]
+Levels = NDArray[np.int8]
+
+TOP = 127
+
+
+def to_bfloat16(array: Array) -> Bits:
+    """The upper half of each number's bits after rounding to nearest, ties to even.
+
+    The numbers must be finite, and below the largest bfloat16.
+    """
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded: Bits = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    return rounded
+
+
+def from_bfloat16(bits: Bits) -> Array:
+    """The same numbers as float32, exactly."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def scales_shape(shape: tuple[int, int]) -> tuple[int, int]:
+    """One scale for each row of a wide matrix, for each column of a tall one.
+
+    Those are the directions of the rank: rows of A (r, in), columns of B (out, r).
+    """
+    rows, columns = shape
+    return (rows, 1) if rows <= columns else (1, columns)
+
+
+def to_int8(array: Array) -> tuple[Levels, Array]:
+    """Levels q and scales s with array = s q + error, |error| <= s / 2; s = max |array| / 127.
+
+    A direction whose scale is too small for a float32 has q = 0: all of it is error.
+    """
+    axis = scales_shape(array.shape).index(1) if array.shape != (1, 1) else 1
+    scales: Array = np.abs(array).max(axis=axis, keepdims=True) / np.float32(TOP)
+    levels = np.rint(array / np.where(scales > 0, scales, np.float32(1)))
+    return np.clip(levels, -TOP, TOP).astype(np.int8), scales
+
+
+def from_int8(levels: Levels, scales: Array) -> Array:
+    """s q."""
+    return levels.astype(np.float32) * scales
+
+
+Reduced = Literal["bfloat16", "int8"]
+
+SCALE = ".scale"
+_DTYPES = {"bfloat16": "BF16", "int8": "I8"}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "BF16": np.dtype("<u2"),
+    "I8": np.dtype("i1"),
+    "F32": np.dtype("<f4"),
+}
+_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+
+
+def encode_update(
+    layout: AdapterLayout,
+    precision: Precision,
+    adapter: Mapping[str, Array],
+    base: Mapping[str, Array],
+    residual: Mapping[str, Array],
+) -> tuple[bytes, Adapter]:
+    """The file to send, and what it leaves out: the next round's residual.
+
+    `base` is the adapter that the round began from; `residual` is empty before the first update.
+    In float32 nothing is left out. Raises InvalidAdapter if training has diverged.
+    """
+    for name in layout.specs:
+        check_numbers(name, adapter[name])
+    if precision == "float32":
+        return encode_adapter(layout, adapter), {}
+    form, parts, left = ReducedForm(layout, precision), dict[str, NDArray[Any]](), Adapter()
+    for name in layout.specs:
+        wanted = adapter[name] - base[name]
+        if name in residual:
+            wanted += residual[name]
+        check_numbers(name, wanted)
+        if precision == "bfloat16":
+            parts[name] = to_bfloat16(wanted)
+        else:
+            parts[name], parts[name + SCALE] = to_int8(wanted)
+        left[name] = wanted - _decoded(parts[name], parts.get(name + SCALE))
+    file = BytesIO()
+    file.write(form.header)
+    for name in form.specs:
+        file.write(parts[name].tobytes())
+    return file.getvalue(), left
+
+
+def open_update(path: Path, layout: AdapterLayout, precision: Precision) -> "UpdateFile":
+    """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter."""
+    if precision == "float32":
+        return AdapterFile(path, layout)
+    return ReducedFile(path, layout, precision)
+
+
+def view_update(
+    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+) -> AdapterSource:
+    """The adapter that an update stands for, read a tensor or some rows at a time.
+
+    `base` is the adapter that the round began from; it may have tensors that updates do not.
+    """
+    if precision == "float32":
+        return AdapterFile(path, layout)
+    return RebuiltAdapter(ReducedFile(path, layout, precision), base)
+
+
+def largest_update(layout: AdapterLayout, precision: Precision) -> int:
+    """The most bytes that an update's file may have."""
+    if precision == "float32":
+        return MAX_HEADER_BYTES + layout.file_bytes
+    return ReducedForm(layout, precision).file_bytes
+
+
+class UpdateFile(Protocol):
+    """A file whose header fits the run."""
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        ...
+
+    def digest(self, algorithm: str = OURS) -> str:
+        """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
+        ...
+
+    def canonical(self) -> Iterator[bytes]:
+        """The canonical file, tensor by tensor."""
+        ...
+
+
+class ReducedForm:
+    """The one header that a reduced file of a layout may have."""
+
+    def __init__(self, layout: AdapterLayout, precision: Reduced) -> None:
+        entries = {name: (_DTYPES[precision], shape) for name, shape in layout.tensors.items()}
+        if precision == "int8":
+            for name, shape in layout.tensors.items():
+                entries[name + SCALE] = ("F32", scales_shape(shape))
+        self.specs: dict[str, TensorSpec] = {}
+        position = 0
+        for name, (dtype, shape) in sorted(entries.items(), key=_widest_first):
+            end = position + DTYPE_BYTES[dtype] * math.prod(shape)
+            self.specs[name] = TensorSpec(dtype, shape, position, end)
+            position = end
+        self.header = header_bytes(self.specs)
+        self.file_bytes = len(self.header) + position
+
+
+def _widest_first(entry: tuple[str, tuple[str, tuple[int, int]]]) -> tuple[int, str]:
+    name, (dtype, _) = entry
+    return -DTYPE_BYTES[dtype], name
+
+
+class ReducedFile:
+    """A checked file of a difference, memory-mapped."""
+
+    is_canonical = True  # another one is not opened
+
+    def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
+        """Open and check the header and the size; raises InvalidAdapter."""
+        self.layout = layout
+        self._form = ReducedForm(layout, precision)
+        with path.open("rb") as file:
+            length = header_length(file.read(8))
+            raw = file.read(length)
+        self._check(parse_header(raw), precision)
+        self._start = 8 + length
+        if length.to_bytes(8, "little") + raw != self._form.header:
+            raise InvalidAdapter("The header is not written as a canonical file's.")
+        size = path.stat().st_size
+        if size != self._form.file_bytes:
+            raise InvalidAdapter(
+                f"The file has {size} bytes where its header says {self._form.file_bytes}."
+            )
+        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
+
+    def _check(self, specs: Mapping[str, TensorSpec], precision: Reduced) -> None:
+        for name in sorted(specs.keys() ^ self._form.specs.keys()):
+            kind = "is missing" if name in self._form.specs else "is not this run's"
+            raise InvalidAdapter(f"Tensor {name!r} {kind} in an update in {precision}.")
+        for name, spec in specs.items():
+            wanted = self._form.specs[name]
+            if (spec.dtype, spec.shape) != (wanted.dtype, wanted.shape):
+                raise InvalidAdapter(
+                    f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
+                    f"{wanted.dtype} {wanted.shape}."
+                )
+
+    def digest(self, algorithm: str = OURS) -> str:
+        """The file's digest: one pass over the bytes.
+
+        Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
+        magnitude is over LARGEST, or a scale is negative.
+        """
+        found = Digester(algorithm)
+        found.update(self._bytes[: self._start].data)
+        for part in self._checked():
+            found.update(part.view(np.uint8).data)
+        return found.digest()
+
+    def _checked(self) -> Iterator[NDArray[Any]]:
+        """All numbers in the file's order."""
+        for name, spec in self._form.specs.items():
+            flat = self._raw(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                part = flat[begin : begin + _SLICE]
+                _check_part(name, part, spec.dtype)
+                yield part
+
+    def canonical(self) -> Iterator[bytes]:
+        """The file itself."""
+        yield self._form.header
+        for name in self._form.specs:
+            yield self._raw(name).tobytes()
+
+    def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
+        """Rows first .. last - 1 of a tensor's difference to what the round began from."""
+        values, scales = self._raw(name)[first:last], None
+        if name + SCALE in self._form.specs:
+            scales = self._raw(name + SCALE)
+            if scales.shape[1] == 1:
+                scales = scales[first:last]
+        return _decoded(values, scales)
+
+    def _raw(self, name: str) -> NDArray[Any]:
+        spec = self._form.specs[name]
+        part = self._bytes[self._start + spec.begin : self._start + spec.end]
+        return part.view(_NUMPY[spec.dtype]).reshape(spec.shape)
+
+
+class RebuiltAdapter:
+    """theta_round + Q(d), read a tensor or some rows at a time."""
+
+    def __init__(self, update: ReducedFile, base: AdapterSource) -> None:
+        self.layout = update.layout
+        self._update = update
+        self._base = base
+
+    def tensor(self, name: str) -> Array:
+        """One tensor in float32."""
+        return self._base.tensor(name) + self._update.difference(name)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
+        return self._base.rows(name, first, last) + self._update.difference(name, first, last)
+
+
+def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:
+    return from_bfloat16(values) if scales is None else from_int8(values, scales)
+
+
+def _check_part(name: str, values: NDArray[Any], dtype: str) -> None:
+    if dtype == "BF16":
+        check_numbers(name, from_bfloat16(values))
+    if dtype == "F32":  # scales
+        check_numbers(name, values, LARGEST / TOP)
+        if values.min() < 0:
+            raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")

@@ -1,0 +1,114 @@
+"""A coordinator's database and blobs, opened from beside it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_server.database import engine
+from pubswap_server.database.engine import Database
+from pubswap_server.database.errors import unusable
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.opening import Storage, make_storage
+from pubswap_server.storage.store import BlobStore
+
+
+def schema_of(connection: Connection) -> str | None:
+    """The database's revision; None if no coordinator has ever used it."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def newest_schema() -> str:
+    """The revision that this software works with."""
+    head = _scripts().get_current_head()
+    assert head is not None, "the package holds no migrations"
+    return head
+
+
+def known_schemas() -> set[str]:
+    """All revisions that this software can bring to its own."""
+    return {script.revision for script in _scripts().walk_revisions()}
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory(str(Path(engine.__file__).parent / "migrations"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a coordinator keeps everything; blobs that had to be fetched lie in `scratch`."""
+
+    engine: Engine
+    storage: Storage
+    scratch: Path | None
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The blobs."""
+        return self.storage.blobs
+
+    def forget_fetched(self) -> None:
+        """The files of blobs that were asked for so far are not needed any more."""
+        if self.scratch is not None:
+            for path in (self.scratch / "cache").iterdir():
+                path.unlink()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Connection]:
+        """A transaction that sees one moment, and keeps nobody from writing meanwhile."""
+        with self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execution_options(
+                    isolation_level="REPEATABLE READ", postgresql_readonly=True
+                )
+            with connection.begin():
+                yield connection
+
+
+@contextmanager
+def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Place]:
+    """Open a coordinator's place; with a bucket, what is fetched goes to `scratch` if given.
+
+    The coordinator's own cache is left alone then. Raises InvalidSettings or Unavailable.
+    """
+    fetched = scratch if settings.blob_url is not None else None
+    storage = make_storage(
+        settings.model_copy(update={"data_dir": fetched}) if fetched is not None else settings
+    )
+    database = Database(settings.sqlalchemy_url)
+    try:
+        yield Place(database.engine, storage, fetched)
+    except SQLAlchemyError as error:
+        raise unusable(settings.sqlalchemy_url, error) from None
+    finally:
+        database.close()
+        storage.incoming.close()
+
+
+@contextmanager
+def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Place]:
+    """Open the place of a coordinator that has run; raises InvalidSettings if there is none."""
+    url = make_url(settings.sqlalchemy_url)
+    name = url.render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise InvalidSettings(
+            f"There is no database {url.database}. Name the coordinator's folder with --data-dir, "
+            "or its database with --database-url."
+        )
+    with opened(settings, scratch) as place:
+        with place.engine.connect() as connection:
+            found = schema_of(connection)
+        if found is None:
+            raise InvalidSettings(f"No coordinator has used the database {name} yet.")
+        if found != newest_schema():
+            raise InvalidSettings(
+                f"The database {name} has schema {found}, this software {newest_schema()}. Use the "
+                "version of PubSwap that serves it, or start `pubswap serve` once to upgrade it."
+            )
+        yield place

@@ -1,0 +1,1 @@
+"""The database: its engine, tables, migrations, and wake-ups between processes."""

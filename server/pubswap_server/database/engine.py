@@ -1,0 +1,210 @@
+"""The database: short transactions in worker threads, and nothing held while anybody waits."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from anyio import CapacityLimiter, to_thread
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session, sessionmaker
+
+from pubswap_protocol.errors import Unavailable
+from pubswap_server.database.errors import collided, fault_of
+from pubswap_server.database.wakeups import OneProcess, Wakeups
+from pubswap_server.storage.private import keep_private, make_private
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 5.0
+CLOSE_SECONDS = 10.0
+# Threads, and connections, of each kind. Reading never waits for writing, nor either for work on
+# blobs, which has threads of its own.
+READERS = 4
+WRITERS = 4
+TRIES = 4
+# A replica that is stopped in the middle of a transaction keeps its locks no longer than this; a
+# receipt means durable, whatever the server's default is.
+_POSTGRES = (
+    "-c lock_timeout=5s -c idle_in_transaction_session_timeout=10s -c statement_timeout=60s "
+    "-c synchronous_commit=on"
+)
+_CHANGED = "changed runs"
+
+
+def changed(session: Session, run: str, *, awaited: bool = True) -> None:
+    """Say that the transaction changes a run: the conductor looks at it after the commit.
+
+    Unless nobody waits for such a change, all that wait for the run look again too.
+    """
+    runs = session.info.setdefault(_CHANGED, {})
+    runs[run] = runs.get(run, False) or awaited
+
+
+class Database:
+    """An engine and two ways to use it: `read` and `write`, each one transaction.
+
+    Both raise Unavailable while the database does not answer, and NoSpace when it is full.
+    """
+
+    def __init__(self, url: str, wakeups: Wakeups | None = None) -> None:
+        sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.shared = not sqlite  # with other machines
+        self.engine = _sqlite(url) if sqlite else _postgres(url)
+        # Told of each run that a committed transaction has changed, and whether that is awaited.
+        self.heard: Callable[[str, bool], None] = lambda run, awaited: None
+        self._wakeups = wakeups or OneProcess()
+        self._idle, self._under_way, self._closed = threading.Condition(), 0, False
+        options = {"immediate": False} if sqlite else _SNAPSHOT
+        self._reading = sessionmaker(
+            self.engine.execution_options(**options), expire_on_commit=False, autoflush=True
+        )
+        self._writing = sessionmaker(
+            self.engine.execution_options(immediate=True), expire_on_commit=False, autoflush=True
+        )
+        self._readers = CapacityLimiter(READERS)
+        # SQLite has one writer: those that wait stand in a queue rather than try its lock.
+        self._writers = CapacityLimiter(1 if sqlite else WRITERS)
+
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """The result of `work` in one transaction that changes nothing."""
+        return await to_thread.run_sync(self._read, work, limiter=self._readers)
+
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """The result of `work` in one transaction, which is committed before this returns.
+
+        `work` is done again if another transaction took a key or lock that it needs, so it must
+        have no effect but on the database. Raises Fenced if it relied on an older state of a run.
+        """
+        result, runs = await to_thread.run_sync(self._write, work, limiter=self._writers)
+        for run, awaited in runs.items():
+            self.heard(run, awaited)
+        return result
+
+    def close(self) -> None:
+        """Close all connections, when the transactions under way have ended; nothing follows."""
+        with self._idle:
+            self._closed = True
+            self._idle.wait_for(lambda: self._under_way == 0, CLOSE_SECONDS)
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        # A task that is cancelled leaves its thread behind, in the middle of a transaction.
+        with self._idle:
+            if self._closed:
+                raise Unavailable("The coordinator is stopping.", retry_after=1)
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
+
+    def _read(self, work: Callable[[Session], T]) -> T:
+        def once() -> T:
+            with self._reading.begin() as session:
+                return work(session)
+
+        with self._counted():
+            return _answered(once)
+
+    def _write(self, work: Callable[[Session], T]) -> tuple[T, dict[str, bool]]:
+        def once() -> tuple[T, dict[str, bool]]:
+            with self._writing.begin() as session:
+                result = work(session)
+                session.flush()
+                runs: dict[str, bool] = session.info.get(_CHANGED, {})
+                self._wakeups.announce(session, runs)
+            return result, runs
+
+        with self._counted():
+            return _answered(once)
+
+
+def _answered(once: Callable[[], T]) -> T:
+    for attempt in range(1, TRIES + 1):
+        try:
+            return once()
+        except SQLAlchemyError as error:
+            if attempt < TRIES and collided(error):
+                continue
+            fault = fault_of(error)
+            if fault is None:
+                raise
+            raise fault from error
+    raise AssertionError("unreachable")
+
+
+def migrate(url: str) -> None:
+    """Bring the database's schema up to date."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        make_private(Path(parsed.database).parent)
+        # SQLite gives its -wal and -shm the modes of the database.
+        Path(parsed.database).touch(mode=0o600)
+        for suffix in ("", "-wal", "-shm"):
+            keep_private(Path(parsed.database + suffix))
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["url"] = url
+    command.upgrade(config, "head")
+
+
+def database_time(session: Session) -> datetime:
+    """The moment on the clock of PostgreSQL's machine, which all replicas share."""
+    moment: datetime = session.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment
+
+
+# All statements of a reading see the same state, as they do in SQLite.
+_SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+
+
+# An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
+_json = partial(json.dumps, allow_nan=False)
+
+
+def _postgres(url: str) -> Engine:
+    return create_engine(
+        url,
+        json_serializer=_json,
+        pool_size=READERS + WRITERS,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        pool_pre_ping=True,
+        connect_args={"connect_timeout": int(BUSY_SECONDS), "options": _POSTGRES},
+    )
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(
+        url,
+        json_serializer=_json,
+        pool_size=READERS + 1,
+        max_overflow=0,
+        connect_args={"timeout": BUSY_SECONDS},
+    )
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, record: Any) -> None:
+        # pysqlite's own transactions would begin late; ours begin where SQLAlchemy says.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        # A writer that began as a reader could find the database changed when it first writes.
+        immediate = connection.get_execution_options().get("immediate", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine

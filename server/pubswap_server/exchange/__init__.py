@@ -1,0 +1,1 @@
+"""A public step: its prompts, the verdicts on responses, and who trains on which."""

@@ -1,0 +1,326 @@
+"""A public step on the coordinator: prompts out, responses in, the exchange back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from sqlalchemy import ColumnElement, func, null, select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
+from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
+from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_protocol.tensors.responses import ResponseRules
+from pubswap_server.database.engine import changed
+from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
+from pubswap_server.exchange.answers import Closed
+from pubswap_server.exchange.donation import Exchange
+from pubswap_server.exchange.prompts import learn, prompts_of
+from pubswap_server.runs import members, runs
+from pubswap_server.runs.auth import Member, require_going
+from pubswap_server.runs.events import record
+from pubswap_server.runs.quorum import Turnout, closes
+from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
+
+Verdicts = list[list[bool]]
+Step = tuple[int, int]  # round, swap
+Key = tuple[str, int, int, str]  # a submission's run, round, public step and member
+
+
+@dataclass(frozen=True)
+class Unverified:
+    """What the verdicts on a submission follow from: its rules, and what digests name."""
+
+    rules: ResponseRules
+    verifier: str
+    stored: str
+    public: str
+    tokenizer: str
+
+
+def check_there(run: RunRow, round_: int, swap: int) -> None:
+    """Raises NotFound for a public step that the run does not have, or not yet."""
+    steps = public_steps_per_round(runs.settings_of(run))
+    if not (1 <= round_ <= run.round and 1 <= swap <= steps):
+        raise NotFound(
+            f"Round {round_} has no public step {swap} now; the run is in round {run.round} with "
+            f"{steps} public steps a round."
+        )
+
+
+def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
+    """What a public step's responses must look like; raises NotFound if there is none such."""
+    check_there(run, round_, swap)
+    settings = runs.settings_of(run)
+    return ResponseRules(
+        prompts=prompts_of(session, run, round_, swap),
+        responses_per_prompt=settings.grpo.responses_per_prompt,
+        max_response_tokens=settings.grpo.max_response_tokens,
+        vocabulary=runs.model_of(run).vocabulary,
+    )
+
+
+def earlier(
+    session: Session, run: RunRow, member: Member, round_: int, swap: int, digest: str
+) -> Receipt | None:
+    """The receipt of the same submission, if it was made before; raises IdempotencyMismatch."""
+    row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
+    if row is None:
+        return None
+    if row.digest != digest:
+        raise IdempotencyMismatch(
+            f"Your responses for public step {swap} of round {round_} were others."
+        )
+    return _receipt(row)
+
+
+def submit(
+    session: Session,
+    run: RunRow,
+    member: Member,
+    round_: int,
+    swap: int,
+    digest: str,
+    correct: Verdicts | None,
+    donatable: Verdicts | None = None,
+    *,
+    arrived: datetime,
+) -> Receipt:
+    """Store responses, `correct` if that is known; late if the exchange or its round is closed.
+
+    Also late are those that arrived when only the verification of others kept it open. Raises
+    RunCancelled.
+    """
+    require_going(run.state == RunState.CANCELLED)
+    before = earlier(session, run, member, round_, swap, digest)
+    if before is not None:
+        return before
+    row = session.get(SwapRow, (run.id, round_, swap))
+    under_way = round_ == run.round and run.state in ROUND_UNDER_WAY
+    if row is None and under_way:
+        row = SwapRow(run_id=run.id, round=round_, swap=swap, first_at=arrived)
+        session.add(row)
+        runs.move(session, run, exchange_began, swap=swap)
+    late = row is None or row.closed or not under_way or _only_held(session, run, row, arrived)
+    submission = SubmissionRow(
+        run_id=run.id,
+        round=round_,
+        swap=swap,
+        member=member.name,
+        digest=digest,
+        stored=digest,
+        correct=correct,
+        donatable=donatable,
+        late=late,
+        received_at=arrived,
+    )
+    session.add(submission)
+    record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
+    return _receipt(submission)
+
+
+def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
+    """Whether an exchange would be closed already, but for responses that are being verified."""
+    rules = runs.settings_of(run).swap
+    if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
+        return False
+    count, done = _counts(session, row)
+    return count >= rules.quorum and done < count
+
+
+def unverified(session: Session, before: datetime) -> list[Key]:
+    """The submissions without verdicts that arrived before, of rounds under way, oldest first."""
+    rows = session.execute(
+        select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
+        .join(RunRow, RunRow.id == SubmissionRow.run_id)
+        .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
+        .where(SubmissionRow.correct.is_(null()), SubmissionRow.late.is_(False))
+        .where(SubmissionRow.received_at <= before)
+        .order_by(SubmissionRow.received_at)
+    )
+    return [(run, round_, swap, member) for run, round_, swap, member in rows]
+
+
+def unverified_one(session: Session, key: Key) -> Unverified | None:
+    """What is to be verified; None if there are verdicts, or nobody needs them any more."""
+    row, run = session.get(SubmissionRow, key), session.get_one(RunRow, key[0])
+    moot = run.round != key[1] or run.state not in ROUND_UNDER_WAY
+    if row is None or row.stored is None or row.correct is not None or row.late or moot:
+        return None
+    return Unverified(
+        rules=rules_of(session, run, row.round, row.swap),
+        verifier=runs.settings_of(run).verifier,
+        stored=row.stored,
+        public=session.get_one(SetRow, (run.id, "public")).digest,
+        tokenizer=run.tokenizer or "",
+    )
+
+
+def verified(session: Session, key: Key, verdicts: Verdicts, given_up: int) -> None:
+    """Keep a submission's verdicts, of which `given_up` are wrong for want of time."""
+    row = session.get(SubmissionRow, key)
+    if row is None or row.correct is not None:
+        return
+    row.correct = verdicts
+    changed(session, row.run_id, awaited=False)
+    if given_up:
+        details = {"member": row.member, "round": row.round, "swap": row.swap}
+        record(session, row.run_id, "verification cut off", **details, responses=given_up)
+
+
+def _receipt(row: SubmissionRow) -> Receipt:
+    status = ReceiptStatus.LATE if row.late else ReceiptStatus.ACCEPTED
+    return Receipt(status=status, digest=row.digest)
+
+
+def _submissions(session: Session, run: str, round_: int, swap: int) -> dict[str, SubmissionRow]:
+    rows = session.scalars(select(SubmissionRow).where(*_in_time(run, round_, swap)))
+    return {row.member: row for row in sorted(rows, key=lambda row: row.member)}
+
+
+def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
+    """The exchanges of the round under way that are not closed, in order."""
+    rows = session.scalars(
+        select(SwapRow)
+        .where(SwapRow.run_id == run.id, SwapRow.round == run.round, SwapRow.closed.is_(False))
+        .order_by(SwapRow.swap)
+    )
+    return list(rows)
+
+
+def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        SubmissionRow.run_id == run,
+        SubmissionRow.round == round_,
+        SubmissionRow.swap == swap,
+        SubmissionRow.late.is_(False),
+    )
+
+
+def turnout(session: Session, row: SwapRow) -> Turnout:
+    """Who has answered in an exchange, in numbers."""
+    names = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
+    outstanding = members.outstanding(session, row.run_id, names)
+    return Turnout(_counts(session, row)[0], outstanding, row.first_at)
+
+
+def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
+    """How many have answered in time, and of how many the verdicts are there."""
+    query = select(func.count(), func.count(SubmissionRow.correct))
+    count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
+    return count, done
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an exchange that is to close comes to; computed outside of any transaction.
+
+    `right` (P,) counts the correct ones among the `responses` to each prompt.
+    """
+
+    summary: SwapSummary
+    right: list[int]
+    responses: int
+
+
+def outcome(exchange: Exchange) -> Outcome:
+    """See `Outcome`."""
+    correct = exchange.correct
+    counts, table = exchange.replaced(), np.stack(list(correct.values()))
+    clients, prompts, each = table.shape
+    summary = SwapSummary(
+        swap=exchange.swap,
+        clients=clients,
+        replaced=sum(counts.values()),
+        replaced_share={name: count / (prompts * each) for name, count in counts.items()},
+        correct_share={name: float(verdicts.mean()) for name, verdicts in correct.items()},
+    )
+    return Outcome(summary, table.sum(axis=(0, 2)).tolist(), clients * each)
+
+
+def due(session: Session, run: RunRow) -> list[SwapRow]:
+    """The exchanges that all, or a quorum after the deadline, have answered.
+
+    Who came in time is in it, however long the verifier takes.
+    """
+    if run.state not in ROUND_UNDER_WAY:
+        return []
+    rules = runs.settings_of(run).swap
+    return [
+        row
+        for row in open_ones(session, run)
+        if closes(turnout(session, row), rules.quorum, rules.deadline_seconds, now())
+        and len(set(_counts(session, row))) == 1
+    ]
+
+
+def close_due(
+    session: Session,
+    run: RunRow,
+    outcomes: Mapping[Step, Outcome],
+    timed: Callable[[float], None],
+) -> list[Step]:
+    """Close the exchanges that are due, with their outcomes; returns those that have none yet.
+
+    An outcome is not an exchange's if others have answered since. `timed` hears how many seconds
+    each took from its first responses on.
+    """
+    left = []
+    for row in due(session, run):
+        names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
+        found = outcomes.get((row.round, row.swap))
+        if found is None or found.summary.correct_share.keys() != set(session.scalars(names)):
+            left.append((row.round, row.swap))
+            continue
+        row.closed, row.summary = True, found.summary.model_dump(mode="json")
+        learn(session, run, row.round, row.swap, found.right, found.responses)
+        record(session, run.id, "exchange closed", **row.summary, round=row.round)
+        timed((now() - row.first_at).total_seconds())
+    if run.state == RunState.EXCHANGING and not open_ones(session, run):
+        runs.move(session, run, exchange_ended)
+    return left
+
+
+def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:
+    """An exchange as its submissions are now, those that are verified."""
+    submissions = _submissions(session, run.id, round_, swap)
+    done = {name: row for name, row in submissions.items() if row.correct is not None}
+    return _exchange(session, run, round_, swap, done)
+
+
+def _exchange(
+    session: Session,
+    run: RunRow,
+    round_: int,
+    swap: int,
+    submissions: Mapping[str, SubmissionRow],
+) -> Exchange:
+    settings = runs.settings_of(run)
+    return Exchange(
+        strategy=settings.swap.strategy,
+        seed=settings.seed,
+        round=round_,
+        swap=swap,
+        prompts=rules_of(session, run, round_, swap).prompts,
+        correct={name: np.array(s.correct, dtype=bool) for name, s in submissions.items()},
+        donatable={name: np.array(s.donatable) for name, s in submissions.items() if s.donatable},
+        max_donor_share=settings.swap.max_donor_share,
+        candidates=settings.swap.candidates if settings.swap.donors == "likely" else None,
+    )
+
+
+def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
+    """An exchange that is closed; raises NotFound or RoundClosed if it is not, or never began."""
+    rules = rules_of(session, run, round_, swap)
+    row = session.get(SwapRow, (run.id, round_, swap))
+    if row is None or not row.closed:
+        raise RoundClosed(
+            f"Public step {swap} of round {round_} has no responses of yours in time; train on "
+            "your own."
+        )
+    submissions = _submissions(session, run.id, round_, swap)
+    digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
+    if len(digests) < len(submissions):
+        raise RoundClosed(f"The responses of round {round_} are not kept any more.")
+    return Closed(_exchange(session, run, round_, swap, submissions), rules, digests)

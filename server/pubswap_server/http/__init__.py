@@ -1,0 +1,1 @@
+"""Everything that knows HTTP: requests checked, answers and refusals made."""

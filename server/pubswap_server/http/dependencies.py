@@ -1,0 +1,198 @@
+"""What routes ask for: the services, who asks, and the limits of waiting.
+
+All are coroutines: a plain function would take one of the threads that blobs are worked on in, and
+wait for it.
+"""
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Query, Request
+from fastapi import Path as PathParameter
+from fastapi.security import HTTPBearer
+from sqlalchemy.orm import Session
+from structlog.contextvars import bind_contextvars
+
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.errors import Invalid, Unauthenticated
+from pubswap_protocol.messages import Role
+from pubswap_protocol.paths import IDEMPOTENCY_HEADER
+from pubswap_server.runs.auth import (
+    Member,
+    Operator,
+    Principal,
+    authenticate,
+    bearer,
+    require_accepted,
+    require_certificate,
+    require_going,
+    require_member,
+    require_operator,
+    sha256,
+)
+from pubswap_server.services import Services
+
+scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
+
+
+async def get_services(request: Request) -> Services:
+    """The application's parts."""
+    return cast(Services, request.app.state.services)
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+async def get_peer(request: Request) -> str:
+    """The address that asks, as a trusted proxy gives it."""
+    return request.client.host if request.client else "unknown"
+
+
+PeerDep = Annotated[str, Depends(get_peer)]
+
+
+async def get_certificate(services: ServicesDep, request: Request) -> str | None:
+    """See `_certificate`."""
+    return _certificate(services, request)
+
+
+def _certificate(services: Services, request: Request) -> str | None:
+    """The client certificate's fingerprint, if one is required.
+
+    Raises Unauthenticated if it is and there is none. Whether to believe it was decided before.
+    """
+    if not services.settings.require_client_certificate:
+        return None
+    found: str | None = request.scope.get("state", {}).get("certificate")
+    if found is None:
+        raise Unauthenticated("Come with a client certificate, through the operator's proxy.")
+    return found
+
+
+CertificateDep = Annotated[str | None, Depends(get_certificate)]
+
+
+async def get_principal(
+    services: ServicesDep, request: Request, peer: PeerDep, _: Annotated[object, Depends(scheme)]
+) -> Principal:
+    """Who asks; raises Unauthenticated, Suspended, or TooManyRequests."""
+    try:
+        token = bearer(request.headers.get("Authorization"))
+    except Unauthenticated:
+        services.limits.failed(peer)
+        raise
+    services.limits.check_peer(peer, sha256(token))
+    key = request.headers.get(paths.IDEMPOTENCY_HEADER)
+
+    def look(session: Session) -> Principal:
+        principal = authenticate(session, token, services.operator_sha256, key)
+        if isinstance(principal, Member) and services.settings.require_client_certificate:
+            require_certificate(session, principal, _certificate(services, request))
+        return principal
+
+    try:
+        principal = await services.database.read(look)
+    except Unauthenticated:
+        services.limits.failed(peer)
+        raise
+    services.limits.passed(sha256(token))
+    if isinstance(principal, Member):
+        bind_contextvars(run=principal.run, member=principal.name)
+        services.limits.check_member(principal.id)
+        services.hints.alive(principal)
+    else:
+        bind_contextvars(member="operator")
+    return principal
+
+
+PrincipalDep = Annotated[Principal, Depends(get_principal)]
+
+
+async def get_operator(principal: PrincipalDep) -> Operator:
+    """The operator; raises Forbidden for members."""
+    require_operator(principal)
+    return Operator()
+
+
+async def get_member(principal: PrincipalDep) -> Member:
+    """A member of any role; raises Forbidden for the operator."""
+    return require_member(principal)
+
+
+async def get_client(principal: PrincipalDep) -> Member:
+    """A member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
+    member = require_member(principal, Role.CLIENT)
+    require_going(member.cancelled)
+    require_accepted(member)
+    return member
+
+
+async def get_evaluator(principal: PrincipalDep) -> Member:
+    """A member that evaluates; raises Forbidden or HelloNeeded."""
+    member = require_member(principal, Role.EVALUATOR)
+    require_accepted(member)
+    return member
+
+
+OperatorDep = Annotated[Operator, Depends(get_operator)]
+MemberDep = Annotated[Member, Depends(get_member)]
+ClientDep = Annotated[Member, Depends(get_client)]
+EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
+Wait = Annotated[
+    float,
+    Query(
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds to wait; the coordinator may wait less.",
+    ),
+]
+
+
+Number = Annotated[
+    int,
+    PathParameter(
+        ge=0, le=MAX_NUMBER, description="Rounds count from 1; 0 is that of the initial adapter."
+    ),
+]
+SwapNumber = Annotated[
+    int,
+    PathParameter(
+        ge=1,
+        le=MAX_NUMBER,
+        description="The public steps of a round count from 1 to local_steps // swap.period: "
+        "number n is local step n * swap.period.",
+    ),
+]
+
+
+async def declared_length(request: Request) -> int | None:
+    """The Content-Length; raises Invalid if it is no number."""
+    value = request.headers.get("Content-Length")
+    if value is None:
+        return None
+    if not value.isdecimal():
+        raise Invalid(f"Content-Length {value!r} is not a number.")
+    return int(value)
+
+
+DeclaredLength = Annotated[int | None, Depends(declared_length)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        max_length=200,
+        description="Optional: a submission is recognised by its own digest. The same submission "
+        "again gets the same receipt, another one 409.",
+    ),
+]
+RandomKey = Annotated[
+    str | None,
+    Header(
+        alias=IDEMPOTENCY_HEADER,
+        min_length=22,
+        max_length=200,
+        description="Optional, random and kept to yourself: the request sent again with the same "
+        "key, because its answer was lost, gets the same answer.",
+    ),
+]

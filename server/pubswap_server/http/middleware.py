@@ -1,0 +1,244 @@
+"""Pure ASGI middleware: deadlines, request ids, limits, the handshake, logs and metrics."""
+
+import asyncio
+import re
+import time
+import uuid
+
+import structlog
+from pydantic import SecretStr
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pubswap_protocol.errors import (
+    Invalid,
+    ProtocolMismatch,
+    PubSwapError,
+    ServerFault,
+    TooSlow,
+    UnsupportedEncoding,
+)
+from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
+from pubswap_server.http.certificates import vouched_certificate
+from pubswap_server.http.problems import SAFETY_HEADERS, problem_response
+from pubswap_server.http.slow_clients import BodyLimits, Pace
+from pubswap_server.monitoring.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+# nginx's number for a client that went away; it is only logged and counted.
+CLIENT_CLOSED = 499
+
+# What is read of a body after an answer that did not wait for it; closed at once, the connection
+# would be reset, and the answer with it be lost.
+LINGER_BYTES = 64 << 20
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Paced:
+    """Gives up bodies that come too slowly, and closes after an answer that left some of one.
+
+    There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
+    take hours, and only time that we spend waiting for the peer counts.
+    """
+
+    def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
+        self.app = app
+        self.limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application on a `receive` that does not wait for ever."""
+        if scope["type"] != "http" or not _has_body(scope):
+            await self.app(scope, receive, send)
+            return
+        body = _PacedBody(receive, self.limits)
+        held_back = False
+
+        async def closing(message: Message) -> None:
+            nonlocal held_back
+            if message["type"] == "http.response.start" and body.unread:
+                MutableHeaders(scope=message)["Connection"] = "close"
+            elif body.unread and not message.get("more_body", False):
+                held_back = True
+                message = {**message, "more_body": True}
+            await send(message)
+
+        await self.app(scope, body.receive, closing)
+        if held_back:
+            await body.linger()
+            await send({"type": "http.response.body"})
+
+
+class _PacedBody:
+    """A request's body as it arrives."""
+
+    def __init__(self, receive: Receive, limits: BodyLimits) -> None:
+        self.unread = True
+        self._receive = receive
+        self._limits = limits
+        self._pace = Pace(limits)
+
+    async def receive(self) -> Message:
+        """The next message; raises HTTPException (408) if it does not come in time."""
+        if not self.unread:
+            return await self._receive()
+        since = time.monotonic()
+        try:
+            async with asyncio.timeout(self._pace.patience):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(
+                TooSlow.status,
+                f"the body stopped for {self._limits.idle_seconds:g} s, or came with less than "
+                f"{self._limits.bytes_per_second:g} bytes a second; what an upload session has "
+                "is kept",
+            ) from None
+        self._pace.spend(time.monotonic() - since, len(message.get("body", b"")))
+        self.unread = message.get("more_body", False)
+        return message
+
+    async def linger(self) -> None:
+        """Read the rest, unless it is too slow or too much."""
+        size = 0
+        while self.unread and self._pace.patience > 0 and size < LINGER_BYTES:
+            try:
+                size += len((await self.receive()).get("body", b""))
+            except HTTPException:
+                return
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = Headers(scope=scope)
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+class Observed:
+    """Gives each request an id, and writes its log line and metrics."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application between two looks at the clock."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        started, status, started_answer = time.monotonic(), 500, False
+
+        received = sent = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal status, started_answer, sent
+            sent += len(message.get("body", b""))
+            if message["type"] == "http.response.start":
+                status, started_answer = message["status"], True
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = request_id
+                headers.update(SAFETY_HEADERS)
+            await send(message)
+
+        try:
+            await self.app(scope, counted, watched)
+        except ClientDisconnect:
+            status = CLIENT_CLOSED
+        except Exception as error:
+            # Caught here and not by Starlette, whose reply would have neither id nor headers.
+            log.error("request failed", exc_info=error)
+            if started_answer:
+                raise
+            await problem_response(ServerFault().problem(request_id))(scope, receive, watched)
+        finally:
+            seconds = time.monotonic() - started
+            # Unknown paths share one label, or anybody could make labels without end.
+            route = getattr(scope.get("route"), "path", "unknown")
+            self.metrics.requests.labels(route, scope["method"], status).inc()
+            self.metrics.seconds.labels(route).observe(seconds)
+            self.metrics.body_bytes.labels(route, "in").inc(received)
+            self.metrics.body_bytes.labels(route, "out").inc(sent)
+            log.info(
+                "request",
+                method=scope["method"],
+                route=route,
+                status=status,
+                seconds=round(seconds, 4),
+            )
+
+
+class Guarded:
+    """Refuses what no route takes: other protocols, encoded or huge bodies, forged certificates."""
+
+    def __init__(
+        self, app: ASGIApp, max_json_bytes: int, proxy_secret: SecretStr | None = None
+    ) -> None:
+        self.app = app
+        self.max_json_bytes = max_json_bytes
+        self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the headers, and count the body."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            _check(headers, scope["path"])
+            vouched = vouched_certificate(headers, self.proxy_secret)
+        except PubSwapError as error:
+            problem = error.problem(scope.get("state", {}).get("request_id"))
+            await problem_response(problem)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["certificate"] = vouched
+        await self.app(scope, self._counted(scope, receive), send)
+
+    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive` that refuses a body which is kept whole and is too large.
+
+        Whether it is kept whole is the route's to say, whatever Content-Type the client names: the
+        routes that stream a body to disk have limits of their own.
+        """
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.max_json_bytes and not _streams(scope.get("route")):
+                raise HTTPException(413, f"a JSON body has at most {self.max_json_bytes} bytes")
+            return message
+
+        return counted
+
+
+def _check(headers: Headers, path: str) -> None:
+    # PostgreSQL takes no such text, not even to compare with.
+    if "\x00" in path:
+        raise Invalid("The path holds a NUL character.")
+    spoken = headers.get(PROTOCOL_HEADER)
+    if spoken not in (None, PROTOCOL_VERSION):
+        raise ProtocolMismatch(
+            f"This coordinator speaks protocol {PROTOCOL_VERSION}, the client {spoken}; "
+            "install the same major version of pubswap."
+        )
+    encoding = headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise UnsupportedEncoding(f"Send the body as it is, without Content-Encoding {encoding}.")
+
+
+def _streams(route: object) -> bool:
+    """Whether a route reads its body piece by piece; it then describes the body itself."""
+    return "requestBody" in (getattr(route, "openapi_extra", None) or {})

@@ -1,0 +1,91 @@
+"""Adapters as blobs, named by their digests."""
+
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Path, Request, Response
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import digests, paths
+from pubswap_protocol.bounds import Word
+from pubswap_protocol.errors import UnknownBlob
+from pubswap_protocol.messages import Role
+from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, UpdateRow
+from pubswap_server.http.blob_response import BlobResponse
+from pubswap_server.http.bodies import BLOB_REPLIES, CONDITIONAL, HEAD_REPLIES
+from pubswap_server.http.dependencies import MemberDep, ServicesDep
+from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.runs import runs
+from pubswap_server.runs.auth import Member
+
+router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
+
+
+BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
+
+
+@router.head(
+    paths.BLOB,
+    operation_id="has_blob",
+    summary="Whether an adapter is stored",
+    response_class=Response,
+    responses=HEAD_REPLIES,
+)
+async def has_blob(
+    run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
+) -> Response:
+    """404 if it must be sent."""
+    _, stored = await services.database.read(lambda session: _visible(session, run, digest, member))
+    path = await to_thread.run_sync(services.blobs.path, stored)
+    size = path.stat().st_size
+    headers = {"ETag": f'"{digest}"', "X-Size": str(size), "Accept-Ranges": "bytes"}
+    return Response(status_code=200, headers=headers)
+
+
+@router.get(
+    paths.BLOB,
+    operation_id="get_blob",
+    summary="An adapter's bytes",
+    response_class=Response,
+    responses=BLOB_REPLIES,
+    openapi_extra=CONDITIONAL,
+)
+async def get_blob(
+    run: Word, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep
+) -> Response:
+    """Takes Range and If-None-Match. Members see the global adapters, and of what they
+    sent what is kept: this round's adapters, and the updates of the last rounds."""
+    row, stored = await services.database.read(
+        lambda session: _visible(session, run, digest, member)
+    )
+    path = await to_thread.run_sync(services.blobs.path, stored)
+    response = BlobResponse(path, stored, request.headers, paths.TENSORS_TYPE)
+    if member.role is Role.CLIENT and response.status_code in (200, 206):
+        services.hints.downloaded(member, row.round, "adapters_down", response.length)
+    return response
+
+
+def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[RunRow, str]:
+    """The run, and the stored file's digest; raises UnknownBlob unless the member may see it."""
+    row = runs.find(session, run, member)
+    sent = session.get(BlobRow, (row.id, digest, member.name))
+    if sent is not None:
+        return row, sent.canonical
+    kept = session.scalar(
+        select(UpdateRow.canonical)
+        .where(UpdateRow.run_id == row.id, UpdateRow.member == member.name)
+        .where(UpdateRow.digest == digest, UpdateRow.canonical.is_not(None))
+        .limit(1)
+    )
+    if kept is not None:
+        return row, kept
+    published = session.scalar(
+        select(RoundRow).where(
+            RoundRow.run_id == row.id,
+            or_(RoundRow.adapter == digest, RoundRow.residual == digest),
+        )
+    )
+    if published is None:
+        raise UnknownBlob(f"The blob {digest} is not stored for you.")
+    return row, digest

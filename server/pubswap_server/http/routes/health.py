@@ -1,0 +1,46 @@
+"""Liveness, readiness, metrics, and the version handshake."""
+
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
+
+from pubswap_protocol import __version__, paths
+from pubswap_protocol.errors import Unavailable
+from pubswap_protocol.messages import Version
+from pubswap_server.http.dependencies import ServicesDep
+from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.monitoring.metrics import take_census
+
+router = APIRouter(tags=["health"], route_class=PlainJsonRoute)
+
+
+@router.get(paths.HEALTH, operation_id="health", summary="Whether the process runs")
+async def health() -> dict[str, str]:
+    """Answers as long as the process does."""
+    return {"status": "ok"}
+
+
+@router.get(paths.READY, operation_id="ready", summary="Whether requests can be served")
+async def ready(services: ServicesDep) -> dict[str, str]:
+    """503, with the reasons, while database or blob store is away or the disk is almost full."""
+    reasons = await services.readiness.reasons()
+    if reasons:
+        raise Unavailable(f"Not ready: {'; '.join(reasons)}.")
+    return {"status": "ready"}
+
+
+@router.get(
+    paths.METRICS,
+    operation_id="metrics",
+    summary="Prometheus metrics",
+    response_class=PlainTextResponse,
+)
+async def metrics(services: ServicesDep) -> Response:
+    """The exposition format."""
+    (await services.database.read(take_census)).show(services.metrics)
+    return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@router.get(paths.VERSION, operation_id="version", summary="The handshake")
+async def version() -> Version:
+    """Software and protocol version; a client asks this first."""
+    return Version(software=__version__, protocol=paths.PROTOCOL_VERSION)

@@ -1,0 +1,85 @@
+"""What members do in a round: ask for work, send adapters, hand in updates and evaluations."""
+
+from fastapi import APIRouter, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import Word
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound
+from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
+from pubswap_server.database.tables import RoundRow
+from pubswap_server.http.dependencies import (
+    ClientDep,
+    EvaluatorDep,
+    IdempotencyKey,
+    MemberDep,
+    Number,
+    ServicesDep,
+    Wait,
+)
+from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.runs import rounds, runs
+from pubswap_server.runs.auth import require_accepted, require_own
+from pubswap_server.runs.events import record
+from pubswap_server.runs.snapshot import task_for
+
+router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
+
+
+@router.get(paths.TASK, operation_id="get_task", summary="What to do now")
+async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
+    """Answers at once when there is something to do, and otherwise after `wait` seconds.
+
+    409 `hello_needed` for a member whose last hello was refused, or that has said none.
+    """
+    require_own(run, member)
+    require_accepted(member)
+
+    async def look() -> Task:
+        return task_for(await services.boards.get(run), member)
+
+    seconds = min(wait, services.settings.max_wait_seconds)
+    with services.metrics.waiting.track_inprogress():
+        return await services.bells.until(run, look, lambda t: t.kind is not TaskKind.WAIT, seconds)
+
+
+@router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
+async def submit_update(
+    run: Word,
+    round: Number,
+    body: SubmitUpdate,
+    member: ClientDep,
+    services: ServicesDep,
+    idempotency_key: IdempotencyKey = None,
+) -> Receipt:
+    """The adapter must have been sent as a blob. A closed round answers `late, unused`."""
+
+    def work(session: Session) -> Receipt:
+        row = runs.find(session, run, member, lock=True)
+        return rounds.submit(session, row, member, round, body)
+
+    return await services.database.write(work)
+
+
+@router.post(
+    paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
+)
+async def submit_evaluation(
+    run: Word, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
+) -> Response:
+    """For the global adapter of a round; round 0 is the base model."""
+
+    def work(session: Session) -> None:
+        found = runs.find(session, run, member, lock=True)
+        row = session.get(RoundRow, (found.id, round))
+        if row is None or row.adapter is None:
+            raise NotFound(f"Round {round} has no adapter to evaluate.")
+        if row.evaluation is not None:
+            if row.evaluation["pass_at_1"] != body.pass_at_1:
+                raise IdempotencyMismatch(f"Round {round} was evaluated with another result.")
+            return
+        row.evaluation = body.model_dump(mode="json")
+        record(session, found.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
+
+    await services.database.write(work)
+    return Response(status_code=204)

@@ -1,0 +1,436 @@
+"""The operator's routes: runs, their files, their state."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import StreamingResponse
+
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_COUNT, MAX_NUMBER, Word
+from pubswap_protocol.errors import (
+    BaseModelMismatch,
+    Forbidden,
+    Invalid,
+    InvalidProblems,
+    NotFound,
+    UnknownRun,
+)
+from pubswap_protocol.messages import (
+    BlobReceipt,
+    CreateRun,
+    Events,
+    Role,
+    Rollback,
+    RoundList,
+    RunList,
+    RunState,
+    RunView,
+    SetKind,
+    SetReceipt,
+)
+from pubswap_protocol.model import ModelCard, fingerprint
+from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file, open_stack
+from pubswap_protocol.tokenizer import load_tokenizer
+from pubswap_protocol.verifiers import check_verifier
+from pubswap_server.aggregation.stacking import stacked
+from pubswap_server.database.tables import RunRow, SetRow
+from pubswap_server.http.blob_response import BlobResponse
+from pubswap_server.http.bodies import ADAPTER_REPLIES, CONDITIONAL, JSONL, SET_REPLIES, binary_body
+from pubswap_server.http.dependencies import (
+    DeclaredLength,
+    Number,
+    OperatorDep,
+    PrincipalDep,
+    RandomKey,
+    ServicesDep,
+)
+from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.runs import events, history, retention, rounds, runs
+from pubswap_server.runs.auth import Member, Operator, Principal
+from pubswap_server.runs.rollback import roll_back
+from pubswap_server.runs.snapshot import read_residuals
+from pubswap_server.runs.state import cancelled, paused, resumed
+from pubswap_server.services import Services
+from pubswap_server.storage.spool import Received
+
+log = structlog.get_logger(__name__)
+
+router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
+
+
+@router.post(paths.RUNS, operation_id="create_run", status_code=201, summary="Create a run")
+async def create_run(
+    body: CreateRun,
+    operator: OperatorDep,
+    services: ServicesDep,
+    idempotency_key: RandomKey = None,
+) -> RunView:
+    """Nothing starts yet: send the tokenizer and the sets, then open it."""
+    row = await services.database.write(lambda session: runs.create(session, body, idempotency_key))
+    return await _viewed(row.id, operator, services)
+
+
+@router.get(
+    paths.RUNS, operation_id="list_runs", summary="All runs, newest first", responses={404: {}}
+)
+async def list_runs(
+    operator: OperatorDep,
+    services: ServicesDep,
+    after: Annotated[
+        str | None,
+        Query(pattern="^[0-9a-f]{1,32}$", description="The id of the last run that you have."),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 100,
+) -> RunList:
+    """Without their members; an empty page is behind the last run."""
+    return await services.database.read(
+        lambda session: RunList(runs=runs.page(session, after, limit))
+    )
+
+
+@router.get(paths.RUN, operation_id="show_run", summary="One run")
+async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) -> RunView:
+    """Members see their own run, without the list of members."""
+    await services.hints.flush()
+    return await _viewed(run, principal, services)
+
+
+@router.get(paths.ROUNDS, operation_id="list_rounds", summary="A run's rounds")
+async def list_rounds(
+    run: Word,
+    principal: PrincipalDep,
+    services: ServicesDep,
+    after: Annotated[
+        int, Query(ge=-1, le=MAX_NUMBER, description="The last round that you have; -1 for none.")
+    ] = -1,
+    limit: Annotated[int, Query(ge=1, le=history.MOST_ROUNDS)] = history.MOST_ROUNDS,
+) -> RoundList:
+    """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
+
+    def look(session: Session) -> RoundList:
+        row = runs.find(session, run, principal)
+        settings = runs.settings_of(row)
+        numbers = 2 * settings.clients * public_steps_per_round(settings)
+        return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
+
+    await services.hints.flush()
+    return await services.database.read(look)
+
+
+@router.put(
+    paths.RUN_TOKENIZER,
+    operation_id="put_tokenizer",
+    status_code=201,
+    summary="Send the base model's tokenizer.json",
+    openapi_extra=binary_body(paths.BYTES_TYPE, "The file as it is."),
+)
+async def put_tokenizer(
+    run: Word,
+    request: Request,
+    declared: DeclaredLength,
+    operator: OperatorDep,
+    services: ServicesDep,
+) -> BlobReceipt:
+    """Its digest must be the model card's; the coordinator decodes responses with it."""
+    row = await services.database.read(lambda session: runs.find(session, run, operator))
+    limit = services.settings.max_set_bytes
+    received = await services.incoming.receive(request.stream(), limit, declared)
+    try:
+        await to_thread.run_sync(_check_tokenizer, received.path, runs.model_of(row))
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
+    finally:
+        received.discard()
+
+    def note(session: Session) -> None:
+        runs.find(session, row.id, operator, lock=True).tokenizer = received.digest
+
+    await services.database.write(note)
+    return BlobReceipt(digest=received.digest, size=received.size)
+
+
+def _check_tokenizer(path: Path, model: ModelCard) -> None:
+    data = path.read_bytes()
+    if fingerprint(data) != model.tokenizer_digest:
+        raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
+    try:
+        load_tokenizer(data)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+
+
+@router.put(
+    paths.RUN_SET,
+    operation_id="put_set",
+    status_code=201,
+    summary="Send the public or the test set",
+    openapi_extra=binary_body(paths.JSONL_TYPE, JSONL),
+)
+async def put_set(
+    run: Word,
+    kind: SetKind,
+    request: Request,
+    declared: DeclaredLength,
+    operator: OperatorDep,
+    services: ServicesDep,
+) -> SetReceipt:
+    """Replaces an earlier one while the run is not open."""
+    row = await services.database.read(lambda session: runs.find(session, run, operator))
+    limit = services.settings.max_set_bytes
+    received = await services.incoming.receive(request.stream(), limit, declared)
+    try:
+        problems = await to_thread.run_sync(_count_problems, received, kind)
+        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
+    finally:
+        received.discard()
+
+    def note(session: Session) -> None:
+        found = runs.find(session, row.id, operator, lock=True)
+        runs.require_created(found)
+        digest = received.digest
+        session.merge(SetRow(run_id=found.id, kind=kind, digest=digest, problems=problems))
+
+    await services.database.write(note)
+    return SetReceipt(kind=kind, problems=problems, digest=received.digest)
+
+
+def _count_problems(received: Received, kind: SetKind) -> int:
+    try:
+        lines = received.path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InvalidProblems(f"The {kind} set is not UTF-8 text.") from None
+    problems = list(parse_problems(lines, f"the {kind} set"))
+    if not problems:
+        raise InvalidProblems(f"The {kind} set holds no problem.")
+    for name in {problem.verifier for problem in problems if problem.verifier}:
+        check_verifier(name)
+    return len(problems)
+
+
+@router.get(
+    paths.RUN_SET,
+    operation_id="get_set",
+    summary="The public set, or for evaluators the test set",
+    response_class=Response,
+    responses=SET_REPLIES,
+    openapi_extra=CONDITIONAL,
+)
+async def get_set(
+    run: Word, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
+) -> Response:
+    """Clients never see the test set."""
+
+    def look(session: Session) -> str:
+        found = runs.find(session, run, principal)
+        trains = isinstance(principal, Member) and principal.role is not Role.EVALUATOR
+        if kind is SetKind.TEST and trains:
+            raise Forbidden("The test set is for the evaluator alone.")
+        row = session.get(SetRow, (found.id, kind))
+        if row is None:
+            raise NotFound(f"The {kind} set was not sent yet.")
+        return row.digest
+
+    digest = await services.database.read(look)
+    path = await to_thread.run_sync(services.blobs.path, digest)
+    return BlobResponse(path, digest, request.headers, paths.JSONL_TYPE)
+
+
+@router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
+async def open_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets.
+
+    Refused if a prompt of these has more tokens than the run takes.
+    """
+
+    def check(session: Session) -> tuple[RunRow, dict[SetKind, str]]:
+        found = runs.find(session, run, operator)
+        runs.check_complete(session, found)
+        sets = session.scalars(select(SetRow).where(SetRow.run_id == found.id))
+        return found, {SetKind(row.kind): row.digest for row in sets}
+
+    row, sets = await services.database.read(check)
+    layout, settings = runs.model_of(row).layout, runs.settings_of(row)
+    seed = settings.seed
+
+    def make() -> str:
+        if row.state == RunState.CREATED:
+            services.check_lengths(settings, row.tokenizer or "", sets)
+        digest = services.blobs.write(initial_file(layout, seed))[0]
+        AdapterFile(services.blobs.path(digest), layout).check()
+        return digest
+
+    initial = await to_thread.run_sync(make)
+
+    def work(session: Session, found: RunRow) -> None:
+        runs.open_run(session, found, initial)
+
+    return await _changed(row.id, work, operator, services)
+
+
+@router.post(paths.RUN_START, operation_id="start_run", summary="Begin round 1")
+async def start_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Refused while clients are missing."""
+    return await _changed(run, runs.start, operator, services)
+
+
+@router.post(paths.RUN_PAUSE, operation_id="pause_run", summary="Give out no new work")
+async def pause_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """What is under way may be handed in."""
+    return await _changed(run, _moved(paused), operator, services)
+
+
+@router.post(paths.RUN_RESUME, operation_id="resume_run", summary="Go on after a pause")
+async def resume_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Work is given out again."""
+    return await _changed(run, _moved(resumed), operator, services)
+
+
+@router.post(paths.RUN_CANCEL, operation_id="cancel_run", summary="End a run for good")
+async def cancel_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """Its adapters so far are kept."""
+
+    def work(session: Session, row: RunRow) -> None:
+        if row.state != RunState.CANCELLED:
+            runs.move(session, row, cancelled)
+
+    return await _changed(run, work, operator, services)
+
+
+@router.post(paths.RUN_ARCHIVE, operation_id="archive_run", summary="Free a run's adapters")
+async def archive_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+    """For a run that has ended: its final and its best adapter stay, and all that is not bytes."""
+    return await _changed(run, retention.archive, operator, services)
+
+
+@router.delete(paths.RUN, operation_id="delete_run", status_code=204, summary="Delete a run")
+async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) -> Response:
+    """For a run that has ended, by its id alone: nothing of it is left. Its name may be another's.
+
+    Its members' tokens are worthless from then on.
+    """
+
+    def work(session: Session) -> str:
+        row = session.get(RunRow, run, with_for_update=True)
+        if row is None:
+            raise UnknownRun(f"There is no run with the id {run!r}; a name will not do here.")
+        retention.delete_run(session, row)
+        return row.name
+
+    name = await services.database.write(work)
+    log.info("run deleted", run=run, name=name)
+    return Response(status_code=204)
+
+
+@router.post(paths.RUN_ROLLBACK, operation_id="roll_back_run", summary="Go back to a round")
+async def roll_back_run(
+    run: Word, body: Rollback, operator: OperatorDep, services: ServicesDep
+) -> RunView:
+    """The round after it begins again from its adapter; what came since is in the log alone."""
+
+    def work(session: Session, row: RunRow) -> None:
+        roll_back(session, row, body.to)
+
+    return await _changed(run, work, operator, services)
+
+
+@router.post(paths.EXCLUDE, operation_id="exclude_update", summary="Leave an update out")
+async def exclude_update(
+    run: Word, round: Number, member: Word, operator: OperatorDep, services: ServicesDep
+) -> RunView:
+    """Of the round under way, also while it is averaged; below its quorum, the round waits."""
+
+    def work(session: Session, row: RunRow) -> None:
+        rounds.exclude(session, row, round, member)
+
+    return await _changed(run, work, operator, services)
+
+
+def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
+    return lambda session, row: runs.move(session, row, transition)
+
+
+async def _changed(
+    run: str,
+    work: Callable[[Session, RunRow], None],
+    operator: Operator,
+    services: ServicesDep,
+) -> RunView:
+    def change(session: Session) -> str:
+        row = runs.find(session, run, operator, lock=True)
+        work(session, row)
+        return row.id
+
+    return await _viewed(await services.database.write(change), operator, services)
+
+
+async def _viewed(run: str, principal: Principal, services: Services) -> RunView:
+    return await services.database.read(
+        lambda session: runs.view(session, runs.find(session, run, principal), principal)
+    )
+
+
+@router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
+async def list_events(
+    run: Word,
+    operator: OperatorDep,
+    services: ServicesDep,
+    after: Annotated[
+        int, Query(ge=0, le=MAX_COUNT, description="The last event's id that you have.")
+    ] = 0,
+) -> Events:
+    """At most 500 events, oldest first."""
+
+    def look(session: Session) -> Events:
+        row = runs.find(session, run, operator)
+        return Events(events=events.events_after(session, row.id, after))
+
+    return await services.database.read(look)
+
+
+@router.get(
+    paths.RUN_ADAPTER,
+    operation_id="get_adapter",
+    summary="A global adapter: final, best, or a round's number",
+    response_class=Response,
+    responses=ADAPTER_REPLIES,
+    openapi_extra=CONDITIONAL,
+)
+async def get_adapter(
+    run: Word, which: Word, request: Request, operator: OperatorDep, services: ServicesDep
+) -> Response:
+    """`final` is the last round's so far; `best` has the highest pass@1.
+
+    Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:
+    PEFT loads it with lora_alpha / r as in the run's settings. X-PubSwap-Round says which round's
+    it is; 0 is the initial one, which nobody has trained.
+    """
+
+    def look(session: Session) -> tuple[int, str, list[str], AdapterLayout]:
+        row = runs.find(session, run, operator)
+        last, adapter = history.chosen(session, row.id, which)
+        made = read_residuals(session, row.id)
+        residuals = [digest for round_, digest in made if round_ <= last]
+        return last, adapter, residuals, runs.model_of(row).layout
+
+    round_, digest, residuals, layout = await services.database.read(look)
+    reply: Response
+    if residuals:
+        stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])
+        reply = StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
+    else:
+        path = await to_thread.run_sync(services.blobs.path, digest)
+        reply = BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
+    reply.headers[paths.ROUND_HEADER] = str(round_)
+    return reply
+
+
+def _stack(services: Services, layout: AdapterLayout, digests: list[str]) -> Iterator[bytes]:
+    terms = [open_stack(services.blobs.path(digest), layout) for digest in digests]
+    return stacked(layout, terms)[1]

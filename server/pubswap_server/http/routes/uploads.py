@@ -1,0 +1,225 @@
+"""Resumable uploads of adapters, after the OCI distribution specification."""
+
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import Word
+from pubswap_protocol.errors import (
+    DigestMismatch,
+    LengthMismatch,
+    NoSpace,
+    PubSwapError,
+    UnknownUpload,
+    WrongOffset,
+)
+from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSession
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.update_encoding import largest_update
+from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
+from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
+from pubswap_server.http.dependencies import ClientDep, ServicesDep
+from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.http.problems import problem_response
+from pubswap_server.http.upload_body import append, asked_bytes, kept
+from pubswap_server.runs import runs, uploads
+from pubswap_server.runs.auth import Member
+from pubswap_server.runs.uploads import UploadLimits
+from pubswap_server.services import Services
+
+router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
+
+
+ContentRange = Annotated[
+    str,
+    Header(
+        alias="Content-Range",
+        max_length=200,
+        description="First and last byte's position, inclusive and without unit or size, such as "
+        "`0-4194303`.",
+    ),
+]
+
+
+@router.post(
+    paths.UPLOADS,
+    operation_id="open_upload",
+    status_code=201,
+    summary="Announce an adapter",
+    responses={200: {"model": UploadSession, "description": "It is stored already."}},
+)
+async def open_upload(
+    run: Word, body: OpenUpload, response: Response, member: ClientDep, services: ServicesDep
+) -> UploadSession:
+    """Reserves its room, or finds the session again that was opened for the same digest."""
+    free = await to_thread.run_sync(services.blobs.free_bytes)
+
+    def work(session: Session) -> tuple[UploadRow | None, list[str]]:
+        row = runs.find(session, run, member, lock=True)
+        limits = _limits(services, *_form(row))
+        return uploads.open_session(session, row, member, body, limits, free)
+
+    try:
+        found, ended = await services.database.write(work)
+    except NoSpace:
+        services.work.add(run)  # so that the run says what it waits for
+        raise
+    for upload in ended:
+        await to_thread.run_sync(services.uploads.drop, upload)
+    if found is None:
+        response.status_code = 200
+        return UploadSession(
+            upload=None,
+            digest=body.digest,
+            size=body.size,
+            offset=body.size,
+            stored=True,
+            chunk_bytes=services.settings.chunk_bytes,
+            largest_chunk_bytes=services.settings.largest_chunk_bytes,
+            expires_at=None,
+        )
+    return await _session(services, found)
+
+
+def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
+    """What the run's updates look like."""
+    return runs.sent_layout_of(run), runs.settings_of(run).wire.precision
+
+
+def _limits(services: Services, layout: AdapterLayout, precision: Precision) -> UploadLimits:
+    settings = services.settings
+    return UploadLimits(
+        largest=min(settings.max_adapter_bytes, largest_update(layout, precision)),
+        spare=settings.spare_bytes,
+        expire_seconds=settings.upload_expire_seconds,
+    )
+
+
+async def _session(services: Services, row: UploadRow) -> UploadSession:
+    return UploadSession(
+        upload=row.id,
+        digest=row.digest,
+        size=row.size,
+        offset=await to_thread.run_sync(services.uploads.offset, row.id),
+        stored=False,
+        chunk_bytes=services.settings.chunk_bytes,
+        largest_chunk_bytes=services.settings.largest_chunk_bytes,
+        expires_at=row.expires_at,
+    )
+
+
+@router.get(paths.UPLOAD, operation_id="show_upload", summary="How far an upload has come")
+async def show_upload(
+    run: Word, upload: Word, member: ClientDep, services: ServicesDep
+) -> UploadSession:
+    """After a cut connection: send on from `offset`."""
+    return await _session(services, await _find(services, run, upload, member))
+
+
+async def _find(services: Services, run: str, upload: str, member: Member) -> UploadRow:
+    return await services.database.read(
+        lambda session: uploads.find(session, runs.find(session, run, member), member, upload)
+    )
+
+
+@router.patch(
+    paths.UPLOAD,
+    operation_id="send_chunk",
+    status_code=202,
+    summary="Send the next bytes",
+    openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes of Content-Range.\n\n{UPDATE}"),
+    response_class=Response,
+    responses=CHUNK_REPLIES,
+)
+async def send_chunk(
+    run: Word,
+    upload: Word,
+    content_range: ContentRange,
+    request: Request,
+    member: ClientDep,
+    services: ServicesDep,
+) -> Response:
+    """In order, one request at a time. Of a connection that is cut, what came is kept."""
+    row = await _find(services, run, upload, member)
+    first, count = asked_bytes(content_range, services.settings.largest_chunk_bytes, row.size)
+    try:
+        await append(services, row, first, count, request)
+    except WrongOffset as error:
+        here = await to_thread.run_sync(services.uploads.offset, row.id)
+        problem = error.problem(request.scope.get("state", {}).get("request_id"))
+        response = problem_response(problem)
+        response.headers["Range"] = f"0-{max(0, here - 1)}"
+        return response
+    services.limits.forgive_member(member.id)  # quotas limit chunks, and no rate
+    return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
+
+
+@router.put(
+    paths.UPLOAD,
+    operation_id="finish_upload",
+    status_code=201,
+    summary="Make the bytes a blob",
+)
+async def finish_upload(
+    run: Word,
+    upload: Word,
+    digest: Annotated[Digest, Query(description="What the bytes must be.")],
+    member: ClientDep,
+    services: ServicesDep,
+) -> BlobReceipt:
+    """Checked before it is kept: digest, header, names, shapes, dtype, size, finite numbers.
+
+    The receipt means that the blob is on the disk. Asked again, it is the same.
+    """
+
+    def look(session: Session) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
+        row = runs.find(session, run, member)
+        blob = session.get(BlobRow, (row.id, digest, member.name))
+        if blob is not None:
+            return row, None, blob
+        found = uploads.find(session, row, member, upload)
+        uploads.require_turn(session, row, member)
+        return row, found, None
+
+    row, found, blob = await services.database.read(look)
+    if found is None:
+        return BlobReceipt(digest=digest, size=blob.size if blob else 0)
+    if found.digest != digest:
+        raise DigestMismatch(f"The upload was announced as {found.digest}, not {digest}.")
+    try:
+        stored = await to_thread.run_sync(kept, services, found, *_form(row))
+    except UnknownUpload:
+        raise
+    except PubSwapError as error:
+        if not error.retryable and not isinstance(error, LengthMismatch):
+            await _forget(services, found.id)
+        raise
+
+    def note(session: Session) -> None:
+        locked = runs.find(session, run, member, lock=True)
+        uploads.finish(session, locked, member, found, stored)
+
+    await services.database.write(note)
+    await to_thread.run_sync(services.uploads.drop, found.id)
+    return BlobReceipt(digest=digest, size=found.size)
+
+
+@router.delete(
+    paths.UPLOAD, operation_id="give_up_upload", status_code=204, summary="Give an upload up"
+)
+async def give_up_upload(
+    run: Word, upload: Word, member: ClientDep, services: ServicesDep
+) -> Response:
+    """Its bytes are removed, and its room is free."""
+    row = await _find(services, run, upload, member)
+    await _forget(services, row.id)
+    return Response(status_code=204)
+
+
+async def _forget(services: Services, upload: str) -> None:
+    await services.database.write(lambda session: uploads.forget(session, upload))
+    await to_thread.run_sync(services.uploads.drop, upload)

@@ -1,0 +1,92 @@
+"""The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import IO
+
+from anyio import to_thread
+from fastapi import Request
+
+from pubswap_protocol.digests import OURS, algorithm_of
+from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
+from pubswap_protocol.settings import Precision
+from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.update_encoding import open_update
+from pubswap_server.database.tables import UploadRow
+from pubswap_server.services import Services
+from pubswap_server.storage.files import Writer
+from pubswap_server.storage.store import UploadStore
+
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+def asked_bytes(content_range: str, most: int, size: int) -> tuple[int, int]:
+    """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
+    found = _RANGE.fullmatch(content_range)
+    if found is None:
+        raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
+    if last >= size:
+        raise TooLarge(f"The upload was announced with {size} bytes; {last + 1} are too many.")
+    if last - first >= most:
+        raise TooLarge(f"A chunk has at most {most} bytes.")
+    return first, last - first + 1
+
+
+async def append(
+    services: Services, row: UploadRow, first: int, count: int, request: Request
+) -> None:
+    """Add the request's body, `count` bytes from `first` on; of a cut one, what came is kept.
+
+    Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
+    """
+    async with _appending(services.uploads, row.id, first) as file:
+        with Writer(file.fileno()) as writer:
+            try:
+                await _write(request, writer, count)
+            finally:
+                await writer.flush()
+        if writer.size != count:
+            raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
+
+
+@asynccontextmanager
+async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIterator[IO[bytes]]:
+    """The store's `appending`, in a thread where it may take long."""
+    opened = uploads.appending(upload, first)
+    if uploads.at_hand:
+        with opened as file:
+            yield file
+        return
+    file = await to_thread.run_sync(opened.__enter__)
+    try:
+        yield file
+    finally:
+        await to_thread.run_sync(opened.__exit__, None, None, None)
+
+
+async def _write(request: Request, writer: Writer, count: int) -> None:
+    """The body; raises LengthMismatch if there is more, ClientDisconnect if it is cut."""
+    async for piece in request.stream():
+        if writer.size + len(piece) > count:
+            raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
+        await writer.write(piece)
+
+
+def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision) -> str:
+    """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
+    with services.uploads.assembled(upload.id) as path:
+        size = path.stat().st_size
+        if size != upload.size:
+            raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
+        file = open_update(path, layout, precision)
+        digest = file.digest(algorithm_of(upload.digest))
+        if digest != upload.digest:
+            raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
+        if not file.is_canonical or algorithm_of(digest) != OURS:
+            return services.blobs.write(file.canonical())[0]
+        services.blobs.keep(path, digest)
+        return digest

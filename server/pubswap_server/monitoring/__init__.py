@@ -1,0 +1,1 @@
+"""Logs, metrics, and whether requests can be served now."""

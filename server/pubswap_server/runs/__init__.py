@@ -1,0 +1,1 @@
+"""A run's life in rows: its state, members, rounds, uploads and events."""

@@ -1,0 +1,166 @@
+"""Who asks: the operator, or a member of one run. Only SHA-256s of tokens are stored."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import (
+    Forbidden,
+    HelloNeeded,
+    RunCancelled,
+    Suspended,
+    Unauthenticated,
+    UnknownRun,
+)
+from pubswap_protocol.messages import Role, RunState
+from pubswap_server.database.tables import MemberRow, RunRow
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The holder of the operator token."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The holder of a member's token."""
+
+    id: int
+    run: str
+    name: str
+    role: Role
+    cancelled: bool = False  # the run
+    accepted: bool = False  # its last hello
+
+
+Principal = Operator | Member
+
+_NOT_VALID = "This token is not valid here; it may have been revoked, or its run deleted."
+
+
+def new_secret() -> str:
+    """A token or invite: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def secret_after(secret: str, key: str | None) -> str:
+    """The token given for a secret; for a key of the asker's, always the same one.
+
+    So a request whose answer was lost can be sent again, though only the token's SHA-256 is kept;
+    and the secret alone, without the key, is worth nothing once it was used.
+    """
+    if key is None:
+        return new_secret()
+    mixed = hmac.digest(secret.encode(), key.encode(), "sha256")
+    return base64.urlsafe_b64encode(mixed).decode().rstrip("=")
+
+
+def sha256(secret: str) -> str:
+    """What is stored of a secret. A plain hash is enough for 256 random bits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def bearer(header: str | None) -> str:
+    """The token of an Authorization header; raises Unauthenticated."""
+    scheme, _, token = (header or "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthenticated("Send the header `Authorization: Bearer TOKEN`.")
+    return token.strip()
+
+
+def authenticate(
+    session: Session, token: str, operator_sha256: str, key: str | None = None
+) -> Principal:
+    """Whose token it is, or was before a rotation with this key.
+
+    Raises Unauthenticated, always with the same words, or Suspended.
+    """
+    digest = sha256(token)
+    if hmac.compare_digest(digest, operator_sha256):
+        return Operator()
+    row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
+    if row is None and key is not None:
+        after = sha256(secret_after(token, key))
+        row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == after))
+    row = _good(row)
+    state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
+    cancelled = state == RunState.CANCELLED
+    return Member(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
+
+
+def require_still_good(session: Session, member: Member) -> None:
+    """Raises Unauthenticated or Suspended for a member that was revoked or suspended meanwhile.
+
+    A transaction asks again: between authentication and commit, or in a long poll, the operator
+    may have decided otherwise.
+    """
+    _good(session.get(MemberRow, member.id))
+
+
+def require_certificate(session: Session, member: Member, certificate: str | None) -> None:
+    """Raises Unauthenticated if the member is bound to another client certificate than this."""
+    bound = session.get_one(MemberRow, member.id).certificate
+    if bound is not None and bound != certificate:
+        raise Unauthenticated(
+            "This token is bound to another client certificate; ask the operator to bind it to "
+            "the new one."
+        )
+
+
+def _good(row: MemberRow | None) -> MemberRow:
+    if row is None:
+        raise Unauthenticated(_NOT_VALID)
+    require_good(row.active, row.suspended)
+    return row
+
+
+def require_good(active: bool, suspended: bool) -> None:
+    """Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended."""
+    if not active:
+        raise Unauthenticated(_NOT_VALID)
+    if suspended:
+        raise Suspended(
+            "The operator has suspended this member; what it has handed in still counts. Ask the "
+            "operator; a daemon goes on by itself when it is reinstated."
+        )
+
+
+def require_own(run: str, member: Member) -> None:
+    """Raises UnknownRun for a run that is not the member's."""
+    if run != member.run:
+        raise UnknownRun(f"There is no run {run!r} for this token.")
+
+
+def require_going(cancelled: bool) -> None:
+    """Raises RunCancelled: whoever trains for a cancelled run is told so by whatever it asks."""
+    if cancelled:
+        raise RunCancelled()
+
+
+def require_accepted(member: Member) -> None:
+    """Raises HelloNeeded for a member whose last hello was refused, or that has said none."""
+    if not member.accepted:
+        raise HelloNeeded(
+            "This member has not shown that it has the run's base model and verifier, or has "
+            "others. Start its daemon again, which says hello, and mend what that is refused for."
+        )
+
+
+def require_operator(principal: Principal) -> None:
+    """Raises Forbidden for a member."""
+    if not isinstance(principal, Operator):
+        raise Forbidden("Only the operator may do this.")
+
+
+def require_member(principal: Principal, role: Role | None = None) -> Member:
+    """The member; raises Forbidden for the operator, or for a member with another role."""
+    if not isinstance(principal, Member):
+        raise Forbidden("This is for members of the run; the operator's token does not serve.")
+    if role is not None and principal.role is not role:
+        raise Forbidden(f"This is for members with the role {role}; yours is {principal.role}.")
+    return principal

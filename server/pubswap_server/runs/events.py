@@ -1,0 +1,53 @@
+"""A run's append-only log."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.messages import Event
+from pubswap_server.database.engine import changed
+from pubswap_server.database.tables import EventRow, RunRow
+
+PAGE = 500
+# One member's doing, which changes no other's task: only the conductor looks whether something
+# follows from it, and that is an event of its own. There is one of each for every member.
+NOT_AWAITED = frozenset(
+    {"invited", "enrolled", "update", "responses", "exchange began", "evaluated"}
+)
+
+
+def record(session: Session, run: str, kind: str, **details: Any) -> None:
+    """Append an event in the transaction of what it tells of; whoever waits for the run hears.
+
+    Until that ends nobody else writes to the run's log: ids are committed in their order, so that
+    a reader who asks for what follows the last one misses nothing.
+    """
+    changed(session, run, awaited=kind not in NOT_AWAITED)
+    with session.no_autoflush:  # the run is locked before the rows that depend on it
+        session.execute(select(RunRow.id).where(RunRow.id == run).with_for_update())
+    session.add(EventRow(run_id=run, kind=kind, details=details))
+
+
+def events_after(session: Session, run: str, after: int) -> list[Event]:
+    """At most 500 events with larger ids, in order."""
+    rows = session.scalars(
+        select(EventRow)
+        .where(EventRow.run_id == run, EventRow.id > after)
+        .order_by(EventRow.id)
+        .limit(PAGE)
+    )
+    return [Event(id=row.id, at=row.at, kind=row.kind, details=row.details) for row in rows]
+
+
+def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:
+    """When the last event of these kinds was; there must be one."""
+    query = select(EventRow.at).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
+    return session.scalars(query.order_by(EventRow.id.desc()).limit(1)).one()
+
+
+def latest(session: Session) -> datetime | None:
+    """When the last event of any run was; None before the first."""
+    return session.scalar(select(EventRow.at).order_by(EventRow.id.desc()).limit(1))

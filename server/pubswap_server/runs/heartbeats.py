@@ -1,0 +1,98 @@
+"""What need not be on disk before the answer: signs of life, heartbeats, the bytes of downloads.
+
+Kept in memory and written about every second, signs of life more seldom, all in one transaction. A
+crash loses that time.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from datetime import datetime
+from operator import itemgetter
+
+import structlog
+from sqlalchemy import or_, update
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import Progress
+from pubswap_server.clock import now
+from pubswap_server.database.engine import Database
+from pubswap_server.database.tables import MemberRow, RunRow
+from pubswap_server.runs import traffic
+from pubswap_server.runs.auth import Member
+
+log = structlog.get_logger(__name__)
+
+FLUSH_SECONDS = 1.0
+# Every request is a sign of life, and most members ask several times in this time.
+ALIVE_SECONDS = 10.0
+
+_Seen = dict[int, Progress]
+_Sizes = Counter[tuple[str, int, str, traffic.Kind]]
+
+
+class Hints:
+    """What the database will hear of soon."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._alive: dict[int, datetime] = {}
+        self._seen: _Seen = {}
+        self._sizes: _Sizes = Counter()
+        self._one_at_a_time = asyncio.Lock()
+
+    def alive(self, member: Member) -> None:
+        """The member has asked for something, whatever it was."""
+        self._alive[member.id] = now()
+
+    def seen(self, member: Member, progress: Progress) -> None:
+        """The member is this far."""
+        self._seen[member.id] = progress
+
+    def downloaded(self, member: Member, round_: int, kind: traffic.Kind, size: int) -> None:
+        """The member was sent this many bytes."""
+        self._sizes[member.run, round_, member.name, kind] += size
+
+    async def flush(self, *, all_alive: bool = True) -> None:
+        """Write what there is; while the database does not take it, it is kept."""
+        async with self._one_at_a_time:
+            seen, sizes = self._seen, self._sizes
+            alive = self._alive if all_alive else {}
+            if not (alive or seen or sizes):
+                return
+            if all_alive:
+                self._alive = {}
+            self._seen, self._sizes = {}, Counter()
+            try:
+                await self._database.write(lambda session: _write(session, alive, seen, sizes))
+            except PubSwapError as error:
+                log.warning("heartbeats are kept in memory", error=error.detail)
+                self._alive = alive | self._alive
+                self._seen = seen | self._seen
+                self._sizes.update(sizes)
+
+    async def flush_for_ever(self) -> None:
+        """Write about every second."""
+        for turn in itertools.count(1):
+            await asyncio.sleep(FLUSH_SECONDS)
+            try:
+                await self.flush(all_alive=turn * FLUSH_SECONDS % ALIVE_SECONDS == 0)
+            except Exception:
+                # What cannot be written this time must not end the writing for good.
+                log.exception("heartbeats were not written")
+
+
+def _write(session: Session, alive: dict[int, datetime], seen: _Seen, sizes: _Sizes) -> None:
+    for member, progress in sorted(seen.items(), key=itemgetter(0)):
+        told = progress.model_dump(mode="json")
+        session.execute(update(MemberRow).where(MemberRow.id == member).values(progress=told))
+    for member, at in sorted(alive.items()):
+        # Another replica may have heard, and written, a later one.
+        older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < at)
+        session.execute(update(MemberRow).where(MemberRow.id == member, older).values(last_seen=at))
+    deleted = {run for run, *_ in sizes if session.get(RunRow, run) is None}
+    for (run, round_, name, kind), size in sorted(sizes.items()):
+        if run in deleted:
+            continue
+        traffic.count(session, run, round_, name, kind, size)

@@ -1,0 +1,119 @@
+"""What a run's rounds came to: counted by the database, and read in pages."""
+
+from collections import defaultdict
+
+from sqlalchemy import false, func, select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import NotFound
+from pubswap_protocol.messages import (
+    Drift,
+    Evaluation,
+    RoundSummary,
+    Score,
+    SwapSummary,
+    Traffic,
+)
+from pubswap_server.database.tables import RoundRow, SwapRow, UpdateRow
+from pubswap_server.runs import traffic
+
+MOST_ROUNDS = 100
+# Each exchange has two numbers for each client; a page of large rounds holds fewer of them.
+MOST_NUMBERS = 200_000
+
+
+def page(
+    session: Session, run: str, after: int, limit: int, numbers_per_round: int = 1
+) -> list[RoundSummary]:
+    """The rounds behind `after`, in order: at most `limit`, and at least one if there is one."""
+    limit = max(1, min(limit, MOST_NUMBERS // max(1, numbers_per_round)))
+    query = select(RoundRow).where(RoundRow.run_id == run, RoundRow.round > after)
+    rows = list(session.scalars(query.order_by(RoundRow.round).limit(limit)))
+    if not rows:
+        return []
+    first, last = rows[0].round, rows[-1].round
+    updates = _updates(session, run, first, last)
+    swaps = _swaps(session, run, first, last)
+    sizes = traffic.by_round(session, run, first, last)
+    return [
+        RoundSummary(
+            round=row.round,
+            adapter=row.adapter,
+            updates=updates.get(row.round, 0),
+            drift=Drift(**row.drift) if row.drift else None,
+            evaluation=Evaluation(**row.evaluation) if row.evaluation else None,
+            swaps=swaps[row.round],
+            traffic=sizes.get(row.round, Traffic()),
+        )
+        for row in rows
+    ]
+
+
+def _updates(session: Session, run: str, first: int, last: int) -> dict[int, int]:
+    rows = session.execute(
+        select(UpdateRow.round, func.count())
+        .where(UpdateRow.run_id == run, UpdateRow.round.between(first, last))
+        .where(UpdateRow.late.is_(False))
+        .group_by(UpdateRow.round)
+    )
+    return {round_: count for round_, count in rows}  # noqa: C416 - rows are not pairs to mypy
+
+
+def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[SwapSummary]]:
+    found: dict[int, list[SwapSummary]] = defaultdict(list)
+    rows = session.execute(
+        select(SwapRow.round, SwapRow.summary)
+        .where(SwapRow.run_id == run, SwapRow.round.between(first, last))
+        .order_by(SwapRow.round, SwapRow.swap)
+    )
+    for round_, summary in rows:
+        if summary:
+            found[round_].append(SwapSummary(**summary))
+    return found
+
+
+_PASS_AT_1 = RoundRow.evaluation["pass_at_1"].as_float()
+
+
+def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
+    """pass@1 of the last round that was evaluated, and of the best, the first of equals."""
+    query = select(RoundRow.round, _PASS_AT_1).where(
+        RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
+    )
+    found = [
+        session.execute(query.order_by(*order).limit(1)).first()
+        for order in ((RoundRow.round.desc(),), (_PASS_AT_1.desc(), RoundRow.round))
+    ]
+    latest, best = (Score(round=row[0], pass_at_1=row[1]) if row else None for row in found)
+    return latest, best
+
+
+def final_and_best(session: Session, run: str) -> set[int]:
+    """The rounds of these adapters, as far as there are any."""
+    done = session.scalar(
+        select(func.max(RoundRow.round)).where(
+            RoundRow.run_id == run, RoundRow.adapter.is_not(None)
+        )
+    )
+    best = scores(session, run)[1]
+    return {found for found in (done, best.round if best else None) if found is not None}
+
+
+def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
+    """A round and its adapter: the `final`, the `best` or a numbered one; raises NotFound."""
+    query = select(RoundRow.round, RoundRow.adapter).where(
+        RoundRow.run_id == run, RoundRow.adapter.is_not(None)
+    )
+    if which == "best":
+        query = query.where(RoundRow.evaluation.is_not(None))
+        query = query.order_by(_PASS_AT_1.desc(), RoundRow.round)
+    elif which == "final":
+        query = query.order_by(RoundRow.round.desc())
+    elif which.isdecimal() and len(which) < 10:  # digits that no database takes for a round
+        query = query.where(RoundRow.round == int(which))
+    else:
+        query = query.where(false())
+    row = session.execute(query.limit(1)).first()
+    if row is None:
+        raise NotFound(f"There is no adapter {which!r} (yet).")
+    return row[0], str(row[1])

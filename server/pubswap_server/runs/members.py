@@ -1,0 +1,217 @@
+"""Members: invited once, enrolled with a token of their own, revoked at will."""
+
+from datetime import timedelta
+
+from sqlalchemy import ColumnExpressionArgument, SelectBase, func, select, update
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import (
+    InviteExpired,
+    InviteUsed,
+    NameTaken,
+    NotFound,
+    Unauthenticated,
+    WrongState,
+)
+from pubswap_protocol.messages import (
+    CreateInvite,
+    Invite,
+    Membership,
+    MemberView,
+    Progress,
+    Role,
+    Traffic,
+)
+from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, now
+from pubswap_server.runs import traffic
+from pubswap_server.runs.auth import Member, new_secret, require_still_good, secret_after, sha256
+from pubswap_server.runs.events import record
+
+
+def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
+    """A new invite; raises NameTaken if a member of the run has the name."""
+    if _named(session, run.id, wanted.name) is not None:
+        raise NameTaken(f"Run {run.name} already has a member {wanted.name!r}; choose another.")
+    record(session, run.id, "invited", member=wanted.name, role=wanted.role)
+    return _new_invite(session, run, wanted, reissue=False)
+
+
+def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
+    """A new invite for a member: using it ends the token that the member has until then.
+
+    An earlier one that was not used is worthless from now on. Raises NotFound, or WrongState for a
+    member that is revoked.
+    """
+    row = _existing(session, run, name)
+    if not row.active:
+        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    record(session, run.id, "reissued", member=name)
+    session.execute(
+        update(InviteRow)
+        .where(InviteRow.run_id == run.id, InviteRow.name == name, InviteRow.used_at.is_(None))
+        .values(expires_at=now())
+    )
+    wanted = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
+    return _new_invite(session, run, wanted, reissue=True)
+
+
+def _new_invite(session: Session, run: RunRow, wanted: CreateInvite, *, reissue: bool) -> Invite:
+    code = new_secret()
+    expires_at = now() + timedelta(seconds=wanted.expires_in_seconds)
+    session.add(
+        InviteRow(
+            code_sha256=sha256(code),
+            run_id=run.id,
+            name=wanted.name,
+            role=wanted.role,
+            expires_at=expires_at,
+            reissue=reissue,
+        )
+    )
+    return Invite(invite=code, name=wanted.name, role=wanted.role, expires_at=expires_at)
+
+
+def enroll(
+    session: Session, code: str, certificate: str | None = None, key: str | None = None
+) -> Membership:
+    """Use an invite; again with the same key, the answer is the same.
+
+    `certificate` is the fingerprint that the member's token is bound to from then on. Raises
+    Unauthenticated, InviteUsed, InviteExpired, NameTaken or, for one that was revoked, WrongState.
+    """
+    row = session.get(InviteRow, sha256(code), with_for_update=True)
+    if row is None:
+        raise Unauthenticated("There is no such invite; copy the whole code.")
+    token = secret_after(code, key)
+    before = _named(session, row.run_id, row.name)
+    if before is not None and before.active and before.token_sha256 == sha256(token):
+        return _membership(session, before, token)
+    if row.used_at is not None:
+        raise InviteUsed("This invite was already used; ask the operator for a new one.")
+    if row.expires_at <= now():
+        raise InviteExpired("This invite has expired; ask the operator for a new one.")
+    if before is None:
+        before = MemberRow(run_id=row.run_id, name=row.name, role=row.role)
+        session.add(before)
+    elif not row.reissue:
+        raise NameTaken(f"A member {row.name!r} has enrolled already, with another invite.")
+    elif not before.active:
+        raise WrongState(f"{row.name} was revoked, which is for good; ask the operator.")
+    row.used_at = now()
+    before.token_sha256, before.certificate = sha256(token), certificate
+    before.accepted = False
+    record(session, row.run_id, "enrolled", member=row.name, role=row.role)
+    return _membership(session, before, token)
+
+
+def accept(session: Session, member: Member, accepted: bool) -> None:
+    """Remember whether a member's hello was the run's."""
+    session.get_one(MemberRow, member.id).accepted = accepted
+
+
+def rotate(session: Session, member: Member, old: str, key: str | None = None) -> Membership:
+    """A new token in place of the old one; again with the same key, the answer is the same."""
+    require_still_good(session, member)
+    row = session.get_one(MemberRow, member.id)
+    token = secret_after(old, key)
+    if row.token_sha256 != sha256(token):
+        row.token_sha256 = sha256(token)
+        record(session, row.run_id, "token rotated", member=row.name)
+    return _membership(session, row, token)
+
+
+def _membership(session: Session, row: MemberRow, token: str) -> Membership:
+    run = session.get_one(RunRow, row.run_id)
+    return Membership(
+        run=run.id, run_name=run.name, name=row.name, role=Role(row.role), token=token
+    )
+
+
+def revoke(session: Session, run: RunRow, name: str) -> None:
+    """Make a member's token worthless for good; raises NotFound."""
+    _existing(session, run, name).active = False
+    record(session, run.id, "revoked", member=name)
+
+
+def suspend(session: Session, run: RunRow, name: str) -> None:
+    """Refuse a member until it is reinstated; nobody waits for it. Raises NotFound or WrongState.
+
+    What it has handed in before counts, also in the round and the exchanges under way: it was
+    checked like any other's, and a round that forgot it would depend on when it was looked at.
+    """
+    _set_suspended(session, run, name, True)
+
+
+def reinstate(session: Session, run: RunRow, name: str) -> None:
+    """Let a suspended member go on; raises NotFound, or WrongState for one that is revoked."""
+    _set_suspended(session, run, name, False)
+
+
+def _set_suspended(session: Session, run: RunRow, name: str, suspended: bool) -> None:
+    row = _existing(session, run, name)
+    if not row.active:
+        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    if row.suspended != suspended:
+        row.suspended = suspended
+        record(session, run.id, "suspended" if suspended else "reinstated", member=name)
+
+
+def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> None:
+    """Bind a member's token to another client certificate, or to none; raises NotFound."""
+    _existing(session, run, name).certificate = certificate
+    record(session, run.id, "certificate bound", member=name, sha256=certificate)
+
+
+def active_clients(session: Session, run: str) -> set[str]:
+    """The names of the clients that take part now: neither revoked nor suspended."""
+    return set(session.scalars(select(MemberRow.name).where(*_takes_part(run))))
+
+
+def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
+    """How many clients that take part now are not among those that have arrived."""
+    query = select(func.count()).where(*_takes_part(run), MemberRow.name.not_in(arrived))
+    return session.scalars(query).one()
+
+
+def _takes_part(run: str) -> tuple[ColumnExpressionArgument[bool], ...]:
+    return (
+        MemberRow.run_id == run,
+        MemberRow.role == Role.CLIENT,
+        MemberRow.active,
+        MemberRow.suspended.is_(False),
+    )
+
+
+def views(session: Session, run: str) -> list[MemberView]:
+    """All members, by name."""
+    rows = session.scalars(
+        select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name)
+    )
+    sizes = traffic.by_member(session, run)
+    return [
+        MemberView(
+            name=row.name,
+            role=Role(row.role),
+            active=row.active,
+            suspended=row.suspended,
+            certificate=row.certificate,
+            last_seen=row.last_seen,
+            unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())
+            if row.last_seen
+            else None,
+            progress=Progress(**row.progress) if row.progress else None,
+            traffic=sizes.get(row.name, Traffic()),
+        )
+        for row in rows
+    ]
+
+
+def _existing(session: Session, run: RunRow, name: str) -> MemberRow:
+    row = _named(session, run.id, name)
+    if row is None:
+        raise NotFound(f"Run {run.name} has no member {name!r}.")
+    return row
+
+
+def _named(session: Session, run: str, name: str) -> MemberRow | None:
+    return session.scalar(select(MemberRow).where(MemberRow.run_id == run, MemberRow.name == name))

@@ -1,0 +1,85 @@
+"""How long a run keeps what its members sent: the rows for ever, the files for some rounds.
+
+A file that no row names any more is freed: sweeping removes it.
+"""
+
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import WrongState
+from pubswap_server.database.tables import (
+    Base,
+    BlobRow,
+    RoundRow,
+    RunRow,
+    SubmissionRow,
+    UpdateRow,
+    UploadRow,
+)
+from pubswap_server.runs import history
+from pubswap_server.runs.events import record
+from pubswap_server.runs.state import ENDED
+
+_DELETED = "deleted"  # lets the run's log go, see the migrations
+
+
+def free_unused(session: Session, run: str, ended: bool) -> None:
+    """Free the adapters that no update names, once a round is over; what is under way may come.
+
+    With the run's end, no more of them may.
+    """
+    session.execute(delete(BlobRow).where(BlobRow.run_id == run))
+    if ended:
+        session.execute(delete(UploadRow).where(UploadRow.run_id == run))
+
+
+def free_through(session: Session, run: str, round_: int) -> None:
+    """Free the updates and responses of the rounds up to this one."""
+    session.execute(
+        update(UpdateRow)
+        .where(UpdateRow.run_id == run, UpdateRow.round <= round_)
+        .where(UpdateRow.canonical.is_not(None))
+        .values(canonical=None)
+    )
+    session.execute(
+        update(SubmissionRow)
+        .where(SubmissionRow.run_id == run, SubmissionRow.round <= round_)
+        .where(SubmissionRow.stored.is_not(None))
+        .values(stored=None)
+    )
+
+
+def archive(session: Session, run: RunRow) -> None:
+    """Free everything of a run that has ended but its final and its best adapter.
+
+    Its rows stay, and what the two adapters are loaded with. Raises WrongState.
+    """
+    _require_ended(run, "archived")
+    kept = history.final_and_best(session, run.id)
+    free_through(session, run.id, run.round)
+    rounds = update(RoundRow).where(RoundRow.run_id == run.id)
+    session.execute(rounds.values(server_state=None))
+    session.execute(rounds.where(RoundRow.round > max(kept, default=0)).values(residual=None))
+    freed = session.scalars(
+        rounds.where(RoundRow.round.not_in(kept), RoundRow.adapter.is_not(None))
+        .values(adapter=None)
+        .returning(RoundRow.round)
+    ).all()
+    if freed:
+        record(session, run.id, "archived", adapters_freed=len(freed), adapters_kept=sorted(kept))
+
+
+def delete_run(session: Session, run: RunRow) -> None:
+    """Remove a run that has ended, and every row of it; raises WrongState."""
+    _require_ended(run, "deleted")
+    run.state = _DELETED
+    session.flush()
+    for table in reversed(Base.metadata.sorted_tables):
+        if "run_id" in table.columns:
+            session.execute(delete(table).where(table.columns.run_id == run.id))
+    session.delete(run)
+
+
+def _require_ended(run: RunRow, what: str) -> None:
+    if run.state not in ENDED:
+        raise WrongState(f"The run is {run.state}; only one that has ended can be {what}.")

@@ -1,0 +1,238 @@
+"""Runs: created, looked up, moved."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import (
+    BaseModelMismatch,
+    Conflict,
+    IdempotencyMismatch,
+    InvalidProblems,
+    NameTaken,
+    UnknownRun,
+    WrongState,
+)
+from pubswap_protocol.messages import (
+    CreateRun,
+    Digest,
+    Hello,
+    RunState,
+    RunView,
+    SetKind,
+)
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.required import required
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.verifiers import check_verifier, verifier_version
+from pubswap_server.database.tables import RoundRow, RunRow, SetRow
+from pubswap_server.runs import history, members, retention
+from pubswap_server.runs.auth import Member, Operator, Principal, require_still_good, sha256
+from pubswap_server.runs.events import record
+from pubswap_server.runs.state import ENDED, RunStatus, opened, started
+
+Move = Callable[[RunStatus], RunStatus]
+
+
+def create(session: Session, wanted: CreateRun, key: str | None = None) -> RunRow:
+    """A new run; again with the same key, it is the one that was made.
+
+    Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
+    was another run's.
+    """
+    check_verifier(wanted.settings.verifier)
+    id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
+    before = session.get(RunRow, id_)
+    if before is not None:
+        if (before.name, settings_of(before)) != (wanted.name, wanted.settings):
+            raise IdempotencyMismatch(f"This key was used for the run {before.name!r}.")
+        return before
+    clash = session.scalar(
+        select(RunRow).where(RunRow.name == wanted.name, RunRow.state.not_in(ENDED))
+    )
+    if clash is not None:
+        raise NameTaken(f"The run {wanted.name!r} is {clash.state}; choose another name.")
+    row = RunRow(
+        id=id_,
+        name=wanted.name,
+        state=RunState.CREATED,
+        settings=wanted.settings.model_dump(mode="json"),
+        model=wanted.model.model_dump(mode="json"),
+    )
+    session.add(row)
+    session.flush()
+    record(session, row.id, "created", name=wanted.name)
+    return row
+
+
+def find(session: Session, reference: str, principal: Principal, lock: bool = False) -> RunRow:
+    """The run: by id or name for the operator, by its own id for a member.
+
+    Raises UnknownRun, also for a run that is not the member's, and Unauthenticated or Suspended for
+    a member that was revoked or suspended since it was authenticated.
+    """
+    query = select(RunRow).where(RunRow.id == reference)
+    if isinstance(principal, Operator):
+        query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
+    query = query.order_by(RunRow.created_at.desc()).limit(1)
+    row = session.scalar(query.with_for_update() if lock else query)
+    if row is None or (isinstance(principal, Member) and row.id != principal.run):
+        raise UnknownRun(f"There is no run {reference!r} for this token.")
+    if isinstance(principal, Member):
+        require_still_good(session, principal)
+    return row
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A run's model or settings, known by the run's id, for they never change."""
+
+    run: str
+    value: dict[str, Any] = field(compare=False)
+
+
+@lru_cache(maxsize=256)
+def _settings(stored: _Stored) -> RunSettings:
+    return RunSettings.model_validate(stored.value)
+
+
+@lru_cache(maxsize=256)
+def _card(stored: _Stored) -> ModelCard:
+    return ModelCard.model_validate(stored.value)
+
+
+def settings_of(run: RunRow) -> RunSettings:
+    """The run's settings."""
+    return _settings(_Stored(run.id, run.settings))
+
+
+def model_of(run: RunRow) -> ModelCard:
+    """The run's base model."""
+    return _card(_Stored(run.id, run.model))
+
+
+def sent_layout_of(run: RunRow) -> AdapterLayout:
+    """What a client sends in a round."""
+    return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
+
+
+def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
+    """Why a member that says this cannot take part, if so."""
+    try:
+        model_of(run).check_same(hello)
+    except BaseModelMismatch as error:
+        return error
+    wanted = verifier_version(settings_of(run).verifier)
+    if hello.verifier_version == wanted:
+        return None
+    return Conflict(
+        f"The run's verifier is {wanted}, yours is {hello.verifier_version}; install the same "
+        "versions."
+    )
+
+
+def status_of(run: RunRow) -> RunStatus:
+    """Where the run is."""
+    return RunStatus(RunState(run.state), run.paused, run.round, run.settings["rounds"])
+
+
+def move(session: Session, run: RunRow, transition: Move, **details: Any) -> None:
+    """Apply a transition of the state machine and log it; raises WrongState."""
+    status = transition(status_of(run))
+    if (status.state, status.round) != (run.state, run.round) or status.paused != run.paused:
+        kind = transition.__name__.replace("_", " ")
+        record(session, run.id, kind, state=status.state, round=status.round, **details)
+    if status.round != run.round or status.state in ENDED:
+        retention.free_unused(session, run.id, ended=status.state in ENDED)
+    if (status.state, status.round) != (run.state, run.round):
+        run.failure = None
+    run.state, run.paused, run.round = status.state, status.paused, status.round
+    if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
+        session.add(RoundRow(run_id=run.id, round=run.round))
+
+
+def open_run(session: Session, run: RunRow, initial: Digest) -> None:
+    """Open a run whose files are all there, with its initial adapter."""
+    if run.state == RunState.OPEN:
+        return
+    session.add(RoundRow(run_id=run.id, round=0, adapter=initial))
+    move(session, run, opened)
+
+
+def check_complete(session: Session, run: RunRow) -> None:
+    """Raises WrongState or InvalidProblems, saying what is missing, unless a run can be opened."""
+    if run.state == RunState.OPEN:
+        return  # already, by a request whose answer was lost
+    opened(status_of(run))
+    if run.tokenizer is None:
+        raise WrongState("Send the base model's tokenizer.json first.")
+    sets = {kind: session.get(SetRow, (run.id, kind)) for kind in SetKind}
+    missing = [kind for kind, row in sets.items() if row is None]
+    if missing:
+        raise WrongState(f"Send the {' and the '.join(missing)} set first.")
+    settings, public = settings_of(run), sets[SetKind.PUBLIC]
+    if settings.method == "pubswap" and public is not None:
+        needed = settings.grpo.prompts_per_step
+        if public.problems < needed:
+            raise InvalidProblems(
+                f"The public set holds {public.problems} problems; a public step takes {needed}."
+            )
+
+
+def start(session: Session, run: RunRow) -> None:
+    """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
+    if run.round > 0 and run.state not in ENDED:
+        return
+    wanted = settings_of(run).clients
+    there = members.active_clients(session, run.id)
+    if run.state == RunState.OPEN and len(there) < wanted:
+        raise WrongState(
+            f"{len(there)} of {wanted} clients have enrolled ({', '.join(sorted(there)) or 'none'})"
+            "; invite the others, or set `clients` lower in a new run."
+        )
+    move(session, run, started)
+
+
+def view(session: Session, run: RunRow, principal: Principal | None = None) -> RunView:
+    """The run as the principal may see it; as anybody may, without one."""
+    latest, best = history.scores(session, run.id)
+    return RunView(
+        id=run.id,
+        name=run.name,
+        state=RunState(run.state),
+        paused=run.paused,
+        round=run.round,
+        waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
+        settings=settings_of(run),
+        requires=required(settings_of(run)),
+        verifier_version=verifier_version(settings_of(run).verifier),
+        model=model_of(run),
+        created_at=run.created_at,
+        latest=latest,
+        best=best,
+        members=members.views(session, run.id) if isinstance(principal, Operator) else [],
+    )
+
+
+def page(session: Session, after: str | None, limit: int) -> list[RunView]:
+    """The runs that were created before the run `after`, newest first, without their members."""
+    query = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.id.desc()).limit(limit)
+    if after is not None:
+        last = session.get(RunRow, after)
+        if last is None:
+            raise UnknownRun(f"There is no run {after!r}; say the last one that you have.")
+        same_time = and_(RunRow.created_at == last.created_at, RunRow.id < last.id)
+        query = query.where(or_(RunRow.created_at < last.created_at, same_time))
+    return [view(session, row) for row in session.scalars(query)]
+
+
+def require_created(run: RunRow) -> None:
+    """Raises WrongState once a run is open: its sets no longer change."""
+    if run.state != RunState.CREATED:
+        raise WrongState(f"The run is {run.state}; its sets can be sent before it is opened only.")

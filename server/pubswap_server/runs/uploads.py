@@ -1,0 +1,155 @@
+"""Upload sessions: room is reserved before the first byte, and a session is worth a day."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import (
+    NoSpace,
+    TooLarge,
+    TooManyAdapters,
+    UnknownUpload,
+    WrongState,
+)
+from pubswap_protocol.messages import OpenUpload
+from pubswap_server.database.tables import BlobRow, RunRow, UploadRow, now
+from pubswap_server.runs import traffic
+from pubswap_server.runs.auth import Member
+from pubswap_server.runs.state import ENDED
+
+ADAPTERS_A_ROUND = 3
+"""What a member may store in a round: its adapter, one that came too late, and a second try."""
+SESSIONS = 3
+"""What a member may have under way; one more ends the oldest, so that none is ever locked out."""
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """The largest adapter and what stays free of the disk, in bytes; a session's life."""
+
+    largest: int
+    spare: int
+    expire_seconds: float
+
+
+def open_session(
+    session: Session,
+    run: RunRow,
+    member: Member,
+    wanted: OpenUpload,
+    limits: UploadLimits,
+    free: int | None,
+) -> tuple[UploadRow | None, list[str]]:
+    """The member's session for this blob, made or found again; None if the blob is stored.
+
+    With it come the sessions that it ends, whose bytes are to be dropped. `free` are the store's
+    free bytes, None if it has no limit. Raises TooLarge, TooManyAdapters, WrongState for a run that
+    has ended, or NoSpace if the store's room, less all that is reserved, is too small.
+    """
+    if session.get(BlobRow, (run.id, wanted.digest, member.name)) is not None:
+        return None, []
+    require_turn(session, run, member)
+    if wanted.size > limits.largest:
+        raise TooLarge(f"An adapter of this run has at most {limits.largest} bytes.")
+    mine = _open(session, run, member)
+    for row in mine:
+        if (row.digest, row.size) == (wanted.digest, wanted.size):
+            return row, []
+    ended = [row.id for row in mine[: len(mine) - SESSIONS + 1]] if len(mine) >= SESSIONS else []
+    session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
+    check_room(session, wanted.size, limits.spare, free)
+    row = UploadRow(
+        id=secrets.token_hex(16),
+        run_id=run.id,
+        member=member.name,
+        digest=wanted.digest,
+        size=wanted.size,
+        expires_at=now() + timedelta(seconds=limits.expire_seconds),
+    )
+    session.add(row)
+    return row, ended
+
+
+def require_turn(session: Session, run: RunRow, member: Member) -> None:
+    """Raises WrongState or TooManyAdapters unless the member may store another adapter now."""
+    if run.state in ENDED:
+        raise WrongState(f"The run is {run.state}; it takes no more adapters.")
+    stored = session.scalar(
+        select(func.count()).where(BlobRow.run_id == run.id, BlobRow.member == member.name)
+    )
+    if (stored or 0) >= ADAPTERS_A_ROUND:
+        raise TooManyAdapters(
+            f"You have stored {stored} adapters in round {run.round}, and more are not taken: hand "
+            "one of them in with POST .../update, or wait for the next round."
+        )
+
+
+def find(session: Session, run: RunRow, member: Member, upload: str) -> UploadRow:
+    """A member's own open session; raises UnknownUpload for any other."""
+    row = session.get(UploadRow, upload)
+    if row is None or (row.run_id, row.member) != (run.id, member.name) or row.expires_at <= now():
+        raise UnknownUpload("There is no such upload of yours; open one again.")
+    return row
+
+
+def finish(session: Session, run: RunRow, member: Member, upload: UploadRow, stored: str) -> None:
+    """Note that the upload is the blob `stored`; the session ends.
+
+    Raises UnknownUpload if the session has ended otherwise, or as `require_turn` does.
+    """
+    if session.get(BlobRow, (run.id, upload.digest, member.name)) is not None:
+        return
+    find(session, run, member, upload.id)
+    require_turn(session, run, member)
+    blob = BlobRow(
+        run_id=run.id,
+        digest=upload.digest,
+        member=member.name,
+        canonical=stored,
+        size=upload.size,
+    )
+    session.add(blob)
+    session.execute(delete(UploadRow).where(UploadRow.id == upload.id))
+    traffic.count(session, run.id, run.round, member.name, "adapters_up", upload.size)
+
+
+def forget(session: Session, upload: str) -> None:
+    """End a session."""
+    session.execute(delete(UploadRow).where(UploadRow.id == upload))
+
+
+def take_expired(session: Session) -> list[str]:
+    """End the sessions whose time is over; returns their ids."""
+    expired = list(session.scalars(select(UploadRow.id).where(UploadRow.expires_at <= now())))
+    session.execute(delete(UploadRow).where(UploadRow.id.in_(expired)))
+    return expired
+
+
+def _open(session: Session, run: RunRow, member: Member) -> list[UploadRow]:
+    """The member's sessions, the oldest first."""
+    rows = session.scalars(
+        select(UploadRow)
+        .where(
+            UploadRow.run_id == run.id,
+            UploadRow.member == member.name,
+            UploadRow.expires_at > now(),
+        )
+        .order_by(UploadRow.expires_at)
+    )
+    return list(rows)
+
+
+def check_room(session: Session, size: int, spare: int, free: int | None) -> None:
+    """Raises NoSpace unless so many more bytes fit; `free` as in `open_session`."""
+    if free is None:
+        return
+    reserved = session.scalar(select(func.sum(UploadRow.size))) or 0
+    if free - reserved - size < spare:
+        raise NoSpace(
+            f"The coordinator's disk has {free} bytes left, {reserved} of them reserved, and keeps "
+            f"{spare} free; {size} more do not fit. Try again when the operator has made room.",
+            retry_after=30,
+        )

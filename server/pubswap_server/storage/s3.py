@@ -1,0 +1,288 @@
+"""Blobs and uploads in an S3 bucket, which replicas on several machines share.
+
+    <prefix>/blobs/ab/blake3-abcd…    a blob, see `digests.py` for the names
+    <prefix>/damaged/ab/blake3-abcd…  one whose bytes were found to be others
+    <prefix>/uploads/<id>/<n>         an upload's bytes from n (16 digits) on
+
+What is read is fetched into a local cache first, checked there, and mapped from there: aggregation
+and downloads read files, and a blob never changes.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
+
+from pubswap_protocol.digests import OURS, algorithm_of, digest_of_file
+from pubswap_protocol.errors import (
+    DamagedBlob,
+    Unavailable,
+    UnknownUpload,
+    WrongOffset,
+)
+from pubswap_server.storage.private import private_folder
+from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.store import Stored
+from pubswap_server.storage.verified import Believed, file_name, folder_name, named
+
+_PIECE = 4 << 20
+_IN_USE_SECONDS = 60
+
+
+class BucketBlobs:
+    """Implements BlobStore."""
+
+    def __init__(
+        self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Incoming
+    ) -> None:
+        self._store = store
+        self._cache = private_folder(cache)
+        self._cache_bytes = cache_bytes
+        self._incoming = incoming
+        self._believed = Believed()
+        self._lock = threading.Lock()
+        self._flights: dict[str, Future[None]] = {}  # what is being fetched, by digest
+
+    def take_damaged(self) -> set[str]:
+        """See BlobStore."""
+        found, self._believed.damaged = self._believed.damaged, set()
+        return found
+
+    def path(self, digest: str) -> Path:
+        """See BlobStore: in the cache, fetched if it is not there or is damaged there."""
+        path = self._cache / file_name(digest)
+        try:
+            self._believed.check(path, digest)
+        except FileNotFoundError:
+            pass
+        except DamagedBlob:
+            # Only the copy is known to be damaged; the bucket may have the right bytes.
+            self._believed.damaged.discard(digest)
+            path.unlink(missing_ok=True)
+        else:
+            path.touch()
+            self._believed.remember(path)
+            return path
+        self._fetched(digest, path)
+        return path
+
+    def read(self, digest: str) -> bytes:
+        """See BlobStore."""
+        return self.path(digest).read_bytes()
+
+    def keep(self, file: Path, digest: str) -> None:
+        """See BlobStore; the file is sent, and moved to the cache."""
+        with _reachable():
+            obstore.put(self._store, _key("blobs", digest), file)
+        self._into_cache(file, self._cache / file_name(digest))
+
+    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+        """See BlobStore."""
+        written = self._incoming.write(parts, algorithm)
+        try:
+            self.keep(written.path, written.digest)
+        finally:
+            written.discard()
+        return written.digest, written.size
+
+    def set_aside(self, digest: str) -> None:
+        """See BlobStore."""
+        self._believed.damaged.discard(digest)
+        with _reachable(), suppress(FileNotFoundError):
+            obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
+        (self._cache / file_name(digest)).unlink(missing_ok=True)
+
+    def remove_older(self, digest: str, moment: float) -> None:
+        """See BlobStore. A bucket cannot remove on a condition; the time is asked just before."""
+        with _reachable(), suppress(FileNotFoundError):
+            if (
+                obstore.head(self._store, _key("blobs", digest))["last_modified"].timestamp()
+                > moment
+            ):
+                return
+            obstore.delete(self._store, _key("blobs", digest))
+        (self._cache / file_name(digest)).unlink(missing_ok=True)
+
+    def blobs(self) -> Iterator[Stored]:
+        """See BlobStore."""
+        for key, size, modified in _listed(self._store, "blobs/"):
+            yield Stored(named(key.rsplit("/", 1)[-1]), size, modified)
+
+    def check(self) -> None:
+        """See BlobStore: a list of nothing, which only a bucket that is not there does not have."""
+        try:
+            list(_listed(self._store, "none/"))
+        except FileNotFoundError:
+            raise Unavailable("The bucket is not there.") from None
+
+    def free_bytes(self) -> None:
+        """See BlobStore: a bucket has no end that it would tell of."""
+
+    def _fetched(self, digest: str, path: Path) -> None:
+        """Fetch a blob, once for all who ask meanwhile; none waits for another blob."""
+        with self._lock:
+            flight = self._flights.get(digest)
+            first = flight is None
+            if flight is None:
+                flight = self._flights[digest] = Future()
+        if first:
+            try:
+                if not path.exists():
+                    self._fetch(digest, path)
+                flight.set_result(None)
+            except BaseException as error:
+                flight.set_exception(error)
+            finally:
+                with self._lock:
+                    del self._flights[digest]
+        flight.result()
+
+    def _fetch(self, digest: str, path: Path) -> None:
+        temporary = self._incoming.new()
+        try:
+            with _reachable():
+                _download(self._store, _key("blobs", digest), temporary)
+            found = digest_of_file(temporary, algorithm_of(digest))
+            if found != digest:
+                self._believed.damaged.add(digest)
+                raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")
+            self._into_cache(temporary, path)
+        except FileNotFoundError:
+            self._believed.damaged.add(digest)
+            raise DamagedBlob(f"The stored blob {digest} is missing.") from None
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _into_cache(self, file: Path, place: Path) -> None:
+        file.touch()  # in use from now on, however long ago it was written
+        file.replace(place)
+        self._believed.remember(place)
+        self._evict()
+
+    def _evict(self) -> None:
+        """Make room in the cache, least recently used first.
+
+        What was used a moment ago may be about to be opened; a file that is open stays readable.
+        """
+        files = []
+        for path in self._cache.iterdir():
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                files.append((found.st_mtime, found.st_size, path))
+        left = sum(size for _, size, _ in files) - self._cache_bytes
+        for used, size, path in sorted(files):
+            if left <= 0 or used > time.time() - _IN_USE_SECONDS:
+                return
+            path.unlink(missing_ok=True)
+            left -= size
+
+
+class BucketUploads:
+    """Implements UploadStore: each request's bytes are an object of their own."""
+
+    at_hand = False
+
+    def __init__(self, store: ObjectStore, incoming: Incoming) -> None:
+        self._store = store
+        self._incoming = incoming
+
+    def offset(self, upload: str) -> int:
+        """See UploadStore."""
+        return sum(size for _, size in self._pieces(upload))
+
+    @contextmanager
+    def appending(self, upload: str, offset: int) -> Iterator[IO[bytes]]:
+        """See UploadStore: gathered in a local file, and put into the bucket on any exit."""
+        here = self.offset(upload)
+        if here != offset:
+            raise WrongOffset(f"{here} bytes are here; go on from there, not from {offset}.")
+        path = self._incoming.new()
+        try:
+            with path.open("wb", buffering=0) as file:
+                try:
+                    yield file
+                finally:
+                    if file.tell():
+                        with _reachable():
+                            obstore.put(self._store, f"uploads/{upload}/{offset:016d}", path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def assembled(self, upload: str) -> Iterator[Path]:
+        """See UploadStore: a local copy, so that a late request cannot change it."""
+        pieces = self._pieces(upload)
+        if not pieces:
+            raise UnknownUpload("Nothing of this upload is here; send it from the start.")
+        path = self._incoming.new()
+        try:
+            with path.open("wb") as file, _reachable():
+                for key, _ in pieces:
+                    for piece in obstore.get(self._store, key).stream(min_chunk_size=_PIECE):
+                        file.write(piece)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def drop(self, upload: str) -> None:
+        """See UploadStore."""
+        with _reachable(), suppress(FileNotFoundError):
+            keys = [key for key, _, _ in _listed(self._store, f"uploads/{upload}/")]
+            if keys:
+                obstore.delete(self._store, keys)
+
+    def uploads(self) -> Iterator[Stored]:
+        """See UploadStore."""
+        found: dict[str, Stored] = {}
+        for key, size, modified in _listed(self._store, "uploads/"):
+            name = key.split("/")[-2]
+            before = found.get(name, Stored(name, 0, 0.0))
+            found[name] = Stored(name, before.size + size, max(before.modified, modified))
+        yield from found.values()
+
+    def _pieces(self, upload: str) -> list[tuple[str, int]]:
+        """Keys and sizes of the bytes that follow on each other from the first one on.
+
+        Two requests may have sent from one offset: the later one's object replaced the other's,
+        and what was sent after a longer one is then not reached.
+        """
+        pieces, end = [], 0
+        for key, size, _ in sorted(_listed(self._store, f"uploads/{upload}/")):
+            if int(key.rsplit("/", 1)[-1]) == end:
+                pieces.append((key, size))
+                end += size
+        return pieces
+
+
+def _key(kind: str, digest: str) -> str:
+    return f"{kind}/{folder_name(digest)}/{file_name(digest)}"
+
+
+def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]:
+    with _reachable():
+        for page in obstore.list(store, prefix=prefix):
+            for entry in page:
+                yield entry["path"], entry["size"], entry["last_modified"].timestamp()
+
+
+def _download(store: ObjectStore, key: str, path: Path) -> None:
+    with path.open("wb") as file:
+        for piece in obstore.get(store, key).stream(min_chunk_size=_PIECE):
+            file.write(piece)
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    """Turn the bucket's failures into Unavailable; FileNotFoundError is for the caller."""
+    try:
+        yield
+    except (BaseError, PermissionError) as error:
+        reason = str(error).splitlines()[0]
+        raise Unavailable(f"The blob store does not answer: {reason}", retry_after=2) from None

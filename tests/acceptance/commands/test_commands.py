@@ -1,0 +1,372 @@
+"""The commands as people type them, and as they mistype them."""
+
+import contextlib
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import Processes, free_port
+from pubswap_protocol.messages import Role
+from pubswap_protocol.problems import read_problems, write_problems
+from support.coordinator.processes import (
+    ONE_THREAD,
+    Coordinator,
+    create_run,
+    enroll,
+    serve,
+    start,
+    start_client,
+    sums,
+    wait_finished,
+)
+
+RUN_FILE = """
+name = "typed"
+rounds = 2
+local_steps = 4
+clients = 1
+chat_template = "none"
+[model]
+source = "{model}"
+[data]
+public = "public.jsonl"
+test = "test.jsonl"
+[grpo]
+prompts_per_step = 4
+"""
+
+
+def pubswap(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "pubswap_protocol", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=env,
+    )
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    """A real coordinator for the commands of this file."""
+    folder = tmp_path_factory.mktemp("commands")
+    with Processes(folder / "logs") as processes:
+        running = serve(processes, folder)
+        with running.api:
+            yield running
+
+
+def operator(coordinator: Coordinator) -> list[str]:
+    """The options that point an operator's command at this coordinator."""
+    token_file = coordinator.folder / "c" / "operator-token"
+    return ["--coordinator", coordinator.api.url, "--token-file", str(token_file)]
+
+
+def test_help_lists_every_command_without_importing_torch() -> None:
+    """Help is quick because the heavy imports wait until a command trains."""
+    code = (
+        "import sys; sys.argv = ['pubswap', '--help']\n"
+        "from pubswap_protocol.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'sqlalchemy', 'fastapi', 'reasoning_gym', 'sympy',"
+        " 'datasets', 'matplotlib'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for command in ("serve", "run", "recipe", "invite", "client", "data", "evaluate", "demo"):
+        assert command in done.stdout
+
+
+def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_path: Path) -> None:
+    """create, invite, enroll, start, list, show, pause, resume, export and cancel all work."""
+    write_problems(tmp_path / "public.jsonl", sums(1, 12))
+    write_problems(tmp_path / "test.jsonl", sums(2, 12))
+    (tmp_path / "run.toml").write_text(RUN_FILE.format(model=MODEL))
+    options = operator(coordinator)
+    created = pubswap("run", "create", str(tmp_path / "run.toml"), *options)
+    assert created.returncode == 0, created.stderr
+    assert "Next: pubswap invite typed NAME" in created.stdout
+
+    early = pubswap("run", "start", "typed", *options)
+    assert early.returncode == 1
+    assert "[wrong_state]" in early.stderr
+
+    code = pubswap("invite", "typed", "solo", "--quiet", *options).stdout.strip()
+    state = tmp_path / "solo"
+    join = ["--coordinator", coordinator.api.url, "--invite", code, "--state", str(state)]
+    assert "Enrolled as solo in run typed" in pubswap("client", "enroll", *join).stdout
+    assert "solo in run typed" in pubswap("client", "enroll", *join).stderr
+    elsewhere = [*join[:-1], str(tmp_path / "elsewhere")]
+    assert "[invite_used]" in pubswap("client", "enroll", *elsewhere).stderr
+    code = pubswap("member", "reissue", "typed", "solo", "--quiet", *options).stdout.strip()
+    again = ["--coordinator", coordinator.api.url, "--invite", code, *elsewhere[-2:]]
+    assert "Enrolled as solo in run typed" in pubswap("client", "enroll", *again).stdout
+
+    for verb, shown in (("start", "training"), ("pause", "paused"), ("resume", "training")):
+        assert shown in pubswap("run", verb, "typed", *options).stdout
+    assert "typed" in pubswap("run", "list", *options).stdout
+    assert "solo" in pubswap("run", "show", "typed", *options).stdout
+    assert '"state": "training"' in pubswap("run", "show", "typed", "--json", *options).stdout
+    out = ["--out", str(tmp_path / "adapter"), "--which", "0"]
+    assert "from_pretrained" in pubswap("run", "export", "typed", *out, *options).stdout
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"somebody's best")
+    refused = pubswap("run", "export", "typed", *out, *options)
+    assert refused.returncode == 1 and "--force" in refused.stderr
+    kept = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
+    assert kept == b"somebody's best"
+    assert "untrained" in pubswap("run", "export", "typed", *out, "--force", *options).stdout
+
+
+def test_a_run_with_a_long_public_prompt_is_not_created(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """The operator gets a list; at the step that drew it, the run would have ended for good."""
+    public = sums(1, 40)
+    public[30] = public[30].model_copy(update={"prompt": "1 + " * 600 + "1 ="})
+    write_problems(tmp_path / "public.jsonl", public)
+    write_problems(tmp_path / "test.jsonl", sums(2, 12))
+    text = RUN_FILE.format(model=MODEL).replace('"typed"', '"lengthy"')
+    (tmp_path / "run.toml").write_text(text)
+    line = ["run", "create", str(tmp_path / "run.toml"), *operator(coordinator)]
+    created = pubswap(*line)
+    assert created.returncode == 1
+    assert f"line 31 ({public[30].id}: " in created.stderr
+    assert "Traceback" not in created.stderr
+    assert "lengthy" not in [run.name for run in coordinator.api.runs()]
+    raised = pubswap(*line, "--set", "grpo.max_prompt_tokens=4000")
+    assert raised.returncode == 0, raised.stderr
+
+
+def test_what_is_final_is_asked_on_a_terminal_and_needs_yes_elsewhere(
+    coordinator: Coordinator,
+) -> None:
+    """Cancelling names the run, its round and its members, and changes nothing without consent."""
+    run = create_run(coordinator, {"name": "kept"})
+    enroll(coordinator, run, "alone")
+    cancel = ("run", "cancel", "kept", *operator(coordinator))
+    refused = pubswap(*cancel)
+    assert refused.returncode == 1
+    for part in (run.id, "round 0 of 2", "alone", "final", "--yes"):
+        assert part in refused.stderr
+    revoke = pubswap("member", "revoke", "kept", "alone", *operator(coordinator))
+    assert revoke.returncode == 1 and "--yes" in revoke.stderr
+    status, screen = typed("n\n", *cancel)
+    assert status == 1 and "alone" in screen and "Nothing was changed" in screen
+    view = coordinator.api.run(run.id)
+    assert view.state == "open" and view.members[0].active
+    status, screen = typed("\x04", *cancel)  # the end of what is typed; Ctrl-C is handled alike
+    assert status == 130 and "Nothing was changed" in screen
+    status, screen = typed("y\n", *cancel)
+    assert status == 0 and "is cancelled" in screen
+    assert coordinator.api.run(run.id).state == "cancelled"
+
+
+def test_yes_cancels_without_a_terminal(coordinator: Coordinator) -> None:
+    """A script says beforehand that it means it."""
+    run = create_run(coordinator, {"name": "scripted"})
+    done = pubswap("run", "cancel", "scripted", "--yes", *operator(coordinator))
+    assert done.returncode == 0, done.stderr
+    assert coordinator.api.run(run.id).state == "cancelled"
+
+
+def typed(text: str, *arguments: str) -> tuple[int, str]:
+    """Run a command on a terminal where this is typed; its status, and what the screen shows."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "pubswap_protocol", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        os.write(ours, text.encode())
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's end
+            while piece := os.read(ours, 4096):
+                shown += piece
+        status = process.wait(60)
+    os.close(ours)
+    return status, shown.decode()
+
+
+def test_a_shipped_recipe_is_a_real_federations_run(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """`run create NAME --data DIR` makes the split in DIR, and sends none of the private sets."""
+    split = tmp_path / "split"
+    changes = [
+        f"model.source={MODEL}",
+        "name=shipped",
+        "data.prepare.source=reasoning-gym",
+        'data.prepare.tasks=["chain_sum", "gcd"]',
+        "data.prepare.private_size=8",
+        "data.prepare.public_size=8",
+        "data.prepare.test_size=8",
+    ]
+    options = [text for change in changes for text in ("--set", change)]
+    create = ["run", "create", "qwen3-1.7b-math", "--data", str(split), *options]
+    created = pubswap(*create, *operator(coordinator))
+    assert created.returncode == 0, created.stderr
+    for number in range(1, 5):
+        assert str(split / f"client-{number}.jsonl") in created.stdout
+    run = coordinator.api.run("shipped")
+    assert (run.settings.rounds, run.settings.grpo.learning_rate) == (4, 1e-5)
+    files = [path for path in (coordinator.folder / "c").rglob("*") if path.is_file()]
+    held = b"".join(path.read_bytes() for path in files)
+    for name, sent in (("public", True), ("test", True), ("client-1", False)):
+        problem = read_problems(split / f"{name}.jsonl")[0]
+        assert (problem.prompt.encode() in held) == sent
+
+    missing = pubswap("run", "create", "qwen3-1.7b-mat", *operator(coordinator))
+    assert missing.returncode == 1
+    assert "Is 'qwen3-1.7b-math' meant?" in missing.stderr
+
+
+def test_a_port_in_use_is_said_in_one_line(coordinator: Coordinator, tmp_path: Path) -> None:
+    """Serving on a taken port fails at once and names the port."""
+    port = coordinator.api.url.rsplit(":", 1)[-1]
+    done = pubswap("serve", "--port", port, "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_operator_token_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    """The message does not say what would be right."""
+    (tmp_path / "token").write_text("wrong")
+    options = ["--coordinator", coordinator.api.url, "--token-file", str(tmp_path / "token")]
+    done = pubswap("run", "list", *options)
+    assert done.returncode == 1
+    assert "[unauthenticated]" in done.stderr
+
+
+def test_a_coordinator_that_is_not_there_is_said_with_its_address(tmp_path: Path) -> None:
+    """An operator's command gives up at once and says what to check."""
+    (tmp_path / "token").write_text("any")
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ["--coordinator", url, "--token-file", str(tmp_path / "token")]
+    done = pubswap("run", "list", *options)
+    assert done.returncode == 1
+    assert f"{url} cannot be reached" in done.stderr
+
+
+def test_starting_before_enrolling_says_how_to_enrol(tmp_path: Path) -> None:
+    """A daemon without a membership names the command that makes one."""
+    write_problems(tmp_path / "private.jsonl", sums(5, 10))
+    options = ["--state", str(tmp_path), "--data", str(tmp_path / "private.jsonl")]
+    done = pubswap("client", "start", *options)
+    assert done.returncode == 1
+    assert "pubswap client enroll" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"id": "1", "prompt": "1 + 1 ="}\n', "line 1: answer"),
+        ('{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n\n', "line 2: the line is empty"),
+    ],
+)
+def test_unusable_private_data_is_named_by_line(tmp_path: Path, text: str, message: str) -> None:
+    """A missing field or an empty line is found before anything is sent."""
+    (tmp_path / "private.jsonl").write_text(text)
+    done = pubswap("client", "start", "--data", str(tmp_path / "private.jsonl"))
+    assert done.returncode == 1
+    assert message in done.stderr
+
+
+def test_another_base_model_is_refused_by_name(coordinator: Coordinator, tmp_path: Path) -> None:
+    """A member whose files differ is told which, before it trains."""
+    run = create_run(coordinator, {"name": "other-model"})
+    state = enroll(coordinator, run, "stranger")
+    other = tmp_path / "model"
+    shutil.copytree(MODEL, other)
+    config = (other / "config.json").read_text()
+    (other / "config.json").write_text(config + "\n")
+    write_problems(tmp_path / "private.jsonl", sums(5, 10))
+    options = ["--state", str(state), "--data", str(tmp_path / "private.jsonl")]
+    done = pubswap("client", "start", *options, "--model", str(other))
+    assert done.returncode == 1
+    assert "differs from the run's in: config" in done.stderr
+
+
+def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> None:
+    """Roles are not interchangeable."""
+    run = create_run(coordinator, {"name": "roles"})
+    state = enroll(coordinator, run, "trainer")
+    done = pubswap("evaluate", "--state", str(state), "--model", str(MODEL))
+    assert done.returncode == 1
+    assert "[forbidden]" in done.stderr
+
+
+def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """A daemon that is told to stop exits with 130 at once; started again, it finishes its run.
+
+    While it runs, its state folder takes no second one.
+    """
+    run = create_run(coordinator, {"name": "stopping", "clients": 1, "rounds": 1})
+    state = enroll(coordinator, run, "lone")
+    evaluator = enroll(coordinator, run, "judge", Role.EVALUATOR)
+    write_problems(state / "private.jsonl", sums(3, 10))
+    command = [sys.executable, "-m", "pubswap_protocol", "client", "start", "--state", str(state)]
+    command += ["--data", str(state / "private.jsonl"), "--model", str(MODEL), "--threads", "1"]
+    daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    assert daemon.stderr is not None
+    while "joins run" not in daemon.stderr.readline():
+        assert time.monotonic() < deadline
+    second = pubswap(*command[3:])
+    assert second.returncode == 1
+    assert f"in use by another daemon (process {daemon.pid})" in second.stderr
+    stopped_at = time.monotonic()
+    daemon.send_signal(signal.SIGTERM)
+    _, errors = daemon.communicate(timeout=20)
+    assert daemon.returncode == 130, errors
+    assert time.monotonic() - stopped_at < 10
+    assert "Traceback" not in errors
+
+    options = ["--state", str(evaluator), "--model", str(MODEL), "--threads", "1"]
+    coordinator.processes.start("judge", ["evaluate", *options], ONE_THREAD)
+    start(coordinator, run)
+    start_client(coordinator, state, 3)
+    view = wait_finished(coordinator, run)
+    while not all(summary.evaluation for summary in view.rounds):
+        assert time.monotonic() < deadline + 180
+        time.sleep(0.5)
+        view = coordinator.api.whole_run(run.id)
+    assert [summary.evaluation.problems for summary in view.rounds if summary.evaluation] == [
+        12,
+        12,
+    ]
+
+
+def test_a_daemon_waits_for_a_coordinator_that_is_not_there_yet(tmp_path: Path) -> None:
+    """Started first, the daemon keeps trying and joins once the coordinator answers."""
+    with Processes(tmp_path / "logs") as processes:
+        first = serve(processes, tmp_path)
+        with first.api:
+            run = create_run(first, {"clients": 1, "rounds": 1})
+            state = enroll(first, run, "early")
+    port = int(first.api.url.rsplit(":", 1)[-1])
+    with Processes(tmp_path / "logs2") as processes:
+        start_client(Coordinator(processes, first.api, tmp_path), state, 3)
+        log = tmp_path / "logs2" / "early.log"
+        deadline = time.monotonic() + 60
+        while "Trying again" not in log.read_text():
+            processes.check()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        late = serve(processes, tmp_path, port)
+        with late.api:
+            start(late, run)
+            assert wait_finished(late, run).rounds[-1].updates == 1

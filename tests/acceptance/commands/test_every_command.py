@@ -1,0 +1,259 @@
+"""Every command where something is wrong around it: a message, an exit status, no traceback."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.demo.processes import free_port
+from pubswap_client.state.membership import StoredMembership, save_membership
+from pubswap_protocol.messages import CreateInvite, Role
+from support.chaos.small_disk import missing, small_disk
+from support.client.commands import Caller, Ended, commands
+from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, begun
+from support.coordinator.s3 import ACCESS, SECRET
+from support.coordinator.serving import serve
+
+needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+RUN_FILE = """
+name = "{name}"
+rounds = 1
+local_steps = 4
+[model]
+source = "{model}"
+{data}
+[grpo]
+prompts_per_step = 4
+"""
+PREPARED = """
+[data.prepare]
+source = "reasoning-gym"
+tasks = ["chain_sum"]
+clients = 4
+private_size = 8
+public_size = 8
+test_size = 8
+"""
+FILES = '[data]\npublic = "public.jsonl"\ntest = "public.jsonl"\n'
+READ_ONLY, FULL, DATABASE, BUCKET, COORDINATOR, NAMES = (
+    *("read-only folder", "full disk", "dead database"),
+    *("dead bucket", "dead coordinator", "bad names"),
+)
+# One of these is said.
+CAUSES = {
+    READ_ONLY: ("Read-only file system", "cannot be written to"),
+    FULL: ("No space left on device", "no room", "room on the disk"),
+    DATABASE: ("The database postgresql+psycopg://user:***@127.0.0.1:1/db cannot be used",),
+    BUCKET: ("The blob store does not answer",),
+    COORDINATOR: ("cannot be reached",),
+    NAMES: ("error: ", "─ Error ─", "wrong: "),
+}
+DISK = (READ_ONLY, FULL)
+SERVER = (DATABASE, BUCKET)
+
+# What each command is called with where; `{…}` are the world's. A new command needs a line here.
+# What else is wrong around a command does not concern it; a daemon meets a full disk only at its
+# first checkpoint, which has tests of its own.
+ASKS = (COORDINATOR, NAMES)
+CALLS: dict[str, dict[tuple[str, ...], str]] = {
+    "serve": {(*DISK, *SERVER): "--port 0"},
+    "admin backup": {DISK: "{new} --data-dir {data}", SERVER: "{new}"},
+    "admin restore": {(*DISK, *SERVER): "{backup} --data-dir {new}"},
+    "admin verify": {(*DISK, *SERVER): ""},
+    "admin settings": {},
+    "client enroll": {
+        (*DISK, COORDINATOR): "--coordinator {url} --invite {invite} --state {new}",
+        (NAMES,): "--coordinator nonsense --invite x --state {new}",
+    },
+    "client start": {
+        (READ_ONLY,): "--state state --data {private} --model {model}",
+        (NAMES,): "--state none --data none",
+    },
+    "client doctor": {
+        (READ_ONLY, COORDINATOR): "--no-trial --json --state state --data {private} --model {model}"
+    },
+    "evaluate": {(READ_ONLY,): "--state judge --model {model}", (NAMES,): "--state none"},
+    "data prepare": {
+        DISK: "reasoning-gym --tasks chain_sum --out {new}",
+        (NAMES,): "nothing --out {new}",
+    },
+    "data show": {(NAMES,): "none"},
+    "recipe list": {},
+    "recipe show": {(NAMES,): "none"},
+    "recipe check": {(NAMES,): "{spare}/bad.toml"},
+    "run create": {
+        DISK: "{spare}/good.toml --data {new}",
+        (COORDINATOR,): "{spare}/files.toml",
+        (NAMES,): "{spare}/bad.toml",
+    },
+    "run list": {(COORDINATOR,): ""},
+    "run export": {DISK: "{run} --out {new}", ASKS: "{name}"},
+    "invite": {ASKS: "a {name}"},
+    "simulate": {DISK: "{spare}/good.toml --out {new}", (NAMES,): "none --out {new}"},
+    "report": {(NAMES,): "none"},
+    "demo": {DISK: "--out {new}"},
+    "demo-federate": {(*DISK, COORDINATOR): "--out {new}"},
+    **{f"run {verb}": {ASKS: "{name}"} for verb in ("show", "start", "pause", "resume")},
+    **{f"run {verb}": {ASKS: "{name} --yes"} for verb in ("cancel", "archive", "delete")},
+    "run exclude": {ASKS: "{name} a --yes"},
+    "run rollback": {ASKS: "{name} --to 0 --yes"},
+    "member list": {ASKS: "{name}"},
+    **{f"member {verb}": {ASKS: "a {name}"} for verb in ("suspend", "reinstate", "reissue")},
+    "member revoke": {ASKS: "a {name} --yes"},
+    "member certificate": {ASKS: "a {name} --unbind"},
+}
+
+
+@dataclass
+class World:
+    """A coordinator that works, and what commands are called with."""
+
+    fed: Federation
+    spare: Path
+    caller: Caller
+    values: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def state(self, folder: Path, role: Role = Role.CLIENT) -> None:
+        """A member's state folder."""
+        wish = CreateInvite(name=f"{folder.parent.name}.{folder.name}", role=role)
+        invite = self.fed.operator.invite(self.fed.run.id, wish).invite
+        with self.fed.server.client(None) as api:
+            membership = api.enroll(invite)
+        stored = StoredMembership(coordinator=self.fed.server.url, membership=membership)
+        save_membership(folder, stored)
+
+    def call(self, words: str, folder: Path, env: Mapping[str, str] = {}) -> Ended:
+        """Run a command; {…} in it are the values."""
+        new = "new-" + words.partition(" {")[0].partition(" -")[0].replace(" ", "-")
+        arguments = [word.format(new=new, **self.values) for word in words.split()]
+        return self.caller(arguments, folder, self.env | dict(env))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    spare = tmp_path_factory.mktemp("spare")
+    for name, run, data in (
+        ("good", "good", PREPARED),
+        ("files", "good", FILES),
+        ("bad", "Second Run", FILES),
+    ):
+        (spare / f"{name}.toml").write_text(RUN_FILE.format(name=run, model=MODEL, data=data))
+    lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(9))
+    (spare / "public.jsonl").write_text("".join(lines))
+    folder = tmp_path_factory.mktemp("world")
+    with (
+        serve(folder, f"sqlite:///{folder}/data/pubswap.sqlite") as running,
+        Caller(spare / "output") as caller,
+    ):
+        server = running.server
+        made = World(begun(server), spare, caller)
+        made.env = {
+            "PUBSWAP_COORDINATOR": server.url,
+            "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,
+            "COLUMNS": "200",
+        }
+        made.values = {
+            "url": server.url,
+            "run": made.fed.run.id,
+            "data": str(server.data_dir),
+            "spare": str(spare),
+            "backup": str(spare / "kept"),
+            "private": str(spare / "public.jsonl"),
+            "model": str(MODEL),
+            "name": made.fed.run.name,
+            "invite": made.fed.operator.invite(made.fed.run.id, CreateInvite(name="new")).invite,
+        }
+        backup = made.call("admin backup {backup} --data-dir {data}", spare)
+        assert backup.status == 0, backup.said
+        yield made
+
+
+def faults(world: World, situation: str, folder: Path, env: Mapping[str, str] = {}) -> list[str]:
+    """Which commands do not end with the cause and status 1, or 2 for what was mistyped."""
+    found = []
+    for command, calls in CALLS.items():
+        for situations, words in calls.items():
+            if situation not in situations:
+                continue
+            ended = world.call(f"{command} {words}", folder, env)
+            said = ended.said
+            status = (1, 2) if situation == NAMES else (1,)
+            caused = any(cause in said for cause in CAUSES[situation])
+            if ended.status not in status or "Traceback" in said or not caused:
+                found.append(f"{command} {words}: status {ended.status}\n{said[-1500:]}")
+    return found
+
+
+def test_the_table_names_every_command() -> None:
+    """A new command is tried here, too."""
+    assert set(CALLS) == set(commands())
+
+
+@needs_mounts
+def test_on_a_read_only_disk(world: World, tmp_path: Path) -> None:
+    """Root may not write there either."""
+    folder = tmp_path / "read-only"
+    with small_disk(folder, 1 << 20):
+        world.state(folder / "state")
+        world.state(folder / "judge", Role.EVALUATOR)
+        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        assert faults(world, READ_ONLY, folder) == []
+
+
+@needs_mounts
+def test_on_a_full_disk(world: World, tmp_path: Path) -> None:
+    """Not a byte is left."""
+    with small_disk(tmp_path / "full", 1 << 20) as disk:
+        disk.fill()
+        assert faults(world, FULL, disk.folder) == []
+
+
+def test_with_a_dead_database(world: World, tmp_path: Path) -> None:
+    """PostgreSQL refuses the connection."""
+    url = "postgresql+psycopg://user:hidden@127.0.0.1:1/db"
+    assert faults(world, DATABASE, tmp_path, {"PUBSWAP_DATABASE_URL": url}) == []
+
+
+def test_with_a_dead_bucket(world: World, tmp_path: Path) -> None:
+    """The S3 server refuses the connection; the database is there."""
+    shutil.copytree(world.values["data"], tmp_path / "pubswap-data")
+    env = {
+        "PUBSWAP_BLOB_URL": "s3://bucket/prefix",
+        "AWS_ENDPOINT": f"http://127.0.0.1:{free_port()}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": ACCESS,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }
+    assert faults(world, BUCKET, tmp_path, env) == []
+
+
+def test_with_a_dead_coordinator(world: World, tmp_path: Path) -> None:
+    """Nothing listens at its address; a member knows it by its membership."""
+    url = f"http://127.0.0.1:{free_port()}"
+    world.state(tmp_path / "lonely" / "state")
+    path = tmp_path / "lonely" / "state" / "membership.json"
+    path.write_text(path.read_text().replace(world.fed.server.url, url))
+    before, world.values["url"] = world.values["url"], url
+    try:
+        assert faults(world, COORDINATOR, tmp_path / "lonely", {"PUBSWAP_COORDINATOR": url}) == []
+    finally:
+        world.values["url"] = before
+
+
+def test_with_names_and_files_that_are_none(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name with a space and capitals is refused with the form that names have."""
+    monkeypatch.setitem(world.values, "name", "Hospital_A")
+    assert faults(world, NAMES, tmp_path) == []
+    said = world.call("invite a {name}", tmp_path)
+    assert said.status == 2 and "small letters" in said.said and "Hospital_A" in said.said
+    said = world.call("run create {spare}/bad.toml", tmp_path)
+    assert said.status == 1 and "small letters" in said.said and "Second Run" in said.said

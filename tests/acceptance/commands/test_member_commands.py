@@ -1,0 +1,64 @@
+"""`pubswap member ...` as an operator types it."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.demo.processes import Processes
+from pubswap_protocol.errors import Suspended, Unauthenticated
+from pubswap_protocol.messages import CreateInvite
+from support.coordinator.certificates import Authority
+from support.coordinator.processes import create_run, serve, start
+
+
+def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> None:
+    """Each command says what it did; the list and `run show` say where things stand."""
+    with Processes(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            token_file = tmp_path / "c" / "operator-token"
+            options = ["--coordinator", api.url, "--token-file", str(token_file)]
+
+            def pubswap(*arguments: str) -> str:
+                done = subprocess.run(
+                    [sys.executable, "-m", "pubswap_protocol", *arguments, *options],
+                    capture_output=True,
+                    text=True,
+                    timeout=120,
+                )
+                assert done.returncode == 0, done.stderr
+                return " ".join(done.stdout.split())
+
+            run = create_run(coordinator, {"clients": 1})
+            token = api.enroll(api.invite(run.id, CreateInvite(name="a")).invite).token
+            start(coordinator, run)
+            with CoordinatorClient(api.url, token, ONCE) as member:
+                assert "a is suspended" in pubswap("member", "suspend", run.name, "a")
+                with pytest.raises(Suspended):
+                    member.task(run.id, 0)
+                assert "suspended" in pubswap("member", "list", run.name)
+                deadline = time.monotonic() + 20
+                while "It waits: Round 1 closes with 1 or more" not in pubswap(
+                    "run", "show", run.name
+                ):
+                    assert time.monotonic() < deadline
+                assert "takes part again" in pubswap("member", "reinstate", run.name, "a")
+                assert member.task(run.id, 0).round == 1
+                issued = Authority(tmp_path / "ca", "CA").issue("a")
+                file = ["--file", str(issued.certificate)]
+                assert issued.sha256 in pubswap("member", "certificate", run.name, "a", *file)
+                assert api.members(run.id).members[0].certificate == issued.sha256
+                with pytest.raises(AssertionError, match="--unbind"):
+                    pubswap("member", "certificate", run.name, "a")
+                assert api.members(run.id).members[0].certificate == issued.sha256
+                assert "any" in pubswap("member", "certificate", run.name, "a", "--unbind")
+                assert api.members(run.id).members[0].certificate is None
+                assert "is revoked" in pubswap("member", "revoke", run.name, "a", "--yes")
+                with pytest.raises(Unauthenticated):
+                    member.task(run.id, 0)
+                assert "revoked" in pubswap("member", "list", run.name)

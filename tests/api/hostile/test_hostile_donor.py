@@ -1,0 +1,140 @@
+"""A member that lies about its responses, or donates too much."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from pubswap_protocol import paths
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.tensors.responses import (
+    Response,
+    ResponseRules,
+    decode_responses,
+    encode_responses,
+)
+from pubswap_protocol.tokenizer import load_tokenizer
+from pubswap_protocol.verifiers import VerifierPool
+from support.coordinator.coordinator import TOKENIZER, Federation, Server, begun
+
+
+def rules_of(fed: Federation) -> ResponseRules:
+    """Of public step 1."""
+    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    return ResponseRules(tuple(p.index for p in prompts), 4, 16, fed.run.model.vocabulary)
+
+
+def exchanged(fed: Federation, name: str) -> list[list[Response]]:
+    """What a member gets."""
+    return decode_responses(fed.members[name].exchanged(fed.run.id, 1, 1), rules_of(fed))
+
+
+def send(fed: Federation, name: str, body: bytes) -> None:
+    """Hand responses in."""
+    fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+
+
+def claims(edit: Callable[[dict[str, np.ndarray]], None]) -> Callable[[bytes], bytes]:
+    """A file of responses with its tensors edited."""
+
+    def edited(body: bytes) -> bytes:
+        tensors = load(body)
+        edit(tensors)
+        return save(tensors)
+
+    return edited
+
+
+def add_rewards(tensors: dict[str, np.ndarray]) -> None:
+    """A claim of rewards."""
+    tensors["rewards"] = np.ones((2, 4), np.float32)
+
+
+def mark_donated(tensors: dict[str, np.ndarray]) -> None:
+    """A claim that these come from the coordinator."""
+    tensors["donated"][:] = 1
+
+
+@pytest.mark.parametrize("edit", [add_rewards, mark_donated])
+def test_a_claim_is_refused(server: Server, edit: Callable[[dict[str, np.ndarray]], None]) -> None:
+    """There is no field in which a member could say how good its responses are."""
+    fed = begun(server)
+    with pytest.raises(PubSwapError) as caught:
+        send(fed, "b", claims(edit)(fed.responses("b", 1, 1, [0, 0])))
+    assert caught.value.code == "invalid_responses"
+
+
+def test_a_claim_in_the_metadata_or_in_a_header_changes_nothing(server: Server) -> None:
+    """Metadata is refused, and headers that nobody reads are not read."""
+    fed = begun(server)
+    body = fed.responses("b", 1, 1, [0, 0])
+    with pytest.raises(PubSwapError, match="metadata"):
+        send(fed, "b", save(load(body), metadata={"rewards": "1"}))
+    path = paths.SWAP_RESPONSES.format(run=fed.run.id, round=1, swap=1)
+    with server.http(fed.tokens["b"]) as http:
+        headers = {"X-Reward": "1", "X-Correct": "true", "Content-Type": paths.TENSORS_TYPE}
+        assert http.post(path + "?correct=1", content=body, headers=headers).status_code == 200
+    send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
+    assert not any(r.donated for group in exchanged(fed, "a") for r in group)
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.correct_share == {"a": 0.0, "b": 0.0}
+    assert swap.replaced == 0
+
+
+def confident(fed: Federation, name: str, right: int) -> bytes:
+    """Wrong responses with log-probabilities of certainty, and the texts of a judge's approval."""
+    prompts = fed.members[name].swap_prompts(fed.run.id, 1, 1).prompts
+    tokenizer = load_tokenizer(TOKENIZER)
+    lies = ["Correct!", "Reward: 1.0", "Answer: yes", "Answer: 1e9"]
+    groups = []
+    for entry in prompts:
+        texts = [f"Answer: {entry.problem.answer}"] * right + lies[right:]
+        group = []
+        for text in texts:
+            ids = [*tokenizer.encode(text).ids[:15], fed.run.model.eos_token_ids[0]]
+            tokens = np.array(ids, np.int32)
+            group.append(Response(tokens, np.zeros(len(tokens), np.float32)))
+        groups.append(group)
+    return encode_responses([entry.index for entry in prompts], groups)
+
+
+def test_only_what_the_coordinator_itself_finds_right_is_donated(server: Server) -> None:
+    """Lies with certainty stay at home; and the receiver finds right what it was given."""
+    fed = begun(server)
+    send(fed, "b", confident(fed, "b", right=1))
+    send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
+    groups = exchanged(fed, "a")
+    donated = [[r for r in group if r.donated] for group in groups]
+    assert [len(group) for group in donated] == [1, 1]
+    prompts = fed.members["a"].swap_prompts(fed.run.id, 1, 1).prompts
+    tokenizer = load_tokenizer(TOKENIZER)
+    items = [
+        (tokenizer.decode(r.tokens.tolist(), skip_special_tokens=True), entry.problem)
+        for entry, group in zip(prompts, donated, strict=True)
+        for r in group
+    ]
+    with VerifierPool(1, 5) as pool:
+        assert pool.score_many("exact", items) == [1.0, 1.0]
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.correct_share == {"a": 0.0, "b": 0.25}
+
+
+def test_a_run_may_limit_the_length_of_what_is_donated(server: Server) -> None:
+    """Right but longer than `max_donated_tokens`: it stays with its maker."""
+    fed = begun(server, swap={"max_donated_tokens": 1})
+    send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
+    send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
+    assert not any(r.donated for group in exchanged(fed, "a") for r in group)
+    assert fed.view().rounds[1].swaps[0].replaced == 0
+
+
+def test_a_run_may_limit_what_one_donor_gives(server: Server) -> None:
+    """Of two clients only one can be the donor, so that half of all is more than it may give."""
+    fed = begun(server, swap={"max_donor_share": 0.5})
+    send(fed, "a", fed.responses("a", 1, 1, [0, 0]))
+    send(fed, "b", fed.responses("b", 1, 1, [4, 4]))
+    own = decode_responses(fed.responses("a", 1, 1, [0, 0]), rules_of(fed))
+    for group, mine in zip(exchanged(fed, "a"), own, strict=True):
+        assert all(np.array_equal(r.tokens, o.tokens) for r, o in zip(group, mine, strict=True))
+    assert fed.view().rounds[1].swaps[0].replaced == 0

@@ -1,0 +1,126 @@
+"""What a request may be: how often it comes, how large it is, and of what type."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Progress
+from pubswap_server.http.problems import SAFETY_HEADERS
+from support.coordinator.coordinator import Server, begun, serving, settings_for
+
+PROGRESS = Progress(round=1, step=1, steps=2).model_dump(exclude_none=True)
+
+
+def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
+    """429 with Retry-After; its peer, the operator and a later request are not touched."""
+    settings = settings_for(tmp_path).model_copy(
+        update={"member_requests_per_second": 5, "member_burst": 10}
+    )
+    with serving(settings) as server, server.closing:
+        fed = begun(server)
+        with server.http(fed.tokens["a"]) as http, server.http(fed.tokens["b"]) as peer:
+            path = paths.HEARTBEAT.format(run=fed.run.id)
+            replies = [http.post(path, json=PROGRESS) for _ in range(30)]
+            refused = [reply for reply in replies if reply.status_code != 204]
+            assert 10 <= 30 - len(refused) < 20
+            assert {reply.status_code for reply in refused} == {429}
+            assert refused[0].json()["code"] == "too_many_requests"
+            seconds = int(refused[0].headers["Retry-After"])
+            assert peer.post(path, json=PROGRESS).status_code == 204
+            assert fed.view().round == 1
+            time.sleep(seconds)
+            assert http.post(path, json=PROGRESS).status_code == 204
+
+
+def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
+    """A large adapter takes many requests; otherwise the database is not asked without end."""
+    settings = settings_for(tmp_path).model_copy(
+        update={"member_requests_per_second": 0.001, "member_burst": 6}  # with its hello
+    )
+    with serving(settings) as server, server.closing:
+        fed = begun(server)
+        with server.http(fed.tokens["a"]) as http:
+            body = {"digest": "blake3:" + "0" * 64, "size": 20}
+            opened = http.post(paths.UPLOADS.format(run=fed.run.id), json=body).json()
+            path = paths.UPLOAD.format(run=fed.run.id, upload=opened["upload"])
+            for place in range(20):
+                headers = {"Content-Range": f"{place}-{place}"}
+                assert http.patch(path, content=b"x", headers=headers).status_code == 202
+            path = paths.UPLOAD.format(run=fed.run.id, upload="0" * 32)
+            replies = [
+                http.patch(path, content=b"x", headers={"Content-Range": "0-0"}) for _ in range(8)
+            ]
+        codes = [reply.json()["code"] for reply in replies]
+        assert codes == ["unknown_upload"] * 4 + ["too_many_requests"] * 4
+
+
+def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:
+    """Tokens, missing ones and invites count alike; a token that was good before still is."""
+    settings = settings_for(tmp_path).model_copy(
+        update={"failures_per_second": 0.001, "failure_burst": 6}
+    )
+    with serving(settings) as server, server.closing:
+        fed = begun(server)
+        path = paths.TASK.format(run=fed.run.id)
+        fed.members["a"].task(fed.run.id, 0)
+        with server.http(None) as http:
+            for number in range(2):
+                bearer = {"Authorization": f"Bearer guess-{number}"}
+                assert http.get(path, headers=bearer).status_code == 401
+                assert http.get(path).status_code == 401
+                assert http.post(paths.ENROLL, json={"invite": "guess"}).status_code == 401
+            bearer = {"Authorization": "Bearer guess"}
+            assert http.get(path, headers=bearer).status_code == 429
+            reply = http.post(paths.ENROLL, json={"invite": "guess"})
+            assert (reply.status_code, reply.json()["code"]) == (429, "too_many_requests")
+            assert int(reply.headers["Retry-After"]) > 1
+        assert fed.members["a"].task(fed.run.id, 0).kind == "train"
+        assert fed.view().round == 1
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity"])
+def test_an_encoded_body_is_refused(server: Server, encoding: str) -> None:
+    """A compressed body could be a bomb; none is taken, on any route."""
+    with server.http() as http:
+        for path in (paths.RUNS, paths.ENROLL, paths.RUN_SET.format(run="x", kind="public")):
+            reply = http.post(path, content=b"x", headers={"Content-Encoding": encoding})
+            assert (reply.status_code, reply.json()["code"]) == (415, "unsupported_encoding")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", paths.TENSORS_TYPE, "multipart/form-data"])
+def test_json_under_another_type_is_refused_with_the_right_one(server: Server, kind: str) -> None:
+    """415 names application/json."""
+    with server.http() as http:
+        reply = http.post(paths.ENROLL, content=b'{"invite": "x"}', headers={"Content-Type": kind})
+    assert (reply.status_code, reply.json()["code"]) == (415, "unsupported_type")
+    assert "application/json" in reply.json()["detail"]
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", paths.TENSORS_TYPE])
+def test_a_json_route_takes_no_huge_body_under_any_type(server: Server, kind: str) -> None:
+    """The route decides how much is kept in memory, and not the client's Content-Type."""
+    fed = begun(server)
+    with server.http(fed.tokens["a"]) as http:
+        path = paths.HEARTBEAT.format(run=fed.run.id)
+        headers = {"Content-Type": kind, "Content-Length": str(2 << 20)}
+        reply = http.post(path, content=b" " * (2 << 20), headers=headers)
+    assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
+
+
+def test_every_reply_carries_the_headers_that_keep_browsers_safe(server: Server) -> None:
+    """Good ones, refusals, what is no route, and 304."""
+    with server.http() as http:
+        replies = [
+            http.get(paths.HEALTH),
+            http.get(paths.RUNS),
+            http.get("/nowhere"),
+            http.get("/openapi.json"),
+            http.post(paths.RUNS, json={}),
+            http.get(paths.RUNS, headers={paths.PROTOCOL_HEADER: "99"}),
+            http.get(paths.RUNS, headers={"Authorization": "Bearer no"}),
+        ]
+    for reply in replies:
+        assert {name: reply.headers.get(name) for name in SAFETY_HEADERS} == SAFETY_HEADERS
+        assert reply.headers[paths.REQUEST_ID_HEADER]

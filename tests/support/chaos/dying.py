@@ -1,0 +1,36 @@
+"""`pubswap serve` whose conductor meets an error that nobody foresaw, once a file says so."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+TRIGGER = "PUBSWAP_TESTS_TRIGGER"
+
+
+def install() -> None:
+    """Put the fault into this process's conductor; what it meets is a database's, and unknown."""
+    from sqlalchemy.exc import DatabaseError
+
+    from pubswap_server.conductor import conductor
+
+    find = conductor._found
+
+    async def found(*args: Any) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            Path(os.environ[TRIGGER]).unlink()
+            cause = sqlite3.DatabaseError("database disk image is malformed")
+            raise DatabaseError("SELECT runs.id", None, cause)
+        return await find(*args)
+
+    conductor._found = found
+
+
+# Worker processes import this module again under another name.
+if __name__ in {"__main__", "__mp_main__"}:
+    install()
+if __name__ == "__main__":
+    from pubswap_protocol.cli import main
+
+    main()

@@ -1,0 +1,134 @@
+"""Named points in a client daemon's life, traced to a file, at one of which it kills itself.
+
+Wrapped around the product's functions from outside: the product knows nothing of them. A point's
+name begins with its place: `start`, `1 begin`, `1.2` (round 1, local step 2), `1 end`,
+`between rounds`.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+CALLS = (
+    *("task", "blob", "swap_prompts", "submit_responses", "exchanged"),
+    *("put_blob", "submit_update"),
+)
+WAITING_SECONDS = 0.5
+
+
+class Points:
+    """Writes the name of each point that is passed; at the `last` one the process is killed."""
+
+    def __init__(self, trace: Path, last: str | None) -> None:
+        self.place = "start"
+        self.saving = ""
+        self._last = last
+        self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def hit(self, what: str) -> None:
+        """Pass a point, or die there."""
+        name = f"{self.place} {what}"
+        os.write(self._trace, f"{name}\n".encode())
+        if name == self._last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, owner: Any, name: str, what: str = "") -> None:
+        """Put a point before and one after a function."""
+        call = getattr(owner, name)
+        what = what or name.strip("_")
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.hit(f"{what} before")
+            found = call(*args, **kwargs)
+            self.hit(f"{what} after")
+            return found
+
+        setattr(owner, name, wrapped)
+
+    def at(
+        self, owner: Any, name: str, place: Callable[..., str], after: str | None = None
+    ) -> None:
+        """From a method's call on, `place(self, *args)` is where we are."""
+        call = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.place = place(*args)
+            found = call(*args, **kwargs)
+            self.place = after or self.place
+            return found
+
+        setattr(owner, name, wrapped)
+
+
+def install(trace: Path, last: str | None) -> None:
+    """Wrap this process's client with points."""
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.daemon.heartbeats import Heartbeats
+    from pubswap_client.daemon.round import LocalRound
+    from pubswap_client.rollout.transformers_engine import TransformersEngine
+    from pubswap_client.training.trainer import LocalTrainer
+
+    points = Points(trace, last)
+    points.at(LocalRound, "train", lambda self: f"{self._part.number} begin")
+    points.at(LocalRound, "_step", lambda self, step: f"{self._part.number}.{step}")
+    points.at(LocalRound, "hand_in", lambda self, _: f"{self._part.number} end", "between rounds")
+    for name in CALLS:
+        points.around(CoordinatorClient, name)
+    points.around(Heartbeats, "tell", "heartbeat")
+    points.around(TransformersEngine, "generate")
+    points.around(LocalTrainer, "_update")
+    _while_waiting(points, CoordinatorClient)
+    _inside_saves(points)
+
+
+def _while_waiting(points: Points, client: Any) -> None:
+    """A point half a second into the wait for the others' responses."""
+    call = client.exchanged
+
+    def exchanged(*args: Any) -> bytes:
+        timer = threading.Timer(WAITING_SECONDS, points.hit, ["exchanged waiting"])
+        timer.start()
+        try:
+            found: bytes = call(*args)
+            return found
+        finally:
+            timer.cancel()
+
+    client.exchanged = exchanged
+
+
+def _inside_saves(points: Points) -> None:
+    """Points before a file is saved, at half its bytes, before and after its rename, and after."""
+    from pubswap_client.state import files, journal
+
+    write_whole, fill, replace, sync = (
+        *(files.write_whole, files.fill),
+        *(Path.replace, files.sync_folder),
+    )
+
+    def saving(path: Path, data: bytes) -> None:
+        points.saving = f"save {path.stem.rpartition('-')[2]}"
+        points.hit(f"{points.saving} before")
+        write_whole(path, data)
+        points.hit(f"{points.saving} after")
+
+    def filling(descriptor: int, data: memoryview) -> None:
+        fill(descriptor, data[: len(data) // 2])
+        points.hit(f"{points.saving} half")
+        fill(descriptor, data[len(data) // 2 :])
+
+    def replacing(self: Path, target: Path) -> Path:
+        points.hit(f"{points.saving} written")
+        return replace(self, target)
+
+    def syncing(folder: Path) -> None:
+        points.hit(f"{points.saving} renamed")
+        sync(folder)
+
+    journal.write_whole = saving  # type: ignore[assignment]
+    files.fill = filling
+    files.sync_folder = syncing
+    Path.replace = replacing  # type: ignore[assignment,method-assign]

@@ -1,0 +1,172 @@
+"""Named points in a coordinator's life, traced to a file, at one of which it kills itself.
+
+Wrapped around the product's functions from outside: the product knows nothing of them. A point's
+name begins with who is at work, a request's name or `conductor`; then comes the run's transition
+that a commit makes, if any: `finish upload: file synced`, `conductor aggregated: before commit`.
+"""
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+REQUESTS = {
+    "open upload": r"POST .*/blobs/uploads",
+    "chunk": r"PATCH .*/blobs/uploads/\w+",
+    "finish upload": r"PUT .*/blobs/uploads/\w+",
+    "update": r"POST .*/rounds/\d+/update",
+    "responses": r"POST .*/swaps/\d+/responses",
+    "exchanged": r"GET .*/swaps/\d+/exchanged",
+}
+CONDUCTOR = "conductor"
+_WRITES = ("INSERT", "UPDATE", "DELETE")
+
+_at_work: ContextVar[str | None] = ContextVar("at_work", default=None)
+
+
+class Points:
+    """Writes the name of each point that is passed; at the `last` one the process is killed."""
+
+    def __init__(self, trace: Path, last: str | None) -> None:
+        self._last = last
+        self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.here = threading.local()  # a transaction lives in one thread
+
+    def hit(self, what: str) -> None:
+        """Pass a point, or die there; nobody's points are none."""
+        who = _at_work.get()
+        if who is None:
+            return
+        name = f"{who}: {what}"
+        os.write(self._trace, f"{name}\n".encode())
+        if name == self._last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def install(trace: Path, last: str | None) -> None:
+    """Wrap this process's coordinator with points."""
+    points = Points(trace, last)
+    _around_storage(points)
+    _around_commits(points)
+    _around_the_application(points)
+
+
+class _Located:
+    """Says whose request is at work, and puts a point before a good answer's first byte."""
+
+    def __init__(self, app: Any, points: Points) -> None:
+        self.app = app
+        self.points = points
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            # The conductor's task is made here, and so is housekeeping's, which has no work.
+            _at_work.set(CONDUCTOR)
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        asked = f"{scope['method']} {scope['path']}"
+        names = [name for name, form in REQUESTS.items() if re.fullmatch(form, asked)]
+        _at_work.set(names[0] if names else None)
+
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self.points.hit("before reply")
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+def _around_the_application(points: Points) -> None:
+    from pubswap_server import app
+
+    make = app.create_app
+
+    def create_app(settings: Any) -> Any:
+        made = make(settings)
+        made.add_middleware(_Located, points=points)
+        return made
+
+    app.create_app = create_app
+
+
+def _around_storage(points: Points) -> None:
+    from pubswap_server.storage import files
+    from pubswap_server.storage.local import LocalBlobs
+
+    sync_file, replace, sync_folder = files.sync_file, Path.replace, files.sync_folder
+    write = LocalBlobs.write
+
+    def syncing_file(path: Path) -> None:
+        points.hit("before file synced")
+        sync_file(path)
+        points.hit("file synced")
+
+    def replacing(self: Path, target: Path) -> Path:
+        found = replace(self, target)
+        points.hit("renamed")
+        return found
+
+    def syncing_folder(folder: Path) -> None:
+        sync_folder(folder)
+        points.hit("folder synced")
+
+    def writing(self: LocalBlobs, parts: Iterable[bytes], *args: Any) -> tuple[str, int]:
+        found = write(self, halfway(parts), *args)
+        points.hit("blob written")
+        return found
+
+    def halfway(parts: Iterable[bytes]) -> Iterator[bytes]:
+        for number, part in enumerate(parts):
+            yield part
+            if number == 1:
+                points.hit("blob half made")
+
+    files.sync_file = syncing_file
+    files.sync_folder = syncing_folder
+    Path.replace = replacing  # type: ignore[assignment,method-assign]
+    LocalBlobs.write = writing  # type: ignore[method-assign]
+
+
+def _around_commits(points: Points) -> None:
+    from sqlalchemy import Engine, event
+    from sqlalchemy.engine.default import DefaultDialect
+
+    from pubswap_server.runs import runs
+
+    move, commit, rollback = runs.move, DefaultDialect.do_commit, DefaultDialect.do_rollback
+
+    def moving(session: Any, run: Any, transition: Any, **details: Any) -> None:
+        points.here.moves = f"{transition.__name__}, "
+        move(session, run, transition, **details)
+
+    def committing(self: Any, connection: Any) -> None:
+        writes, moves = _taken(points, "writes"), _taken(points, "moves")
+        if writes:
+            points.hit(f"{moves}before commit")
+        commit(self, connection)
+        if writes:
+            points.hit(f"{moves}committed")
+
+    def rolling_back(self: Any, connection: Any) -> None:
+        points.here.writes = points.here.moves = ""
+        rollback(self, connection)
+
+    def executing(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(_WRITES):
+            points.here.writes = "yes"
+
+    runs.move = moving
+    DefaultDialect.do_commit = committing  # type: ignore[method-assign]
+    DefaultDialect.do_rollback = rolling_back  # type: ignore[method-assign]
+    event.listen(Engine, "before_cursor_execute", executing)
+
+
+def _taken(points: Points, name: str) -> str:
+    found: str = getattr(points.here, name, "")
+    setattr(points.here, name, "")
+    return found

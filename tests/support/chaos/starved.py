@@ -1,0 +1,60 @@
+"""An update in a process whose memory ends in the middle of it; run by a test, as a program.
+
+Prints the budget that was left, and writes the factors of an undisturbed update and of the
+starved one.
+"""
+
+import gc
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.update import update
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.responses import Response
+
+HEADROOM = 100 << 20  # bytes that the starved update may take
+
+
+def main(folder: Path, out: Path) -> None:
+    """Update twice from the same adapter: with all the memory, then with little of it."""
+    torch.set_num_threads(1)
+    settings = RunSettings.model_validate({"lora": {"rank": 2, "alpha": 4}})
+    policy = Policy.load(folder, model_card(folder, settings.lora, "m", None), settings, "cpu")
+    rng = np.random.default_rng(0)
+    groups = [
+        Group(
+            rng.integers(3, 40, 50).tolist(),
+            [
+                Response(rng.integers(3, 40, 90).astype(np.int32), np.full(90, -3, np.float32))
+                for _ in range(8)
+            ],
+            [1.0, 0.0] * 4,
+        )
+        for _ in range(4)
+    ]
+    batch = collate(groups, (1,), 1e-6)
+    start = policy.adapter()
+    budget = TokenBudget(1 << 20)
+    for name in ("undisturbed", "starved"):
+        policy.load_adapter(start)
+        optimizer = torch.optim.SGD(policy.trainable(), lr=1.0)
+        if name == "starved":
+            gc.collect()
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + HEADROOM
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        update(policy, optimizer, batch, settings, [], budget)
+        np.savez(out / f"{name}.npz", **policy.adapter())
+    print(budget.tokens)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

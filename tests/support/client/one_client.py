@@ -1,0 +1,213 @@
+"""One client without a network: a coordinator in memory, and processes that die by an exception.
+
+Dying so is cheaper than SIGKILL and reaches every point; `finally` still runs, unlike there.
+"""
+
+import dataclasses
+import itertools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.daemon.public_steps import Participation
+from pubswap_client.daemon.reporters import LogLines, Reporter
+from pubswap_client.daemon.round import LocalRound
+from pubswap_client.state.checkpoint import Owner
+from pubswap_client.state.journal import ProgressStore
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.messages import (
+    Progress,
+    PublicPrompt,
+    Receipt,
+    ReceiptStatus,
+    RunView,
+    SubmitUpdate,
+    SwapPrompts,
+)
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.adapter import AdapterFile, encode_adapter, initial_adapter
+from pubswap_protocol.tensors.responses import (
+    Offer,
+    Response,
+    ResponseRules,
+    decode_responses,
+    encode_offers,
+    encode_responses,
+)
+from pubswap_protocol.tensors.update_encoding import view_update
+
+ROUNDS, STEPS = 2, 4
+PUBLIC = (0, 1, 2)
+
+
+class Killed(BaseException):
+    """The process is gone: nothing handles this."""
+
+
+class Points:
+    """Counts the points a life passes, and ends it at one of them."""
+
+    def __init__(self) -> None:
+        self.left: float = float("inf")
+        self.passed = 0
+
+    def hit(self) -> None:
+        """One more point."""
+        self.passed += 1
+        self.left -= 1
+        if self.left <= 0:
+            raise Killed
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call with a point before it and one after it."""
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.hit()
+            found = call(*args, **kwargs)
+            self.hit()
+            return found
+
+        return wrapped
+
+
+class FakeCoordinator:
+    """Answers a single client as the coordinator does, with one peer in each exchange."""
+
+    def __init__(self, run: RunView, problems: Sequence[Problem], peer: list[list[Response]]):
+        self.run = run
+        self.problems = problems
+        self.peer = peer
+        self.blobs: dict[str, bytes] = {}
+        self.submitted: dict[tuple[int, int], bytes] = {}
+        self.updates: dict[int, SubmitUpdate] = {}
+        self.mismatches = 0
+        self.sent = 0  # how often responses came, also the same again
+        self.late = False  # whether exchanges are closed when our responses come
+        self.closed = False  # whether they close while we wait
+
+    def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
+        return self.blobs[digest]
+
+    def put_blob(self, run: str, data: bytes, moved: Any = None) -> str:
+        self.blobs[digest_of(data)] = data
+        return digest_of(data)
+
+    def swap_prompts(self, run: str, round_: int, swap: int) -> SwapPrompts:
+        prompts = [PublicPrompt(index=i, problem=self.problems[i]) for i in PUBLIC]
+        return SwapPrompts(round=round_, swap=swap, prompts=prompts)
+
+    def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
+        self.sent += 1
+        if self.submitted.setdefault((round_, swap), data) != data:
+            self.mismatches += 1
+            raise IdempotencyMismatch
+        status = ReceiptStatus.LATE if self.late else ReceiptStatus.ACCEPTED
+        return Receipt(status=status, digest=digest_of(data))
+
+    def exchanged(self, run: str, round_: int, swap: int) -> bytes:
+        if self.closed:
+            raise RoundClosed
+        grpo = self.run.settings.grpo
+        rules = ResponseRules(
+            PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, self.run.model.vocabulary
+        )
+        own = decode_responses(self.submitted[round_, swap], rules)
+        if self.run.settings.swap.donors == "likely":
+            # Of equally likely ones the first are taken, whatever a restart computes.
+            offers = [
+                Offer(mine, (2, 3), [*theirs[:3], *theirs[:3]])
+                for mine, theirs in zip(own, self.peer, strict=True)
+            ]
+            return encode_offers(PUBLIC, offers)
+        mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(own, self.peer, strict=True)]
+        return encode_responses(PUBLIC, mixed)
+
+    def submit_update(self, run: str, round_: int, body: SubmitUpdate) -> Receipt:
+        assert body.adapter in self.blobs
+        if self.updates.setdefault(round_, body) != body:
+            self.mismatches += 1
+            raise IdempotencyMismatch
+        return Receipt(status=ReceiptStatus.ACCEPTED, digest=body.adapter)
+
+    def heartbeat(self, run: str, body: Progress) -> None:
+        pass
+
+    def publish(self, number: int, start: str) -> str:
+        """The global adapter after a round, which began from `start`, of a single client."""
+        layout, precision = self.run.model.layout, self.run.settings.wire.precision
+        with tempfile.TemporaryDirectory() as folder:
+            update, base = Path(folder, "update"), Path(folder, "base")
+            update.write_bytes(self.blobs[self.updates[number].adapter])
+            base.write_bytes(self.blobs[start])
+            view = view_update(update, layout, precision, AdapterFile(base, layout))
+            data = encode_adapter(layout, {name: view.tensor(name) for name in layout.tensors})
+        self.blobs[digest_of(data)] = data
+        return digest_of(data)
+
+
+CALLS = (
+    *("blob", "swap_prompts", "submit_responses", "exchanged"),
+    *("put_blob", "submit_update"),
+)
+
+
+@dataclasses.dataclass
+class World:
+    """What outlives a process: the coordinator and the state folder. And how a process starts."""
+
+    coordinator: FakeCoordinator
+    state: Path
+    trainer: Callable[[], LocalTrainer]
+    points: Points
+    trained_on: dict[tuple[int, int], set[str]]
+
+    def live(self, reporter: Reporter | None = None) -> None:
+        """One process: a new trainer and store, then every round that is not handed in."""
+        trainer, run = self.trainer(), self.coordinator.run
+        store = ProgressStore(self.state, Owner.of(run, "a"))
+        self._watch(trainer)
+        layout = run.model.layout
+        start = self.coordinator.put_blob(
+            run.id, encode_adapter(layout, initial_adapter(layout, run.settings.seed))
+        )
+        for number in range(1, ROUNDS + 1):
+            if number not in self.coordinator.updates:
+                api: Any = self.coordinator
+                told = reporter or LogLines()
+                one = LocalRound(Participation(api, run, trainer, store, told, number, start))
+                one.train()
+                one.hand_in(examples=8)
+            start = self.coordinator.publish(number, start)
+
+    def _watch(self, trainer: LocalTrainer) -> None:
+        step_on = trainer.public_step
+
+        def public_step(step: int, problems: Any, groups: Any) -> Any:
+            seen = self.trained_on.setdefault((trainer.round, step), set())
+            seen.add(digest_of(encode_responses(PUBLIC, groups)))
+            self.points.hit()
+            return step_on(step, problems, groups)
+
+        trainer.public_step = public_step  # type: ignore[method-assign]
+        trainer.engine.generate = self.points.around(trainer.engine.generate)  # type: ignore[method-assign]
+
+    def adapters(self) -> list[bytes]:
+        """What was handed in, round by round."""
+        updates = [self.coordinator.updates[number] for number in range(1, ROUNDS + 1)]
+        return [self.coordinator.blobs[update.adapter] for update in updates]
+
+
+def kill_again_and_again(world: World) -> int:
+    """The first life ends at its first point, the second at its second, ...; how many ended."""
+    for number in itertools.count(1):
+        world.points.left = number
+        try:
+            world.live()
+        except Killed:
+            continue
+        world.points.left = float("inf")
+        return number - 1
+    raise AssertionError

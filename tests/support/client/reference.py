@@ -1,0 +1,77 @@
+"""The plain reference that every fast path is held against: padded, unshared, whole logits.
+
+Slow and easy to read: one rectangle of all rows through the model as transformers runs it, and a
+softmax over whole logits, differentiated by autograd.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pubswap_client.policy.groups import Batch
+from pubswap_client.policy.logprobs import Scores
+from pubswap_client.policy.policy import Policy, positions
+from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_protocol.settings import RunSettings
+
+
+def padded_scores(policy: Policy, batch: Batch, temperature: float) -> Scores:
+    """Log-probabilities and entropies (B, T), 0 on padding, with gradients."""
+    output = policy.model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=positions(batch.attention_mask),
+        use_cache=False,
+    )
+    # The logits at a position are about the next token: the last prompt token's come first.
+    logits = output.logits[:, -batch.width - 1 : -1].float() / temperature
+    everything = logits.log_softmax(dim=-1)
+    tokens = batch.input_ids[:, -batch.width :]
+    logprobs = everything.gather(-1, tokens[..., None]).squeeze(-1)
+    entropy = -(everything.exp() * everything).sum(dim=-1)
+    padding = ~batch.response_mask
+    return Scores(logprobs.masked_fill(padding, 0.0), entropy.masked_fill(padding, 0.0))
+
+
+def padded_targets(
+    batch: Batch, settings: RunSettings, old: Tensor, reference: Tensor | None
+) -> Targets:
+    """Targets that broadcast to (B, T)."""
+    return Targets(
+        advantages=batch.advantages[:, None],
+        weights=token_weights(batch.response_mask, settings.grpo.loss_aggregation),
+        old=old,
+        donated=batch.donated[:, None],
+        behaviour=batch.behaviour,
+        reference=reference,
+    )
+
+
+def reference_update(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    settings: RunSettings,
+    round_start: Sequence[Tensor],
+) -> list[tuple[float, list[Tensor]]]:
+    """An update with nothing clever in it; each epoch's loss, and gradients before clipping."""
+    grpo = settings.grpo
+    with torch.no_grad():
+        with policy.reference():
+            reference = padded_scores(policy, batch, grpo.temperature).logprobs
+        old = padded_scores(policy, batch, grpo.temperature).logprobs
+    targets = padded_targets(batch, settings, old, reference if grpo.kl_beta else None)
+    epochs = []
+    for _ in range(grpo.gradient_epochs):
+        optimizer.zero_grad()
+        scores = padded_scores(policy, batch, grpo.temperature)
+        loss = objective(scores.logprobs, targets, grpo, scores.entropy).total
+        if settings.method == "fedprox":
+            loss = loss + fedprox_penalty(policy.trainable(), round_start, settings.fedprox.mu)
+        loss.backward()
+        factors = policy.trainable()
+        epochs.append((loss.item(), [f.grad.clone() for f in factors if f.grad is not None]))
+        torch.nn.utils.clip_grad_norm_(factors, grpo.max_grad_norm)
+        optimizer.step()
+    return epochs

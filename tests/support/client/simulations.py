@@ -1,0 +1,52 @@
+"""`pubswap simulate` as a user runs it, on the small model and sums."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol.problems import write_problems
+from pubswap_simulation.results import Result, read_results
+from support.coordinator.processes import SETTINGS, sums
+
+CLIENTS = ("client-1", "client-2")
+
+
+def write_recipe(folder: Path, more: str = "") -> Path:
+    """The acceptance tests' run as a recipe, with the private files of two clients."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_problems(folder / "public.jsonl", sums(1, 12))
+    write_problems(folder / "test.jsonl", sums(2, 12))
+    for number, name in enumerate(CLIENTS):
+        write_problems(folder / f"{name}.jsonl", sums(3 + number, 10))
+    values = {
+        "name": "acceptance",
+        **SETTINGS,
+        "local_steps": 4,
+        "model.source": str(MODEL),
+        "data.public": "public.jsonl",
+        "data.test": "test.jsonl",
+        "data.private": [f"{name}.jsonl" for name in CLIENTS],
+    }
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
+    path = folder / "recipe.toml"
+    path.write_text("".join(lines) + more)
+    return path
+
+
+def command(recipe: Path, store: Path, *options: str) -> list[str]:
+    """The command line, for one thread of the CPU."""
+    machine = ["--device", "cpu", "--threads", "1"]
+    program = [sys.executable, "-m", "pubswap_protocol", "simulate"]
+    return [*program, str(recipe), "--out", str(store), *machine, *options]
+
+
+def simulated(
+    recipe: Path, store: Path, *options: str, status: int = 0
+) -> tuple[list[Result], str]:
+    """All results in the store after the command, and what it printed."""
+    line = command(recipe, store, *options)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=400)
+    assert done.returncode == status, done.stdout + done.stderr
+    return list(read_results(store)), done.stdout + done.stderr

@@ -1,0 +1,42 @@
+"""What a piece of work asks a database for."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from pubswap_server.database.tables import Base
+
+
+class Counted:
+    """The statements that were sent, and how many rows became objects."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.rows = 0
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[Counted]:
+    """Count what this thread asks of the database meanwhile."""
+    found = Counted()
+
+    mine = threading.get_ident()
+
+    def statement(connection: Any, cursor: Any, text: str, *_: Any) -> None:
+        if threading.get_ident() == mine:
+            found.statements.append(text)
+
+    def row(*_: Any) -> None:
+        if threading.get_ident() == mine:
+            found.rows += 1
+
+    event.listen(engine, "before_cursor_execute", statement)
+    event.listen(Base, "load", row, propagate=True)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "before_cursor_execute", statement)
+        event.remove(Base, "load", row)

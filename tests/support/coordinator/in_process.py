@@ -1,0 +1,187 @@
+"""A coordinator without processes, sockets or threads: a request is a function call.
+
+For thousands of short sequences. The application is the real one, over a real folder and SQLite;
+the conductor does its work when it is told to, and a crash drops everything where it stands.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import httpx
+import structlog
+from sqlalchemy import Engine, event
+from sqlalchemy.engine.default import DefaultDialect
+
+from pubswap_server import app as application
+from pubswap_server.clock import process_clock, wall
+from pubswap_server.conductor import conductor
+from pubswap_server.database import engine
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage import files, local
+from pubswap_server.storage.spool import Incoming
+
+_WRITES = ("INSERT", "UPDATE", "DELETE")
+
+
+class Killed(BaseException):
+    """The process is gone: nothing handles this."""
+
+
+class InProcess:
+    """One coordinator at a time over one folder, which begins as a copy of a prepared one."""
+
+    def __init__(self, settings: ServerSettings, template: Path) -> None:
+        self._app = application.create_app(settings)
+        self._template = template
+        self._folder = settings.data_dir
+        self._loop = asyncio.new_event_loop()
+        self._http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self._app), base_url="http://coordinator"
+        )
+        self._living: Any = None
+        self.left: int | None = None  # points that are passed before it is killed
+
+    def begin(self) -> None:
+        """A new folder, and a coordinator over it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.copytree(self._template, self._folder)
+        process_clock().set(wall())
+        self.start()
+
+    def start(self) -> None:
+        """Start over what is in the folder."""
+        self.left = None
+        self._living = self._app.router.lifespan_context(self._app)
+        self._loop.run_until_complete(self._living.__aenter__())
+
+    def crash(self) -> None:
+        """Be gone, without a word to anybody."""
+        living, self._living = self._living, None
+        if living is not None:
+            self._app.state.services.hints.flush = _nothing
+            self._loop.run_until_complete(living.__aexit__(None, None, None))
+
+    def close(self) -> None:
+        """The end of it all."""
+        self.crash()
+        self._loop.run_until_complete(self._http.aclose())
+        self._loop.close()
+        process_clock().set(wall())
+
+    def request(self, method: str, path: str, token: str, **options: Any) -> httpx.Response:
+        """One request; raises Killed if it does not live to answer it."""
+        headers = {"Authorization": f"Bearer {token}", **options.pop("headers", {})}
+        return self._loop.run_until_complete(
+            self._http.request(method, path, headers=headers, **options)
+        )
+
+    def conduct(self, run: str) -> None:
+        """Have the conductor look at a run; raises Killed too."""
+        self._loop.run_until_complete(conductor.advance(self._app.state.services, run))
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """What the database says at this moment, asked beside the coordinator."""
+        with contextlib.closing(sqlite3.connect(self._folder / "pubswap.sqlite")) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go on."""
+        clock = process_clock()
+        clock.set(clock.now() + timedelta(seconds=seconds))
+
+    def point(self) -> None:
+        """A place at which it may be killed."""
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing but mistakes of the product's own."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@contextlib.contextmanager
+def one_thread(settings: ServerSettings, template: Path) -> Iterator[InProcess]:
+    """The coordinator, in a process that is as it was afterwards."""
+    with contextlib.ExitStack() as patches:
+        for owner, name, value in _patches():
+            patches.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        made = InProcess(settings, template)
+        _points(made, patches)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def _patches() -> Iterator[tuple[Any, str, Any]]:
+    async def inline(call: Callable[..., Any], *args: Any, **_: Any) -> Any:
+        return call(*args)
+
+    async def never(services: Any) -> None:
+        """Work that is done when it is asked for."""
+
+    def unlock(self: Any) -> None:
+        os.close(self._lock)  # what a dead process's end does, and no more
+
+    yield anyio.to_thread, "run_sync", inline
+    yield application, "migrate", lambda url: None  # the template was
+    yield application, "conduct", never
+    yield application, "keep_house", never
+    yield Incoming, "close", unlock
+    # A life's connections are its own; what was compiled of its statements is everybody's.
+    yield engine, "_sqlite", cache(engine._sqlite)
+
+
+def _points(made: InProcess, patches: contextlib.ExitStack) -> None:
+    """Points before and after each commit that changes something, and each blob's rename."""
+    commit, publish = DefaultDialect.do_commit, files.publish
+    writes = False
+
+    def executing(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal writes
+        writes = writes or statement.startswith(_WRITES)
+
+    def committing(self: Any, connection: Any) -> None:
+        nonlocal writes
+        changes, writes = writes, False
+        if changes:
+            made.point()
+        commit(self, connection)
+        if changes:
+            made.point()
+
+    def publishing(temporary: Path, place: Path) -> None:
+        made.point()
+        publish(temporary, place)
+        made.point()
+
+    event.listen(Engine, "before_cursor_execute", executing)
+    patches.callback(event.remove, Engine, "before_cursor_execute", executing)
+    patches.callback(setattr, DefaultDialect, "do_commit", commit)
+    patches.callback(setattr, local, "publish", publish)
+    DefaultDialect.do_commit = committing  # type: ignore[method-assign]
+    local.publish = publishing
+
+
+async def _nothing() -> None:
+    """Nothing is written by a process that is gone."""

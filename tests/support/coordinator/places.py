@@ -1,0 +1,80 @@
+"""Places for coordinators to keep things: a folder with SQLite, or PostgreSQL with a bucket."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from pubswap_server.settings import ServerSettings
+from support.coordinator.coordinator import OPERATOR_TOKEN
+from support.coordinator.postgres import Postgres, postgres
+from support.coordinator.s3 import BUCKET, S3Server, serving_s3
+
+
+@dataclass
+class Places:
+    """Makes empty ones."""
+
+    folder: Path
+    database: Postgres
+    s3: S3Server
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def new(self, kind: str) -> ServerSettings:
+        """Settings of a coordinator that has not run yet; `kind` is folder or services."""
+        number = next(self.numbers)
+        settings = ServerSettings(
+            data_dir=self.folder / f"place-{number}",
+            operator_token=SecretStr(OPERATOR_TOKEN),
+            tick_seconds=0.05,
+            max_wait_seconds=5,
+        )
+        if kind == "folder":
+            return settings
+        url = self.database.new_database()
+        with self.database.connect("postgres") as connection:
+            # Times must not depend on where the database thinks that it is.
+            name = url.rsplit("/", 1)[-1]
+            connection.execute(f"ALTER DATABASE \"{name}\" SET timezone = 'Asia/Tokyo'".encode())
+        return settings.model_copy(
+            update={
+                "database_url": url,
+                "blob_url": f"s3://{BUCKET}/place-{number}",
+            }
+        )
+
+
+@contextmanager
+def places(folder: Path) -> Iterator[Places]:
+    """A PostgreSQL and an S3 server; for the latter the environment must have its `environment`."""
+    with postgres() as database, serving_s3(folder / "s3") as s3:
+        yield Places(folder, database, s3)
+
+
+def admin(settings: ServerSettings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `pubswap admin` for a coordinator with these settings."""
+    return subprocess.run(
+        [sys.executable, "-m", "pubswap_protocol", "admin", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment_of(settings),
+    )
+
+
+def environment_of(settings: ServerSettings) -> dict[str, str]:
+    """The environment that stands for settings, in which none but these is left."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PUBSWAP_")}
+    env["PUBSWAP_DATA_DIR"] = str(settings.data_dir)
+    for name in ("database_url", "blob_url"):
+        if getattr(settings, name) is not None:
+            env[f"PUBSWAP_{name.upper()}"] = getattr(settings, name)
+    if settings.operator_token is not None:
+        env["PUBSWAP_OPERATOR_TOKEN"] = settings.operator_token.get_secret_value()
+    return env

@@ -1,0 +1,228 @@
+"""The HTTP client's ladder, over httpx's own transport seam."""
+
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_protocol import paths
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import (
+    DigestMismatch,
+    NameTaken,
+    ProtocolMismatch,
+    RoundClosed,
+    ServerFault,
+    TooManyRequests,
+    UnknownBlob,
+    Unreachable,
+)
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(handler: Handler, backoff: Backoff = ONCE) -> CoordinatorClient:
+    """A client whose requests go to `handler`."""
+    return CoordinatorClient("http://c", "secret", backoff, httpx.MockTransport(handler))
+
+
+def test_every_request_carries_token_and_protocol_version() -> None:
+    """The coordinator can tell who asks and which protocol is spoken."""
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
+
+    client(handler).check_version()
+    assert seen[0].headers["Authorization"] == "Bearer secret"
+    assert seen[0].headers[paths.PROTOCOL_HEADER] == paths.PROTOCOL_VERSION
+
+
+def test_another_protocol_version_is_refused() -> None:
+    """The message names both versions."""
+    answer = httpx.Response(200, json={"software": "9", "protocol": "9"})
+    with pytest.raises(ProtocolMismatch, match="protocol 9, this client 1"):
+        client(lambda request: answer).check_version()
+
+
+@pytest.mark.parametrize("error", [NameTaken("taken"), RoundClosed("closed")])
+def test_a_problem_is_raised_as_the_class_the_server_raised(
+    error: NameTaken | RoundClosed,
+) -> None:
+    """problem+json becomes the same error again, with its detail."""
+    body = error.problem().model_dump()
+    with pytest.raises(type(error), match=error.detail):
+        client(lambda request: httpx.Response(error.status, json=body)).version()
+
+
+def test_an_answer_that_is_no_problem_json_is_a_server_fault() -> None:
+    """A proxy's error page does not pass for one of ours."""
+    with pytest.raises(ServerFault, match="502"):
+        client(lambda request: httpx.Response(502, text="<html>")).version()
+
+
+def test_an_answer_of_another_shape_is_a_server_fault() -> None:
+    """A body that does not fit its message is refused, not guessed at."""
+    with pytest.raises(ServerFault, match="answered something else"):
+        client(lambda request: httpx.Response(200, json={"hello": 1})).version()
+
+
+def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
+    """Refused connections are retried until one is answered."""
+    answers = [httpx.ConnectError("refused")] * 2
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if answers:
+            raise answers.pop()
+        return httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
+
+    assert client(handler, Backoff(base_seconds=0.001)).version().protocol == "1"
+
+
+def test_an_unreachable_coordinator_says_what_to_check() -> None:
+    """The message names the address and what to look at."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(Unreachable, match=r"http://c cannot be reached.*Is it running"):
+        wait_until_ready(client(handler), 0.0)
+
+
+def body(data: bytes, status: int = 200, **headers: str) -> httpx.Response:
+    """A streamed answer of these bytes."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(
+        status, content=iter([data]), headers={"Content-Length": str(len(data)), **named}
+    )
+
+
+def session(**changes: object) -> httpx.Response:
+    """An open upload of b"data"."""
+    message = {"upload": "u", "digest": digest_of(b"data"), "size": 4, "offset": 0}
+    more = {
+        "stored": False,
+        "chunk_bytes": 3,
+        "largest_chunk_bytes": 3,
+        "expires_at": "2026-01-01T00:00:00Z",
+    }
+    return httpx.Response(200, json={**message, **more, **changes})
+
+
+def test_bytes_that_are_not_what_the_digest_names_are_refused() -> None:
+    """A blob is hashed on receipt."""
+    with pytest.raises(DigestMismatch):
+        client(lambda request: body(b"other")).blob("r", digest_of(b"this"))
+
+
+def test_after_a_cut_the_rest_of_the_same_blob_is_asked_for() -> None:
+    """The second request names the range, and the digest that the first bytes belong to."""
+    seen: list[httpx.Request] = []
+
+    def cut() -> Iterator[bytes]:
+        yield b"da"
+        raise httpx.ReadError("cut")
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        if len(seen) == 1:
+            return httpx.Response(200, content=cut(), headers={"Content-Length": "4"})
+        return body(b"ta", 206, Content_Range="bytes 2-3/4")
+
+    digest = digest_of(b"data")
+    assert client(handler, Backoff(base_seconds=0, tries=2)).blob("r", digest) == b"data"
+    assert "Range" not in seen[0].headers
+    assert (seen[1].headers["Range"], seen[1].headers["If-Range"]) == ("bytes=2-", f'"{digest}"')
+
+
+@pytest.mark.parametrize("range_", ["", "bytes */4", "bytes 2-3/*", "chunks 2-3/4"])
+def test_a_part_that_does_not_say_where_it_belongs_is_refused(range_: str) -> None:
+    """A Content-Range that cannot be read is not guessed at."""
+    with pytest.raises(ServerFault, match="Content-Range"):
+        answer = body(b"data", 206, Content_Range=range_)
+        client(lambda request: answer).blob("r", digest_of(b"data"))
+
+
+def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with() -> None:
+    """A byte of it tells the digest; a file that has none yet is taken as it comes."""
+    seen: list[str | None] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("Range"))
+        if len(seen) > 1:
+            return body(b"data")
+        etag = f'"{digest_of(b"data")}"'
+        first = body(b"d", 206, Content_Range="bytes 0-0/4", ETag=etag)
+        first.headers[paths.ROUND_HEADER] = "3"
+        return first
+
+    assert client(handler).global_adapter("r", "final") == b"data"
+    assert seen == ["bytes=0-0", None]
+    whole = body(b"stack")
+    whole.headers[paths.ROUND_HEADER] = "3"
+    assert client(lambda request: whole).adapter_of_round("r", "final") == (3, b"stack")
+
+
+def test_a_refused_download_is_raised_as_what_it_is() -> None:
+    """A streamed answer's problem+json is read, too."""
+    problem = UnknownBlob("not here").problem().model_dump()
+    with pytest.raises(UnknownBlob, match="not here"):
+        client(lambda request: httpx.Response(404, json=problem)).blob("r", digest_of(b"this"))
+
+
+def test_a_blob_that_the_coordinator_has_is_not_sent_again() -> None:
+    """A known digest costs one POST and no body."""
+    methods: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        methods.append(request.method)
+        return session(upload=None, stored=True, offset=4, expires_at=None)
+
+    assert client(handler).put_blob("r", b"data") == digest_of(b"data")
+    assert methods == ["POST"]
+
+
+def test_an_upload_goes_in_chunks_and_ends_with_its_digest() -> None:
+    """Each chunk says which bytes it is; the last request names all of them."""
+    seen: list[tuple[str, str | None, bytes]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        content = b"".join(bytes(piece) for piece in request.stream)  # type: ignore[union-attr]
+        seen.append((request.method, request.headers.get("Content-Range"), content))
+        if request.method == "PUT":
+            assert request.url.params["digest"] == digest_of(b"data")
+            return httpx.Response(201, json={"digest": digest_of(b"data"), "size": 4})
+        return session() if request.method == "POST" else httpx.Response(202)
+
+    client(handler).put_blob("r", b"data")
+    patches = [("PATCH", "0-2", b"dat"), ("PATCH", "3-3", b"a")]
+    assert seen[1:] == [*patches, ("PUT", None, b"")]
+
+
+def test_a_session_without_a_name_is_a_server_fault() -> None:
+    """An answer that is neither stored nor a session is not sent to."""
+    with pytest.raises(ServerFault, match="gave no session"):
+        client(lambda request: session(upload=None)).put_blob("r", b"data")
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("999999999", 3600.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None)],
+)
+def test_an_error_carries_the_time_to_wait(header: str, seconds: float | None) -> None:
+    """Retry-After in seconds is believed up to an hour."""
+    problem = TooManyRequests().problem().model_dump()
+    answer = httpx.Response(429, json=problem, headers={"Retry-After": header})
+    with pytest.raises(TooManyRequests) as raised:
+        client(lambda request: answer).version()
+    assert raised.value.retry_after == seconds
+
+
+def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
+    """204 means: not yet."""
+    answers = [httpx.Response(200, content=b"groups"), httpx.Response(204), httpx.Response(204)]
+    assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
+    assert not answers

@@ -1,0 +1,105 @@
+"""A large blob over a real socket: cut, changed on the way, or followed by something else."""
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import DigestMismatch, Unreachable
+
+AT_ONCE = Backoff(base_seconds=0.0, tries=3)
+DATA = Random(1).randbytes((3 << 20) + 12_345)
+DIGEST = digest_of(DATA)
+
+
+@contextmanager
+def answering(answer: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
+    """A server that answers the n-th connection's request, and closes; the first bytes asked for.
+
+    `answer` is given the first byte that was asked for.
+    """
+    asked: list[int] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    head = connection.recv(1 << 16)
+                    found = re.search(rb"(?i)range: bytes=(\d+)-", head)
+                    asked.append(int(found[1]) if found else 0)
+                    connection.sendall(answer(asked[-1]))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def whole(first: int, data: bytes = DATA) -> bytes:
+    """An answer with all bytes from the first one asked for."""
+    size, rest = len(data), data[first:]
+    status = f"206 Part\r\nContent-Range: bytes {first}-{size - 1}/{size}" if first else "200 OK"
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(rest)}\r\n\r\n".encode() + rest
+
+
+def fetched(url: str, backoff: Backoff = AT_ONCE) -> bytes:
+    """The blob, by a client of the coordinator."""
+    with CoordinatorClient(url, "token", backoff) as api:
+        return bytes(api.blob("r", DIGEST))
+
+
+def test_a_large_blob_comes_whole() -> None:
+    """In one request."""
+    with answering(whole) as (url, asked):
+        assert fetched(url) == DATA
+        assert asked == [0]
+
+
+@pytest.mark.parametrize("left", [1, 100_000, 2 << 20, len(DATA) - 10])
+def test_after_a_cut_the_rest_is_asked_for(left: int) -> None:
+    """The first answer ends `left` bytes too early; the second one begins there."""
+    with answering(lambda first: whole(first) if first else whole(0)[:-left]) as (url, asked):
+        assert fetched(url) == DATA
+        assert asked == [0, len(DATA) - left]
+
+
+def test_a_cut_is_told_when_nothing_is_tried_again() -> None:
+    """It is the connection's fault, and not taken for the end of the blob."""
+    with (
+        answering(lambda first: whole(0)[: -(1 << 19)]) as (url, _),
+        pytest.raises(Unreachable, match="peer closed connection"),
+    ):
+        fetched(url, ONCE)
+
+
+def test_bytes_that_changed_on_the_way_are_fetched_once_more_and_refused_then() -> None:
+    """The digest is of what was put in its place."""
+    other = DATA[:-1] + bytes([DATA[-1] ^ 1])
+    with (
+        answering(lambda first: whole(first, other)) as (url, asked),
+        pytest.raises(DigestMismatch),
+    ):
+        fetched(url)
+    assert asked == [0, 0]
+
+
+def test_what_follows_the_blob_on_its_connection_is_not_read() -> None:
+    """A connection on which more came than was asked for is not used again."""
+    with answering(lambda first: whole(first) + b"HTTP/1.1 200 OK\r\n\r\n") as (url, asked):
+        with CoordinatorClient(url, "token", AT_ONCE) as api:
+            assert [bytes(api.blob("r", DIGEST)) == DATA for _ in range(2)] == [True, True]
+        assert asked == [0, 0]

@@ -1,0 +1,85 @@
+"""Heartbeats go out beside training, which an outage of the coordinator does not hold up."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.heartbeats import GRACE_SECONDS, Heartbeats
+from pubswap_protocol.errors import RunCancelled, Unavailable, Unreachable
+from pubswap_protocol.messages import Progress
+from support.eventually import until
+
+
+def progress(step: int) -> Progress:
+    """Of a round of so many steps."""
+    return Progress(round=1, step=step, steps=100)
+
+
+@pytest.fixture(params=["refused", "silent"])
+def gone(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A coordinator whose port is closed, or who takes connections and says nothing."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        if request.param == "silent":
+            listening.listen()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_an_outage_costs_no_more_than_one_grace(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patient daemon's client, which tries everything else for ever, and fifty steps."""
+    monkeypatch.setattr("pubswap_client.coordinator.client.HEARTBEAT_SECONDS", 0.5)
+    with CoordinatorClient(gone) as api:
+        with pytest.raises(Unreachable):
+            api.heartbeat("r", progress(0))
+        started = time.monotonic()
+        with Heartbeats(partial(api.heartbeat, "r")) as heartbeats:
+            for step in range(50):
+                heartbeats.tell(progress(step))
+        assert time.monotonic() - started < GRACE_SECONDS + 2
+
+
+def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
+    """What was not sent until then is out of date; after that each one is sent again."""
+    sent: list[int] = []
+    entered, answers = threading.Event(), threading.Event()
+
+    def send(body: Progress) -> None:
+        sent.append(body.step)
+        entered.set()
+        assert answers.wait(20)
+        if body.step == 1:
+            raise Unavailable
+
+    with Heartbeats(send) as heartbeats:
+        heartbeats.tell(progress(1))
+        assert entered.wait(20)
+        for step in range(2, 6):
+            heartbeats.tell(progress(step))
+        answers.set()
+        until(lambda: sent == [1, 5])
+        for step in range(6, 9):
+            heartbeats.tell(progress(step))
+            until(lambda step=step: sent[-1] == step)
+    assert sent == [1, 5, 6, 7, 8]
+
+
+def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
+    """At once if the coordinator answers at once; a failure that passes ends nothing."""
+    answers = [Unavailable(), None, RunCancelled()]
+
+    def send(body: Progress) -> None:
+        if (answer := answers.pop(0)) is not None:
+            raise answer
+
+    with Heartbeats(send) as heartbeats:
+        for step in (1, 2):
+            heartbeats.tell(progress(step))
+            until(lambda left=3 - step: len(answers) == left)
+        with pytest.raises(RunCancelled):
+            for step in (3, 4):
+                heartbeats.tell(progress(step))

@@ -1,0 +1,97 @@
+"""What a client shows of its training: log lines, the live display, TensorBoard files."""
+
+import io
+import logging
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pubswap_client.daemon.reporters import (
+    All,
+    LiveDisplay,
+    LogLines,
+    StepReport,
+    sparkline,
+    tracking,
+)
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.errors import InvalidSettings
+
+
+def report(step: int) -> StepReport:
+    metrics = StepMetrics(
+        loss=0.1 * step,
+        kl=1e-3,
+        clip_share=0.02,
+        reward=0.25 * step,
+        zero_variance_share=0.5,
+        response_tokens=17.0,
+        tokens=600,
+        seconds=2.0,
+        grad_norm=0.3,
+        mismatch=1e-6,
+        memory_bytes=3 << 30,
+    )
+    return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, metrics=metrics)
+
+
+def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that show whether training goes well, and which step it was."""
+    caplog.set_level(logging.INFO)
+    LogLines().doing("waiting")
+    LogLines().step(report(2))
+    (line,) = [record.getMessage() for record in caplog.records]
+    wanted = ["round 2 step 2/4 public", "reward 0.500", "zero variance 0.50", "kl 1.00e-03"]
+    wanted += ["clip 0.020", "length 17", "300 tokens/s", "3.0 GiB"]
+    assert all(part in line for part in wanted)
+
+
+def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
+    """Steps of the whole run, what happens now, each figure with its course; logs stay above."""
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=120)
+    before = logging.getLogger().handlers
+    with LiveDisplay(console) as display:
+        for step in (1, 2, 3):
+            display.step(report(step))
+        display.doing("waiting for the other organisations")
+        logging.getLogger("pubswap_client").warning("Going on with our own.")
+        console.print(display._draw())
+    assert logging.getLogger().handlers == before
+    shown = file.getvalue()
+    for part in ("round 2/3", "7/12", "now: waiting for the other", "0.750", "▁▅█", "3.00"):
+        assert part in shown
+    assert "Going on with our own." in shown
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    """Lowest to highest; a constant is flat, and no values are no line."""
+    assert sparkline([0.0, 1.0, 0.5]) == "▁█▅"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
+    """As TensorBoard's own reader finds them, by the step's number in the run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with tracking(["tensorboard"], "consortium", tmp_path, {"seed": 1}) as tracker:
+        reporter = All([tracker, LogLines()])
+        reporter.doing("starting")
+        for step in (1, 2):
+            reporter.step(report(step))
+    events = EventAccumulator(str(tmp_path / "consortium")).Reload()
+    rewards = events.Scalars("train/reward")
+    assert [(event.step, event.value) for event in rewards] == [(5, 0.25), (6, 0.5)]
+    assert [event.value for event in events.Scalars("train/tokens_per_second")] == [300.0, 300.0]
+    assert "train/mismatch" in events.Tags()["scalars"]
+
+
+def test_a_missing_tracker_is_named_with_what_to_install(tmp_path: Path) -> None:
+    """Before any training."""
+    with (
+        pytest.raises(InvalidSettings, match="pip install trackio"),
+        tracking(["trackio"], "consortium", tmp_path, {}),
+    ):
+        pass

@@ -1,0 +1,514 @@
+"""A client's rounds when its process dies at any point: the bits, the bytes sent, the summary."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.heartbeats import Heartbeats
+from pubswap_client.daemon.reporters import LogLines, StepReport
+from pubswap_client.policy.logprobs import mean_logprobs
+from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.state import files
+from pubswap_client.state.checkpoint import Owner
+from pubswap_client.state.journal import ProgressStore, ReducedUpdate
+from pubswap_client.state.residuals import Residuals
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import RoundClosed, RunCancelled
+from pubswap_protocol.messages import (
+    Progress,
+    Receipt,
+    ReceiptStatus,
+    RunState,
+    RunView,
+    SubmitUpdate,
+    Task,
+    TaskKind,
+)
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings, SwapSettings, WireSettings
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.tensors.responses import Response
+from support.client.one_client import (
+    CALLS,
+    PUBLIC,
+    ROUNDS,
+    STEPS,
+    FakeCoordinator,
+    Killed,
+    Points,
+    World,
+    kill_again_and_again,
+)
+
+Engine = Callable[[Policy], Any]
+INT8 = WireSettings(precision="int8")
+PIPELINED = SwapSettings(mode="pipelined")
+LIKELY = SwapSettings(donors="likely")
+BOTH = SwapSettings(donors="likely", mode="pipelined")
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_qwen3: Path,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    problems: list[Problem],
+    even_scorer: Any,
+    make_responses: Callable[..., list[Response]],
+) -> Callable[..., World]:
+    """A function that makes a world with some settings replaced, and an engine."""
+    set_threads(1)
+    card = card_of(tiny_qwen3)
+    numbers = itertools.count()
+    points = Points()
+
+    def fill(descriptor: int, data: memoryview, write: Any = files.fill) -> None:
+        write(descriptor, data[: len(data) // 2])
+        points.hit()
+        write(descriptor, data[len(data) // 2 :])
+
+    monkeypatch.setattr(files, "fill", fill)
+    monkeypatch.setattr(Heartbeats, "tell", points.around(Heartbeats.tell))
+    monkeypatch.setattr(Path, "replace", points.around(Path.replace))
+
+    def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
+        grpo = run_settings.grpo.model_copy(update=changes.pop("grpo", {}))
+        settings = run_settings.model_copy(
+            update={"grpo": grpo, "local_steps": STEPS, "rounds": ROUNDS, **changes}
+        )
+        run = RunView(
+            id="r1",
+            name="run",
+            state=RunState.TRAINING,
+            paused=False,
+            round=1,
+            settings=settings,
+            model=card,
+            created_at="2025-01-01T00:00:00Z",
+        )
+        peer = [make_responses([4, 5, 6, 7], seed, donated=range(4)) for seed in PUBLIC]
+        coordinator = FakeCoordinator(run, problems, peer)
+        for name in CALLS:
+            setattr(coordinator, name, points.around(getattr(coordinator, name)))
+
+        def trainer() -> LocalTrainer:
+            policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
+            return LocalTrainer(
+                policy, engine(policy), settings, "a", problems, even_scorer, TokenBudget(400)
+            )
+
+        return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
+
+    return make
+
+
+def steps_of(update: SubmitUpdate) -> dict[str, Any]:
+    """What a submission says, but for the time that it took."""
+    return update.model_dump(exclude={"metrics": {"seconds"}})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"grpo": {"optimizer_state": "keep"}},
+        {"method": "fedprox"},
+        {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
+        {"method": "fedavg", "wire": INT8},
+        {"swap": PIPELINED},
+        {"swap": BOTH, "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"}},
+    ],
+    ids=[
+        *("pubswap", "pubswap keep", "fedprox", "fedavg keep", "fedavg int8"),
+        *("pipelined", "pipelined likely keep"),
+    ],
+)
+def test_a_client_that_dies_again_and_again_hands_in_the_same(
+    world: Callable[..., World], changes: dict[str, Any]
+) -> None:
+    """Adapters, bytes sent and summaries are those of an undisturbed client, in every bit."""
+    undisturbed, killed = world(**changes), world(**changes)
+    undisturbed.live()
+    assert kill_again_and_again(killed) > 5
+    assert killed.adapters() == undisturbed.adapters()
+    assert killed.coordinator.submitted == undisturbed.coordinator.submitted
+    assert killed.coordinator.mismatches == 0
+    for number, update in undisturbed.coordinator.updates.items():
+        assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
+
+
+@pytest.mark.parametrize("swap", [SwapSettings(), BOTH], ids=["synchronous", "pipelined likely"])
+def test_any_point_of_a_life_can_be_its_last(
+    world: Callable[..., World], swap: SwapSettings
+) -> None:
+    """Killed once, at every thirteenth point, the next process hands in the same adapters."""
+    undisturbed = world(swap=swap)
+    undisturbed.points.passed = 0
+    undisturbed.live()
+    total = undisturbed.points.passed
+    assert total > 100
+    for point in range(1, total + 1, 13):
+        killed = world(swap=swap)
+        killed.points.left = point
+        with pytest.raises(Killed):
+            killed.live()
+        killed.points.left = float("inf")
+        killed.live()
+        assert killed.adapters() == undisturbed.adapters(), f"point {point}"
+
+
+class Slow(TransformersEngine):
+    """An engine that needs half a second at least."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
+        time.sleep(0.5)
+        return super().generate(*args, **kwargs)
+
+
+def waits(one: World) -> dict[str, list[StepMetrics]]:
+    """A life beside a peer that answers half a second after us; its public steps, by their kind."""
+    found: dict[str, list[StepMetrics]] = {"waiting": [], "overtaken": []}
+    api, due = one.coordinator, 0.0
+    submit, exchanged = api.submit_responses, api.exchanged
+
+    def submitted(*args: Any) -> Receipt:
+        nonlocal due
+        due = time.monotonic() + 0.5
+        return submit(*args)
+
+    def answered(*args: Any) -> bytes:
+        time.sleep(max(0.0, due - time.monotonic()))
+        return exchanged(*args)
+
+    class Told(LogLines):
+        def step(self, report: StepReport) -> None:
+            if report.public:
+                found["overtaken" if report.metrics.staleness else "waiting"].append(report.metrics)
+
+    api.submit_responses, api.exchanged = submitted, answered  # type: ignore[method-assign]
+    one.live(Told())
+    return found
+
+
+def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
+    """A public step that is overtaken waits for nobody; the others wait for the peer."""
+    pipelined, waiting = waits(world(Slow, swap=PIPELINED)), waits(world(Slow))
+    assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
+    assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
+    idle, busy = (
+        sum(step.waited for kind in found.values() for step in kind)
+        for found in (waiting, pipelined)
+    )
+    assert idle > 0.45 * 2 * ROUNDS
+    assert sum(step.waited for step in pipelined["overtaken"]) < 0.1 * idle
+    assert busy < 0.7 * idle
+    assert {step.staleness for step in pipelined["overtaken"]} == {1}
+
+
+def test_a_pipelined_client_sends_and_trains_the_same_steps(world: Callable[..., World]) -> None:
+    """Each public step is sent once, from the policy before the private step that overtakes it."""
+    pipelined, waiting = world(swap=PIPELINED), world()
+    pipelined.live()
+    waiting.live()
+    assert pipelined.coordinator.sent == len(pipelined.coordinator.submitted) == 2 * ROUNDS
+    assert pipelined.trained_on.keys() == waiting.trained_on.keys()
+    first = [one.coordinator.submitted[1, 1] for one in (pipelined, waiting)]
+    assert first[0] == first[1]
+    last = [one.coordinator.submitted[1, 2] for one in (pipelined, waiting)]
+    assert last[0] != last[1]
+    assert pipelined.adapters() != waiting.adapters()
+
+
+def test_an_overtaken_step_that_closed_without_us_trains_on_our_own(
+    world: Callable[..., World],
+) -> None:
+    """Whether that is heard when its responses are sent or when its groups are asked for."""
+    for how in ("late", "closed"):
+        one = world(swap=PIPELINED)
+        setattr(one.coordinator, how, True)
+        one.coordinator.closed = True
+        one.live()
+        for (round_, swap), sent in one.coordinator.submitted.items():
+            assert one.trained_on[round_, 2 * swap] == {digest_of(sent)}
+
+
+def test_the_responses_of_an_overtaken_step_may_be_lost(world: Callable[..., World]) -> None:
+    """The coordinator has them: a client whose file rots trains on what it gives."""
+    killed = world(Capricious, swap=PIPELINED)
+    call = killed.coordinator.exchanged
+    killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        killed.live()
+    killed.coordinator.exchanged = call  # type: ignore[method-assign]
+    (killed.state / "exchange-own.safetensors").write_bytes(b"rotten")
+    killed.live()
+    assert killed.coordinator.mismatches == 0
+    assert killed.coordinator.sent == 2 * ROUNDS
+    assert sorted(killed.coordinator.updates) == [1, 2]
+
+
+def test_a_client_trains_on_the_candidates_that_it_finds_likely(
+    world: Callable[..., World],
+) -> None:
+    """What fills its groups is marked as a peer's, and is what its policy ranks first."""
+    one = world(swap=LIKELY)
+    seen: list[list[list[Response]]] = []
+    trainer = one.trainer
+
+    def watched() -> LocalTrainer:
+        made = trainer()
+        choose = made.choose
+
+        def choosing(problems: Any, offers: Any) -> Any:
+            chosen = choose(problems, offers)
+            for problem, offer, group in zip(problems, offers, chosen, strict=True):
+                prompt = made.policy.encode(problem.prompt)
+                scores = mean_logprobs(made.policy, prompt, offer.candidates, 400)
+                best = sorted(range(len(scores)), key=lambda k: -scores[k])[:2]
+                taken = [offer.candidates[k].tokens.tolist() for k in best]
+                assert [r.tokens.tolist() for r in group[2:]] == taken
+                assert [r.donated for r in group] == [False, False, True, True]
+            seen.append(chosen)
+            return chosen
+
+        made.choose = choosing  # type: ignore[method-assign]
+        return made
+
+    one.trainer = watched
+    one.live()
+    assert len(seen) == 2 * ROUNDS
+
+
+class Capricious(TransformersEngine):
+    """An engine that never samples the same again, as some fast ones do."""
+
+    draws = itertools.count()
+
+    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
+        return super().generate(*args, **{**kwargs, "seed": next(self.draws)})
+
+
+def test_responses_are_sent_once_whatever_the_engine_samples(world: Callable[..., World]) -> None:
+    """With an engine that is not deterministic, a restart sends and trains on the very same."""
+    killed = world(Capricious)
+    assert kill_again_and_again(killed) > 5
+    assert killed.coordinator.mismatches == 0
+    assert {len(digests) for digests in killed.trained_on.values()} == {1}
+
+
+@pytest.mark.parametrize("how", ["late", "closed"])
+def test_training_on_our_own_stays_decided(world: Callable[..., World], how: str) -> None:
+    """An exchange that closed without us is not asked again after a restart."""
+    killed = world(Capricious)
+    setattr(killed.coordinator, how, True)
+    updates = killed.trained_on
+    killed.points.left = float("inf")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(killed.points, "hit", lambda: _die_when(bool(updates)))
+        with pytest.raises(Killed):
+            killed.live()
+    setattr(killed.coordinator, how, False)  # another answer, were it asked again
+    asked = len(killed.coordinator.submitted)
+    killed.live()
+    assert asked == 1
+    assert {len(digests) for digests in updates.values()} == {1}
+    own = digest_of(killed.coordinator.submitted[1, 1])
+    assert updates[1, 2] == {own}
+
+
+def _die_when(reached: bool) -> None:
+    if reached:
+        raise Killed
+
+
+def test_a_lost_file_of_own_responses_does_not_end_the_client(world: Callable[..., World]) -> None:
+    """The coordinator refuses other responses than before; the client takes the exchange's."""
+    killed = world(Capricious)
+    call = killed.coordinator.exchanged
+    killed.coordinator.exchanged = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        killed.live()
+    killed.coordinator.exchanged = call  # type: ignore[method-assign]
+    (killed.state / "exchange-own.safetensors").write_bytes(b"rotten")
+    killed.live()
+    assert killed.coordinator.mismatches == 1
+    assert sorted(killed.coordinator.updates) == [1, 2]
+
+
+def _dying(*_: Any) -> bytes:
+    raise Killed
+
+
+def test_a_finished_round_is_handed_in_without_training_again(
+    world: Callable[..., World],
+) -> None:
+    """Killed while it uploads, the next process sends the same adapter and the same summary."""
+    killed = world(method="fedavg")
+    killed.coordinator.submit_update = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        killed.live()
+    (sent,) = [digest for digest, data in killed.coordinator.blobs.items()][1:]
+    del killed.coordinator.submit_update  # type: ignore[attr-defined]
+    trainer = killed.trainer
+
+    def idle() -> LocalTrainer:
+        made = trainer()
+        begun = made.private_step
+
+        def private_step(step: int) -> Any:
+            assert made.round == 2, "round 1 was trained again"
+            return begun(step)
+
+        made.private_step = private_step  # type: ignore[method-assign]
+        return made
+
+    killed.trainer = idle
+    killed.live()
+    assert killed.coordinator.updates[1].adapter == sent
+    assert killed.coordinator.updates[1].metrics.steps == STEPS
+
+
+def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) -> None:
+    """The round begins again, and ends as it would have."""
+    undisturbed, killed = world(method="fedavg"), world(method="fedavg")
+    undisturbed.live()
+    killed.coordinator.submit_update = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        killed.live()
+    del killed.coordinator.submit_update  # type: ignore[attr-defined]
+    path = killed.state / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    killed.live()
+    assert killed.adapters() == undisturbed.adapters()
+    assert path.with_name(path.name + ".damaged").exists()
+
+
+def kept_update(one: World) -> ReducedUpdate | None:
+    """What a client's folder holds of its last update."""
+    return ProgressStore(one.state, Owner.of(one.coordinator.run, "a")).update()
+
+
+def test_what_an_update_leaves_out_goes_into_the_next_one(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second int8 update is another one when the first one's residual is lost."""
+    one, forgetful = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
+    one.live()
+    save = ProgressStore.save_update
+    nothing = dict[str, Any]()
+    monkeypatch.setattr(
+        ProgressStore,
+        "save_update",
+        lambda self, made: save(self, dataclasses.replace(made, residual=nothing)),
+    )
+    forgetful.live()
+    for number, same in ((1, True), (2, False)):
+        sent = [each.coordinator.updates[number].adapter for each in (one, forgetful)]
+        assert (sent[0] == sent[1]) is same
+    kept = kept_update(one)
+    assert kept is not None
+    assert (kept.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
+
+
+def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
+    """What was not used has no residual."""
+    one = world(method="fedavg", wire=INT8)
+    submit = one.coordinator.submit_update
+
+    def late(*args: Any) -> Receipt:
+        return submit(*args).model_copy(update={"status": ReceiptStatus.LATE})
+
+    one.coordinator.submit_update = late  # type: ignore[method-assign]
+    one.live()
+    assert kept_update(one) is None
+
+
+def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World]) -> None:
+    """Factors and AdamW's state, taken, loaded into a new trainer and taken again, are equal."""
+    first, second = world().trainer(), world().trainer()
+    adapter = initial_adapter(first.policy.card.layout, 3)
+    for trainer in (first, second):
+        trainer.begin_round(1, adapter)
+    first.private_step(1)
+    taken = first.snapshot()
+    second.restore(taken)
+    again = second.snapshot()
+    assert taken.optimizer.keys() == again.optimizer.keys() == taken.adapter.keys()
+    for name in taken.adapter:
+        assert np.array_equal(taken.adapter[name], again.adapter[name])
+        assert taken.optimizer[name].keys() == {"step", "exp_avg", "exp_avg_sq"}
+        for key, array in taken.optimizer[name].items():
+            assert array.tobytes() == again.optimizer[name][key].tobytes()
+            assert array.shape == again.optimizer[name][key].shape
+
+
+def test_a_round_that_closed_without_us_does_not_end_the_daemon(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so and asks for the next task."""
+    one = world(method="fedavg")
+    run, trainer = one.coordinator.run, one.trainer()
+    layout = run.model.layout
+    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
+    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
+
+    def closed(*_: Any) -> Receipt:
+        raise RoundClosed("Round 1 is closed.")
+
+    one.coordinator.submit_update = closed  # type: ignore[method-assign]
+    api: Any = one.coordinator
+    api.task = lambda _: next(tasks)
+    progress, residuals = (
+        ProgressStore(one.state, Owner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    Daemon(api, run, trainer, progress, LogLines(), 8, residuals).work()
+    assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
+    assert next(tasks, None) is None
+
+
+def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever first answers that it is cancelled, no further step is begun and nothing sent."""
+    one = world(method="fedavg", local_steps=4)
+    run, trainer = one.coordinator.run, one.trainer()
+    layout = run.model.layout
+    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
+    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.CANCELLED, round=1)])
+    beats: list[Progress] = []
+
+    def cancelled(_: str, body: Progress) -> None:
+        beats.append(body)
+        raise RunCancelled
+
+    api: Any = one.coordinator
+    api.heartbeat, api.task = cancelled, lambda _: next(tasks)
+    progress, residuals = (
+        ProgressStore(one.state, Owner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    daemon = Daemon(api, run, trainer, progress, LogLines(), 8, residuals)
+    with caplog.at_level("INFO"):
+        assert daemon.work() is RunState.CANCELLED
+    assert [beat.step for beat in beats] == [1]
+    assert not one.coordinator.updates
+    assert "The run is cancelled." in caplog.text

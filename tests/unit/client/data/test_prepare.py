@@ -1,0 +1,430 @@
+"""Whole splits, from small files in the hub's own formats."""
+
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from pubswap_client.data.drawing import fitted
+from pubswap_client.data.loading import tables
+from pubswap_client.data.manifest import check_files, read_manifest
+from pubswap_client.data.prepare import prepare
+from pubswap_client.data.sources import HUB_SETS, MATH_SUBJECTS
+from pubswap_client.data.spec import DataSpec, Sizes, SourceName
+from pubswap_client.data.tasks import half_of
+from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, PubSwapError
+from pubswap_protocol.problems import Problem, read_problems
+from support.client.hub_files import (
+    MATH_FEATURES,
+    math_rows,
+    medmcqa_rows,
+    medqa_rows,
+    write_deepmath,
+    write_gsm8k,
+    write_jsonl,
+    write_math,
+    write_medmcqa,
+    write_medqa,
+    write_parquet,
+)
+
+SMALL = {"private_size": 12, "public_size": 8, "test_size": 10}
+NAMES = [*(f"client-{n}" for n in (1, 2, 3, 4)), "public", "test"]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders with small hub data sets: math, deepmath, medical, as they are downloaded."""
+    folder = tmp_path_factory.mktemp("hub")
+    write_math(folder / "math")
+    (folder / "math" / ".cache" / "huggingface").mkdir(parents=True)
+    (folder / "math" / ".cache" / "huggingface" / "x.json").write_text("{}")
+    (folder / "math" / "README.md").write_text("# MATH")
+    write_deepmath(folder / "deepmath")
+    write_medqa(folder / "medical" / "MedQA-USMLE-4-options")
+    write_medmcqa(folder / "medical" / "medmcqa")
+    write_gsm8k(folder / "gsm8k")
+    return folder
+
+
+def spec_for(source: SourceName, path: Path, **settings: Any) -> DataSpec:
+    return DataSpec(source=source, from_=path, **{**SMALL, **settings})
+
+
+def sets_of(folder: Path) -> dict[str, list[Problem]]:
+    return {name: read_problems(folder / f"{name}.jsonl") for name in NAMES}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def numbered(count: int = 70, topics: int = 3, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"prompt": f"Say {n}.", "answer": str(n), "topic": f"t{n % topics}", **more}
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("source", ["math", "deepmath", "medical", "gsm8k"])
+def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
+    hub: Path, tmp_path: Path, source: SourceName
+) -> None:
+    """Four equal private sets, a public and a test set, all different, with manifest and plot."""
+    out = prepare(spec_for(source, hub / source), tmp_path / "deep" / "split")
+    sets = sets_of(out)
+    assert [len(sets[name]) for name in NAMES] == [12, 12, 12, 12, 8, 10]
+    everything = [problem for problems in sets.values() for problem in problems]
+    assert len({problem.prompt for problem in everything}) == len(everything) == 66
+    assert len({problem.id for problem in everything}) == 66
+    verifier = "choice" if source == "medical" else "math"
+    assert {problem.verifier for problem in everything} == {verifier}
+    manifest = read_manifest(out)
+    check_files(out, manifest)
+    for name, problems in sets.items():
+        counted = Counter(problem.topic for problem in problems)
+        assert manifest.files[f"{name}.jsonl"].topics == counted
+    assert (out / "topics.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(contents(out)) == sorted(
+        ["manifest.json", "topics.png", *(f"{name}.jsonl" for name in NAMES)]
+    )
+    assert [path.name for path in out.parent.iterdir()] == ["split"]
+
+
+def test_medical_is_half_medqa_and_leaves_out_what_has_no_answer(hub: Path, tmp_path: Path) -> None:
+    """The two sets are mixed by `medqa_share`; rows without an answer are counted."""
+    out = prepare(spec_for("medical", hub / "medical"), tmp_path / "half")
+    kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
+    assert kinds == {"medqa": 33, "medmcqa": 33}
+    left_out = {left.reason.split(":")[0]: left.rows for left in read_manifest(out).left_out}
+    assert left_out == {"cop": 10}
+    out = prepare(spec_for("medical", hub / "medical", medqa_share=0.25), tmp_path / "quarter")
+    kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
+    assert kinds["medqa"] in (16, 17)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(hub: Path, tmp_path: Path) -> None:
+    """Every file but the picture is a function of the spec and the data."""
+    spec = spec_for("medical", hub / "medical")
+    first, again = (contents(prepare(spec, tmp_path / name)) for name in ("first", "again"))
+    assert first == again
+    other = contents(prepare(spec.model_copy(update={"seed": 1}), tmp_path / "other"))
+    assert all(other[f"{name}.jsonl"] != first[f"{name}.jsonl"] for name in NAMES)
+
+
+def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: Path) -> None:
+    """The hub's parquet, JSON lines in reverse, and a saved data set give the same sets."""
+    parts = {
+        "MedQA": [*medqa_rows(40, "train"), *medqa_rows(20, "test")],
+        "medmcqa": [*medmcqa_rows(80, "train"), *medmcqa_rows(20, "validation")],
+    }
+    write_medqa(tmp_path / "hub" / "MedQA")
+    write_medmcqa(tmp_path / "hub" / "medmcqa", test=0)
+    for name, rows in parts.items():
+        write_jsonl(tmp_path / "lines" / f"{name}.jsonl", rows[::-1])
+        halves = {"test": Dataset.from_list(rows[30:]), "train": Dataset.from_list(rows[:30])}
+        DatasetDict(halves).save_to_disk(str(tmp_path / "saved" / name))
+    splits = [
+        contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
+        for kind in ("hub", "lines", "saved")
+    ]
+    for name in NAMES:
+        assert len({split[f"{name}.jsonl"] for split in splits}) == 1
+
+
+def test_a_repository_of_the_hub_is_read_as_it_is_laid_out(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All configurations and splits that a repository's README declares are read.
+
+    The repository is a folder here; only the download itself is not in this test.
+    """
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    repository = tmp_path / "hendrycks_math"
+    shutil.copytree(hub / "math", repository)
+    declared = "".join(
+        f"- config_name: {subject}\n  data_files:\n"
+        + "".join(f"  - split: {s}\n    path: {subject}/{s}-*\n" for s in ("train", "test"))
+        for subject in MATH_SUBJECTS
+    )
+    (repository / "README.md").write_text(f"---\nconfigs:\n{declared}---\n# MATH\n")
+    hub_set = replace(HUB_SETS["math"][0], hub=str(repository))
+    with tables(DataSpec(source="math"), [hub_set]) as (found, origins):
+        assert [len(table) for table in found] == [6, 10] * 7
+        subjects = {row["type"] for table in found for _, row in table}
+    assert len(subjects) == 7
+    assert [origin.name for origin in origins] == [str(repository)]
+
+
+def test_alpha_and_clients_leave_the_public_and_test_sets_as_they_are(tmp_path: Path) -> None:
+    """Runs that differ in heterogeneity or clients are compared on the same test set."""
+    path = write_jsonl(tmp_path / "own.jsonl", numbered(200))
+    splits = [
+        contents(prepare(spec_for("jsonl", path, **settings), tmp_path / str(number)))
+        for number, settings in enumerate([{}, {"alpha": 0.1}, {"clients": 2, "private_size": 24}])
+    ]
+    for name in ("public.jsonl", "test.jsonl"):
+        assert len({split[name] for split in splits}) == 1
+    assert splits[0]["client-1.jsonl"] != splits[1]["client-1.jsonl"]
+
+
+def test_a_split_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """Asked again, even when the source has gone, nothing is written."""
+    path = write_jsonl(tmp_path / "own.jsonl", numbered())
+    out = prepare(spec_for("jsonl", path), tmp_path / "split")
+    times = {file: file.stat().st_mtime_ns for file in out.iterdir()}
+    assert prepare(spec_for("jsonl", path), out) == out
+    moved = path.rename(tmp_path / "moved.jsonl")
+    prepare(spec_for("jsonl", path), out)
+    shutil.copy(moved, path)
+    prepare(spec_for("jsonl", path), out)
+    assert {file: file.stat().st_mtime_ns for file in out.iterdir()} == times
+
+
+def test_another_split_is_not_overwritten(tmp_path: Path) -> None:
+    """A folder with another spec's split, other files', or anything else is refused as it is."""
+    path = write_jsonl(tmp_path / "own.jsonl", numbered())
+    out = prepare(spec_for("jsonl", path), tmp_path / "split")
+    before = contents(out)
+    with pytest.raises(Conflict, match="alpha"):
+        prepare(spec_for("jsonl", path, alpha=0.1), out)
+    write_jsonl(path, numbered(71))
+    with pytest.raises(Conflict, match="other files"):
+        prepare(spec_for("jsonl", path), out)
+    assert contents(out) == before
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "client-1.jsonl").write_text("precious")
+    with pytest.raises(Conflict, match="mine"):
+        prepare(spec_for("jsonl", path), mine)
+    assert contents(mine) == {"client-1.jsonl": b"precious"}
+
+
+def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    """A file that is not as it was written is named, and so is one that is missing."""
+    path = write_jsonl(tmp_path / "own.jsonl", numbered())
+    out = prepare(spec_for("jsonl", path), tmp_path / "split")
+    (out / "public.jsonl").write_bytes((out / "public.jsonl").read_bytes() + b"\n")
+    with pytest.raises(InvalidProblems, match=r"public\.jsonl was changed"):
+        prepare(spec_for("jsonl", path), out)
+    (out / "public.jsonl").unlink()
+    with pytest.raises(InvalidProblems, match=r"public\.jsonl is missing"):
+        prepare(spec_for("jsonl", path), out)
+
+
+def test_a_jsonl_may_call_its_columns_anything(tmp_path: Path) -> None:
+    """Columns, verifier and instruction are the user's; ids, metadata and numbers are kept."""
+    rows = [
+        {"q": f"Say {n}.", "gold": n, "kind": n % 2, "id": f"mine-{n}", "metadata": {"n": n}}
+        for n in range(60)
+    ]
+    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    spec = spec_for(
+        "jsonl",
+        path,
+        prompt_column="q",
+        answer_column="gold",
+        topic_column="kind",
+        verifier="exact",
+        instruction="Be brief.",
+        private_size=None,
+        public_size=None,
+        test_size=None,
+    )
+    sets = sets_of(prepare(spec, tmp_path / "split"))
+    assert [len(sets[name]) for name in NAMES] == [12, 12, 12, 12, 6, 6]
+    problem = sets["public"][0]
+    number = int(problem.id.removeprefix("mine-"))
+    assert problem == Problem(
+        id=f"mine-{number}",
+        prompt=f"Say {number}.\n\nBe brief.",
+        answer=str(number),
+        topic=str(number % 2),
+        verifier="exact",
+        metadata={"n": number},
+    )
+
+
+def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
+    """A prompt that occurs again, but for white space, is left out and counted."""
+    rows = [*numbered(60), *({**row, "prompt": f" {row['prompt']} "} for row in numbered(20))]
+    path = write_jsonl(tmp_path / "own.jsonl", rows)
+    spec = spec_for("jsonl", path, private_size=10, public_size=10, test_size=10)
+    out = prepare(spec, tmp_path / "split")
+    prompts = [problem.prompt for part in sets_of(out).values() for problem in part]
+    assert sorted(prompts) == sorted(row["prompt"] for row in numbered(60))
+    assert [left.rows for left in read_manifest(out).left_out] == [20]
+
+
+def test_the_papers_sizes_give_way_to_a_few_unusable_rows() -> None:
+    """Default private sets may be 1 % smaller than the paper's; sizes that were given may not."""
+    spec = DataSpec(source="math")
+    assert fitted(spec, spec.sizes(), {"math": 12_500}) == Sizes(2500, 1250, 1250)
+    assert fitted(spec, spec.sizes(), {"math": 12_493}) == Sizes(2498, 1250, 1250)
+    with pytest.raises(InvalidSettings, match="12350 to use"):
+        fitted(spec, spec.sizes(), {"math": 12_350})
+    given = spec.model_copy(update={"private_size": 2500})
+    with pytest.raises(InvalidSettings, match="private_size"):
+        fitted(given, given.sizes(), {"math": 12_493})
+
+
+def test_reasoning_gym_mixes_need_no_files(tmp_path: Path) -> None:
+    """Tasks have equal shares, their own settings, and only prompts of the half asked for."""
+    tasks = {"chain_sum": {"min_terms": 2, "max_terms": 2}, "gcd": {}}
+    spec = DataSpec(source="reasoning-gym", tasks=tasks, half="demo", **SMALL)
+    out = prepare(spec, tmp_path / "split")
+    everything = [problem for part in sets_of(out).values() for problem in part]
+    assert Counter(problem.topic for problem in everything) == {"chain_sum": 33, "gcd": 33}
+    assert {problem.verifier for problem in everything} == {
+        "reasoning_gym:chain_sum",
+        "reasoning_gym:gcd",
+    }
+    assert all(p.prompt.count("+") + p.prompt.count("-") < 3 for p in everything)
+    assert len({problem.prompt for problem in everything}) == 66
+    assert {half_of(problem.prompt) for problem in everything} == {"demo"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "named"),
+    [
+        ({"gcdd": {}}, "gcdd"),
+        ({"gcd": {"min_valu": 1}}, "min_valu"),
+        ({"gcd": {"min_value": 30, "max_value": 3}}, "max_value"),
+        ({"gcd": {"min_value": 3, "max_value": 6}}, "gcd gave"),
+    ],
+)
+def test_impossible_tasks_are_refused(tmp_path: Path, tasks: Any, named: str) -> None:
+    """An unknown task, an unknown or impossible setting, and too few problems are named."""
+    with pytest.raises(InvalidSettings, match=named):
+        prepare(DataSpec(source="reasoning-gym", tasks=tasks, **SMALL), tmp_path / "split")
+    assert not any(tmp_path.iterdir())
+
+
+def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> None:
+    """Files in another format, without a topic, broken or missing: each is told as it is."""
+    junk = tmp_path / "junk"
+    junk.mkdir()
+    (junk / "a.parquet").write_text("junk")
+    (tmp_path / "half.json").write_text('{"problem":')
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "empty.jsonl").touch()
+    topicless = {"problem": "What is 1?", "solution": "It is $\\boxed{1}$."}
+    write_jsonl(tmp_path / "topicless.jsonl", [topicless])
+    out = tmp_path / "out"
+    cases: list[tuple[SourceName, Path, str]] = [
+        ("math", hub / "deepmath", "hendrycks_math: it has no column 'problem'"),
+        ("math", tmp_path / "topicless.jsonl", "topic_column: .* no column 'type'"),
+        ("medical", hub / "medical" / "medmcqa", "no file in the format of GBaker/MedQA"),
+        ("math", junk, "a.parquet cannot be read as parquet"),
+        ("math", tmp_path / "half.json", "half.json cannot be read as json"),
+        ("math", tmp_path / "text.txt", "text.txt is none of"),
+        ("math", tmp_path / "empty.jsonl", "empty.jsonl cannot be read"),
+        ("jsonl", tmp_path / "empty.jsonl", "empty.jsonl holds no problem"),
+        ("math", tmp_path / "nowhere", "from: there is no"),
+    ]
+    for source, path, reason in cases:
+        with pytest.raises(PubSwapError, match=reason):
+            prepare(spec_for(source, path), out)
+    assert not out.exists()
+
+
+def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
+    """Solutions without a box, and answers that their verifier does not take, name the column."""
+    rows = [{**row, "solution": "It is 3."} for row in math_rows("algebra", "train", 90)]
+    write_parquet(tmp_path / "boxless.parquet", rows, MATH_FEATURES)
+    with pytest.raises(InvalidProblems, match=r"90 of 90 .*solution: no \\boxed"):
+        prepare(spec_for("math", tmp_path / "boxless.parquet"), tmp_path / "out")
+    words = write_jsonl(tmp_path / "words.jsonl", numbered(90, verifier="choice"))
+    with pytest.raises(InvalidProblems, match=r"answer: .* not read by their own verifier"):
+        prepare(spec_for("jsonl", words), tmp_path / "out")
+
+
+def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
+    """The authors' files count from 1, the hub's from 0, and a large set beside them hides nothing.
+
+    A thousand questions of MedQA would make any number of MedMCQA's faults less than 5 %.
+    """
+    write_medqa(tmp_path / "hub" / "medqa", train=1000)
+    write_medqa(tmp_path / "mixed" / "medqa", train=1000)
+    write_medmcqa(tmp_path / "hub" / "medmcqa", train=40, validation=20, test=0)
+    write_medmcqa(tmp_path / "mixed" / "medmcqa", train=0, validation=20, test=0)
+    own = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(40)]
+    write_jsonl(tmp_path / "mixed" / "authors" / "train.json", own)
+    hub, mixed = (
+        contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
+        for kind in ("hub", "mixed")
+    )
+    for name in NAMES:
+        assert hub[f"{name}.jsonl"] == mixed[f"{name}.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "reason"),
+    [
+        ([0, 1, 2, 3, 4], "train.json has both 0 and 4"),
+        ([1, 2, 3], "train.json has neither 0 nor 4"),
+        ([0, 1, 7], r"26 of 80 rows of medmcqa cannot be used: 26 cop: not 0 to 3"),
+    ],
+)
+def test_options_that_are_counted_in_no_known_way_are_refused(
+    tmp_path: Path, counted: list[int], reason: str
+) -> None:
+    """Where counting begins must be plain from each file, however large the other set is."""
+    write_medqa(tmp_path / "from" / "medqa", train=1000)
+    rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
+    write_jsonl(tmp_path / "from" / "train.json", rows)
+    with pytest.raises(InvalidProblems, match=reason):
+        prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
+
+
+def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
+    """What its verifier refuses of the smaller set is not hidden by the larger one.
+
+    K is the eleventh of MedQA's options here, and no letter that a response can choose.
+    """
+    rows = [
+        {**row, "options": {**row["options"], "K": "Plan K"}, "answer_idx": "CKK"[n % 3]}
+        for n, row in enumerate(medqa_rows(40))
+    ]
+    write_jsonl(tmp_path / "from" / "medqa.jsonl", rows)
+    write_medmcqa(tmp_path / "from" / "medmcqa", train=100)
+    with pytest.raises(InvalidProblems, match=r"not read by their own .*'K'"):
+        prepare(spec_for("medical", tmp_path / "from", medqa_share=0.03), tmp_path / "out")
+
+
+def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
+    """Up to 5 % of broken rows are counted in the manifest, with the first of them."""
+    write_medqa(tmp_path / "from" / "medqa", train=99)
+    rows = medmcqa_rows(100)
+    rows[3]["opb"] = None
+    write_jsonl(tmp_path / "from" / "train.jsonl", rows)
+    manifest = read_manifest(prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out"))
+    broken = next(left for left in manifest.left_out if left.reason.startswith("opb"))
+    assert (broken.rows, broken.first) == (1, ["train.jsonl, row 3"])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 is no JSON object"),
+        ('{"prompt": "a", "topic": "t"}', "answer_column: .*line 2 has no column 'answer'"),
+        ('{"prompt": "a", "answer": "b"}', "topic_column: .*line 2 has no column 'topic'"),
+        ('{"prompt": "a", "answer": "", "topic": "t"}', "line 2: answer"),
+        ('{"prompt": 3, "answer": "b", "topic": "t"}', "line 2: prompt"),
+        ('{"prompt": "a", "answer": "b", "topic": "t", "verifier": "x"}', "line 2: verifier"),
+        ('{"prompt": "a", "answer": "b", "topic": "t", "metadata": 3}', "line 2: metadata"),
+        ('{"prompt": "a", "answer": "b", "topic": "t", "id": "line-1"}', "'line-1' occurs 2"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    """A user's own file is refused at its first line that cannot be used."""
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
+    with pytest.raises(InvalidProblems, match=reason):
+        prepare(spec_for("jsonl", path), tmp_path / "out")

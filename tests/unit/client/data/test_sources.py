@@ -1,0 +1,140 @@
+"""What a row of a hub data set means."""
+
+from typing import Any
+
+import pytest
+
+from pubswap_client.data.examples import Unusable
+from pubswap_client.data.rewriting import right_response
+from pubswap_client.data.sources import HUB_SETS, HubSet, boxed_answer
+from pubswap_client.data.spec import DataSpec, SourceName
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import score
+from support.client.hub_files import deepmath_rows, gsm8k_rows, math_rows, medmcqa_rows, medqa_rows
+
+
+def read(source: SourceName, row: dict[str, Any], place: int = 0, **settings: Any) -> Problem:
+    hub_set: HubSet = HUB_SETS[source][place]
+    spec = DataSpec(source=source, **settings)
+    example = hub_set.read(row, hub_set.topic_column(spec), spec)
+    return example.problem(hub_set.name, hub_set.verifier)
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"So $\boxed{3}$.", "3"),
+        (r"First $\boxed{1}$, then $\boxed{\frac{1}{\sqrt{2}}}$.", r"\frac{1}{\sqrt{2}}"),
+        (r"So \fbox{12}.", "12"),
+        (r"So $\boxed {7}$", "7"),
+        (r"So $\boxed 2$.", "2"),
+        (r"So $\boxed\frac43$.", r"\frac43"),
+        (r"$\boxed{\text{A} \cup \{1, 2\}}$", r"\text{A} \cup \{1, 2\}"),
+        ("So 3.", None),
+        (r"So $\boxed{3$.", None),
+    ],
+)
+def test_the_answer_is_what_the_last_box_holds(solution: str, answer: str | None) -> None:
+    r"""Nested braces, \fbox and a box without braces are read; no box is no answer."""
+    assert boxed_answer(solution) == answer
+
+
+def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
+    """A MATH problem's prompt says how to answer, and so answered it scores 1."""
+    problem = read("math", math_rows("counting_and_probability", "train", 3)[2])
+    assert problem.prompt.endswith("\\boxed{}.")
+    assert problem.topic == "Counting & Probability"
+    right = right_response("math", problem.answer)
+    assert score("math", right, problem) == 1.0
+    assert score("math", "\\boxed{-5}", problem) == 0.0
+
+
+def test_deepmath_topics_leave_out_what_all_have() -> None:
+    """The topic is the path below "Mathematics", as deep as asked."""
+    row = deepmath_rows(1)[0]
+    assert read("deepmath", row).topic == "Algebra > Linear Algebra > Determinants"
+    assert read("deepmath", row, topic_depth=1).topic == "Algebra"
+    assert read("deepmath", {**row, "topic": "Other"}).topic == "Other"
+
+
+@pytest.mark.parametrize(
+    ("closing", "gold", "wrong"),
+    [
+        ("#### 18", "18", "19"),
+        ("#### 1,000", "1000", "1"),
+        ("#### 1,234,567", "1234567", "1234"),
+        ("####-5", "-5", "5"),
+    ],
+)
+def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wrong: str) -> None:
+    """Commas between thousands go, and a number with or without them is right."""
+    row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}", "kind": "sums"}
+    problem = read("gsm8k", row)
+    assert (problem.answer, problem.topic) == (gold, "gsm8k")
+    assert score("math", f"So \\boxed{{{gold}}}", problem) == 1.0
+    assert score("math", f"So \\boxed{{{int(gold):,}}}", problem) == 1.0
+    assert score("math", f"So \\boxed{{{wrong}}}", problem) == 0.0
+    assert read("gsm8k", row, topic_column="kind").topic == "sums"
+
+
+def test_a_question_of_the_kind_multi_has_one_right_option_like_others() -> None:
+    """MedMCQA's rows of both choice types become the same problem."""
+    single, multi = ({**medmcqa_rows(1)[0], "choice_type": kind} for kind in ("single", "multi"))
+    assert read("medical", single, 1) == read("medical", multi, 1)
+
+
+def test_medical_rows_become_letters() -> None:
+    """Both medical sets give four options and the right letter."""
+    medqa, medmcqa = read("medical", medqa_rows(4)[2]), read("medical", medmcqa_rows(4)[3], 1)
+    assert (medqa.answer, medqa.topic) == ("C", "USMLE step1")
+    assert (medmcqa.answer, medmcqa.topic) == ("D", "Surgery")
+    for problem in (medqa, medmcqa):
+        assert [line[:3] for line in problem.prompt.splitlines()[2:6]] == [
+            "A. ",
+            "B. ",
+            "C. ",
+            "D. ",
+        ]
+        assert score("choice", f"I think so.\nAnswer: {problem.answer}", problem) == 1.0
+        assert score("choice", "Answer: A", problem) == 0.0
+
+
+def test_the_same_question_in_another_order_of_options_is_the_same() -> None:
+    """Ids depend on a question and its options, not on their order, spaces or the file."""
+    row = medqa_rows(1)[0]
+    options = dict(zip("ABCD", reversed(row["options"].values()), strict=True))
+    turned = {**row, "options": options, "answer_idx": "D", "question": f" {row['question']} "}
+    assert read("medical", row).id == read("medical", turned).id
+    other = {**row, "options": {**options, "A": "Another plan"}}
+    assert read("medical", row).id != read("medical", other).id
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "change", "column", "fault"),
+    [
+        ("math", 0, {"solution": "It is 3."}, "solution", True),
+        ("math", 0, {"problem": None}, "problem", True),
+        ("math", 0, {"type": ""}, "type", True),
+        ("deepmath", 0, {"final_answer": " "}, "final_answer", True),
+        ("medical", 0, {"answer_idx": "E"}, "answer_idx", True),
+        ("medical", 0, {"options": ["x", "y"]}, "options", True),
+        ("medical", 1, {"opb": None}, "opb", True),
+        ("medical", 1, {"cop": 4}, "cop", True),
+        ("medical", 1, {"cop": -1}, "cop", False),
+        ("gsm8k", 0, {"answer": "It is 3."}, "answer", True),
+        ("gsm8k", 0, {"answer": "It is 3.\n#### "}, "answer", True),
+    ],
+)
+def test_a_row_that_cannot_be_used_names_its_column(
+    source: SourceName, place: int, change: dict[str, Any], column: str, fault: bool
+) -> None:
+    """Broken rows, and rows of a kind that is left out, are told apart and name the column."""
+    rows = {
+        "math": [math_rows("algebra", "train", 1)],
+        "deepmath": [deepmath_rows(1)],
+        "medical": [medqa_rows(1), medmcqa_rows(1)],
+        "gsm8k": [gsm8k_rows(1)],
+    }
+    with pytest.raises(Unusable, match=column) as caught:
+        read(source, {**rows[source][place][0], **change}, place)
+    assert caught.value.fault is fault

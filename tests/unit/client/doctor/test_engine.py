@@ -1,0 +1,71 @@
+"""The doctor's look at the rollout engine."""
+
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.demo.processes import free_port
+from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.memory import check_engine
+from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_protocol.settings import RunSettings
+from support.vllm.fake_vllm import fake_vllm
+
+RUN = RunSettings.model_validate({"grpo": {"max_prompt_tokens": 30, "max_response_tokens": 30}})
+
+
+def served(url: str, folder: Path) -> ClientSettings:
+    vllm = VllmSettings(urls=(url,), adapter_dir=folder)
+    return ClientSettings(engine="vllm-server", vllm=vllm)
+
+
+def test_transformers_needs_nothing() -> None:
+    """It is what the trainer is made of."""
+    assert check_engine(ClientSettings(), RUN).status is Status.OK
+
+
+@pytest.mark.parametrize(("there", "status"), [(None, "failure"), (object(), "ok")])
+def test_vllm_is_installed_or_the_command_is_named(
+    there: object, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not imported to find out."""
+    monkeypatch.setattr("pubswap_client.doctor.memory.find_spec", lambda name: there)
+    found = check_engine(ClientSettings(engine="vllm"), RUN)
+    assert found.status == status
+    assert there or "pip install" in found.advice
+
+
+def test_replicas_that_answer_and_take_the_lengths_are_well(tmp_path: Path) -> None:
+    """They are asked for their models only."""
+    with fake_vllm() as fake:
+        assert check_engine(served(fake.url, tmp_path), RUN).status is Status.OK
+    assert {path for path, _ in fake.asked} == {"/v1/models"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replicas_that_are_away_or_too_short_are_named(tmp_path: Path) -> None:
+    """With what to do about it."""
+    away = f"http://127.0.0.1:{free_port()}"
+    found = check_engine(served(away, tmp_path), RUN)
+    assert found.status is Status.FAILURE
+    assert away in found.advice
+    with fake_vllm(longest=59) as fake:
+        found = check_engine(served(fake.url, tmp_path), RUN)
+    assert found.status is Status.FAILURE
+    assert "--max-model-len 60" in found.advice
+
+
+def test_a_replica_that_wants_a_key_says_so(tmp_path: Path) -> None:
+    """Its own words, and the setting."""
+    refusal = (401, {"error": {"message": "Unauthorized"}})
+    with fake_vllm(fail={"/v1/models": [refusal]}) as fake:
+        found = check_engine(served(fake.url, tmp_path), RUN)
+    assert found.status is Status.FAILURE
+    assert "vllm.api_key" in found.advice
+
+
+def test_the_shared_folder_must_be_there(tmp_path: Path) -> None:
+    """Or no adapter can be given to the replicas."""
+    found = check_engine(served("http://127.0.0.1:1", tmp_path / "none"), RUN)
+    assert found.status is Status.FAILURE
+    assert "same path" in found.advice

@@ -1,0 +1,161 @@
+"""The doctor's look at the device: estimates against measurements, and the advice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.doctor.findings import Finding, Status
+from pubswap_client.doctor.memory import check_device, check_memory
+from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_client.training.memory import Needs, Place, find_place, needs
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+
+MEASURED = Path(__file__).parents[3] / "support" / "client" / "measured.py"
+BIGGER: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "initializer_range": 0.02,
+    "vocab_size": 8000,
+}
+RUN = RunSettings.model_validate({"grpo": {"max_prompt_tokens": 64, "max_response_tokens": 192}})
+GIB = 1 << 30
+AT_HAND = 16 << 20
+
+
+def measure(folder: Path, *arguments: str) -> dict[str, list[int]]:
+    done = subprocess.run(
+        [sys.executable, str(MEASURED), str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, list[int]] = json.loads(done.stdout)
+    return found
+
+
+def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
+    """Against the growth of a process that updates on 2,832 tokens at a time."""
+    measured, estimated = measure(MODEL, "60", "6", "plain")["update"]
+    assert measured / 2 <= estimated <= 2 * measured
+
+
+@pytest.mark.parametrize("kind", ["plain", "checkpointed"])
+def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
+    make_model: Callable[..., Path], kind: str
+) -> None:
+    """Of the update, with and without layers computed twice, and of sampling.
+
+    Sampling takes so little here that what the allocator has at hand is allowed for.
+    """
+    found = measure(make_model("qwen3", **BIGGER), "60", "3", kind)
+    measured, estimated = found.pop("update")
+    assert measured / 2 <= estimated <= 2 * measured
+    for measured, estimated in found.values():
+        assert measured / 2 - AT_HAND <= estimated <= 2 * measured + AT_HAND
+
+
+def place(free: int, cuda: bool = True, count: int = 1) -> Place:
+    return Place("a GPU" if cuda else "the CPU", cuda, free, 80 * GIB, count)
+
+
+def look(settings: ClientSettings, there: Place) -> tuple[Finding, Needs]:
+    """The finding for the demo's model, and the estimate behind it."""
+    card = model_card(MODEL, RUN.lora, "model", None)
+    estimate: Callable[[ClientSettings], Needs] = lambda s: needs(s, RUN, card, MODEL, there)  # noqa: E731
+    return check_memory(settings, RUN, there, estimate), estimate(settings)
+
+
+def test_enough_memory_is_well_and_its_parts_are_named() -> None:
+    """Weights, adapter and optimizer, update, sampling."""
+    found, estimate = look(ClientSettings(), place(8 * GIB))
+    assert found.status is Status.OK
+    assert "weights 1.3 MB" in found.found
+    assert estimate.peak == estimate.fixed + max(estimate.update, estimate.rollout)
+
+
+def test_an_update_that_does_not_fit_has_settings_that_do() -> None:
+    """The advice is tried before it is given."""
+    settings = ClientSettings(micro_batch_tokens=8192)
+    _, estimate = look(settings, place(8 * GIB))
+    free = estimate.fixed + estimate.update // 2
+    found, _ = look(settings, place(free))
+    assert found.status is Status.WARNING
+    assert "gradient_checkpointing = true or micro_batch_tokens = 4096" in found.advice
+    for change in ({"gradient_checkpointing": True}, {"micro_batch_tokens": 4096}):
+        mended = look(settings.model_copy(update=change), place(free))[1]
+        assert mended.fixed + mended.update <= free
+
+
+def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
+    """Or vLLM."""
+    settings = ClientSettings(micro_batch_tokens=256, gradient_checkpointing=True)
+    there = place(8 * GIB, cuda=False)
+    run = RUN.model_copy(update={"grpo": RUN.grpo.model_copy(update={"prompts_per_step": 64})})
+    card = model_card(MODEL, run.lora, "model", None)
+    estimate: Callable[[ClientSettings], Needs] = lambda s: needs(s, run, card, MODEL, there)  # noqa: E731
+    tight = place(estimate(settings).fixed + estimate(settings).rollout // 2, cuda=False)
+    found = check_memory(settings, run, tight, estimate)
+    assert found.status is Status.WARNING
+    assert "rollout_rows = 256" in found.advice
+    assert "engine = 'vllm'" in found.advice
+
+
+def test_weights_that_do_not_fit_are_a_failure() -> None:
+    """On a GPU the model can be shared, on a CPU there must be more memory."""
+    found, _ = look(ClientSettings(), place(1 << 20))
+    assert found.status is Status.FAILURE
+    assert "shard = true" in found.advice
+    found, _ = look(ClientSettings(), place(1 << 20, cuda=False))
+    assert found.status is Status.FAILURE
+    assert "free memory for each process" in found.advice
+
+
+def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
+    """Asleep, it and the update take turns; beside a CPU's trainer it is always awake."""
+    awake = ClientSettings(engine="vllm", vllm=VllmSettings(sleep=False))
+    assert look(awake, place(80 * GIB))[1].engine == int(0.4 * 80 * GIB)
+    assert look(ClientSettings(engine="vllm"), place(80 * GIB))[1].rollout == int(0.4 * 80 * GIB)
+    assert look(ClientSettings(engine="vllm"), place(GIB, cuda=False))[1].engine > GIB
+    found, _ = look(awake, place(16 * GIB))
+    assert "vllm.sleep = true" in found.advice
+
+
+def test_shards_hold_less() -> None:
+    """Each process its share, and the layers that are whole for a moment."""
+    sharded = ClientSettings(shard=True, processes=8)
+    whole, shared = (look(s, place(GIB))[1] for s in (ClientSettings(), sharded))
+    assert shared.weights < whole.weights
+
+
+def test_the_gpus_must_be_enough_for_the_processes() -> None:
+    """Too few are a failure; more are worth a word."""
+    assert check_device(ClientSettings(), place(GIB)).status is Status.OK
+    assert check_device(ClientSettings(), place(GIB, count=4)).status is Status.WARNING
+    found = check_device(ClientSettings(processes=2), place(GIB))
+    assert found.status is Status.FAILURE
+    assert "processes = 1" in found.advice
+
+
+def test_the_cpu_is_found_and_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is asked for in vain is a failure, not a fall-back."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = find_place(ClientSettings())
+    assert (found.cuda, found.count) == (False, 1)
+    assert check_device(ClientSettings(), found).status is Status.OK
+    with pytest.raises(InvalidSettings, match="no GPU"):
+        find_place(ClientSettings(device="cuda"))

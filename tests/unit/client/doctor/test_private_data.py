@@ -1,0 +1,243 @@
+"""The doctor's look at the private problems."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.data.rewriting import mutated, rewritten, right_response, wrong_response
+from pubswap_client.doctor.findings import Finding, Status
+from pubswap_client.doctor.private_data import (
+    SAMPLE,
+    Survey,
+    check_answers,
+    check_count,
+    check_file,
+    check_lengths,
+    check_verifiers,
+    chunks,
+    sample,
+    survey,
+)
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.verifiers import VerifierPool, score
+
+
+def numbered(count: int) -> list[Problem]:
+    return [Problem(id=f"p{i}", prompt=f"{i} + 1 =", answer=str(i + 1)) for i in range(count)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Forty problems without a fault."""
+    write_problems(tmp_path / "private.jsonl", numbered(40))
+    return tmp_path / "private.jsonl"
+
+
+def lengths(found: Survey, known: bool = True, limit: int = 10) -> tuple[Finding, list[Problem]]:
+    """With one token for each character."""
+    run = RunSettings.model_validate({"grpo": {"max_prompt_tokens": limit}})
+    pairs = list(zip(found.lines, found.problems, strict=True))
+    return check_lengths(found, pairs, lambda text: [0] * len(text), run, known)
+
+
+def answers(problems: Sequence[Problem], default: str) -> Finding:
+    """With the real verifiers, in this process."""
+    return check_answers(
+        chunks(problems),
+        len(problems),
+        default,
+        lambda name, cases: [score(p.verifier or name, text, p) for text, p in cases],
+    )
+
+
+def test_a_good_file_is_well(data: Path) -> None:
+    """Readable, enough, and short enough."""
+    found = survey(data)
+    assert check_file(found).status is Status.OK
+    assert check_count(found, RunSettings(), known=True).status is Status.OK
+    finding, fitting = lengths(found)
+    assert finding.status is Status.OK
+    assert len(fitting) == 40
+
+
+def test_every_fault_is_found_and_none_quotes_a_problem(data: Path) -> None:
+    """Lines are named; the good ones around them are kept."""
+    with data.open("a") as file:
+        file.write('\n{"id": "x", "prompt": "secret"}\nnot json\n')
+    found = survey(data)
+    finding = check_file(found)
+    assert finding.status is Status.FAILURE
+    assert "3 lines" in finding.found
+    assert "line 41, line 42, line 43" in finding.advice
+    assert "secret" not in "".join(found.faults)
+    assert len(found.problems) == 40
+
+
+def test_ids_that_occur_twice_are_named(data: Path) -> None:
+    """With their lines."""
+    data.write_text(data.read_text() + data.read_text().splitlines()[4] + "\n")
+    finding = check_file(survey(data))
+    assert finding.status is Status.FAILURE
+    assert "line 41 (p4)" in finding.found
+
+
+def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    """The path is named."""
+    with pytest.raises(InvalidProblems, match=r"none\.jsonl"):
+        survey(tmp_path / "none.jsonl")
+    (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidProblems, match="cannot be read"):
+        survey(tmp_path / "bytes.jsonl")
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, "failure"), (7, "failure"), (9, "warning")])
+def test_too_few_problems_are_a_failure_and_few_a_warning(
+    tmp_path: Path, count: int, status: str
+) -> None:
+    """A step takes eight different ones."""
+    write_problems(tmp_path / "few.jsonl", numbered(count))
+    assert check_count(survey(tmp_path / "few.jsonl"), RunSettings(), known=True).status == status
+
+
+def test_prompts_over_the_limit_are_named_by_line(data: Path) -> None:
+    """A warning only where the limit is a guess; the others are left to try."""
+    finding, fitting = lengths(survey(data), limit=7)
+    assert finding.status is Status.FAILURE
+    assert "30 of 40 prompts are over the limit of 7 tokens" in finding.found
+    assert "lines 11, 12, 13, 14, 15 and 25 more" in finding.found
+    assert len(fitting) == 10
+    assert lengths(survey(data), known=False, limit=7)[0].status is Status.WARNING
+
+
+def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:
+    """What the doctor measures is what training measures."""
+    from pubswap_client.policy.tokenizer import PromptTokenizer
+
+    tokenizer = PromptTokenizer(policy.model.config._name_or_path)
+    for problem in survey(data).problems[:3]:
+        assert tokenizer.encode(problem.prompt, chat=True) == policy.encode(problem.prompt)
+
+
+def test_unknown_verifiers_are_named_with_their_problems() -> None:
+    """A task that reasoning-gym does not have is one too."""
+    problems = [
+        Problem(id="a", prompt="?", answer="1", verifier="maths"),
+        Problem(id="b", prompt="?", answer="1", verifier="reasoning_gym:no_such_task"),
+        Problem(id="c", prompt="?", answer="1"),
+        Problem(id="d", prompt="?", answer="1", verifier="exact"),
+    ]
+    found, usable = check_verifiers(problems, "math")
+    assert found.status is Status.FAILURE
+    assert "a, b" in found.found
+    assert "no_such_task" in found.found
+    assert [problem.id for problem in usable] == ["c", "d"]
+    assert check_verifiers(problems[2:], "math")[0].status is Status.OK
+
+
+def test_without_the_run_only_problems_that_name_their_verifier_can_be_checked() -> None:
+    """The others are left out, and not guessed."""
+    problems = [*numbered(2), Problem(id="own", prompt="?", answer="1", verifier="exact")]
+    found, usable = check_verifiers(problems, None)
+    assert found.status is Status.OK
+    assert [problem.id for problem in usable] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "answer"),
+    [
+        ("math", "4"),
+        ("math", r"\frac{1}{2}"),
+        ("math", r"$\frac{1}{2}$"),
+        ("math", r"The answer is \boxed{x^2 + 1}"),
+        ("math", "(1, 2]"),
+        ("choice", "B"),
+        ("choice", "(c)"),
+        ("exact", "two words"),
+        ("exact", "two\nlines"),
+        ("reasoning_gym:chain_sum", "12"),
+        ("reasoning_gym:spell_backward", "olleh"),
+    ],
+)
+def test_good_answers_are_read(verifier: str, answer: str) -> None:
+    """They are right in other words, and something close to them is wrong."""
+    problem = Problem(id="p", prompt="?", answer=answer, verifier=verifier)
+    assert score(verifier, right_response(verifier, answer), problem) == 1
+    wrong = wrong_response(verifier, answer)
+    assert wrong is None or score(verifier, wrong, problem) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "other", "wrong"),
+    [
+        ("42", r"\frac{84}{2}", "43"),
+        (r"\frac{3}{4}", "0.75", "3"),
+        (r"-\dfrac{2}{3}", "-2/3", "2"),
+        (r"11\frac12", "11.5", "11"),
+        (r"2\sqrt{3}", r"\sqrt{12}", "2"),
+        (r"10,\!000", "10000", "10"),
+        ("1, -2", "-2, 1", "1"),
+        ("6-5i", "-5i +6", "6"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"( 3, \frac{\pi}{2} )", "3"),
+        (r"18\text{ cm}^2", r"18\text{ cm}^2", r"19\text{ cm}^2"),
+        (r"\$18.90", "18.90", r"\$19.90"),
+        ("x = 5", "x = 5", "x = 6"),
+        (r"\text{even}", r"\text{even}", "7"),
+    ],
+)
+def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
+    """Without the verifier's library; and `math` takes the one and refuses the other."""
+    assert (rewritten(answer), mutated(answer)) == (other, wrong)
+    problem = Problem(id="p", prompt="?", answer=answer)
+    assert score("math", right_response("math", answer), problem) == 1
+    assert score("math", str(wrong_response("math", answer)), problem) == 0
+
+
+@pytest.mark.parametrize("rule", [lambda text: True, lambda text: False])
+def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str], bool]) -> None:
+    """A verifier that took an answer for itself passed before, whatever else it took."""
+    problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
+    found = check_answers(
+        chunks(problems), 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases]
+    )
+    assert found.status is Status.FAILURE
+
+
+def test_answers_that_cannot_be_matched_are_counted_and_named() -> None:
+    """A few of many are a warning, many a failure."""
+    problems = [Problem(id=f"c{i}", prompt="?", answer="A") for i in range(40)]
+    spoilt = Problem(id="spoilt", prompt="?", answer="B. Paris")
+    assert answers(problems, "choice").status is Status.OK
+    found = answers([*problems, spoilt], "choice")
+    assert found.status is Status.WARNING
+    assert "1 are not read by their own verifier: spoilt (checked all 41)" in found.found
+    found = answers([problems[0], spoilt], "choice")
+    assert found.status is Status.FAILURE
+    assert "one letter" in found.advice
+    assert "Paris" not in found.found + found.advice
+
+
+def test_answers_are_verified_in_the_pool(data: Path) -> None:
+    """As responses are, with a time limit; a task that lacks its metadata accepts nothing."""
+    countdown = Problem(id="odd", prompt="?", answer="3+4", verifier="reasoning_gym:countdown")
+    problems = [*survey(data).problems[:3], countdown]
+    with VerifierPool() as pool:
+        found = check_answers(chunks(problems), len(problems), "math", pool.score_many)
+    assert "1 are not read by their own verifier: odd" in found.found
+
+
+def test_nothing_to_verify_is_skipped() -> None:
+    """It is not said to be well."""
+    assert answers([], "math").status is Status.SKIPPED
+
+
+def test_a_large_set_is_sampled_the_same_each_time() -> None:
+    """1,000 different ones, in their order."""
+    problems = numbered(SAMPLE + 500)
+    chosen = sample(problems)
+    assert len({problem.id for problem in chosen}) == SAMPLE
+    assert chosen == sample(problems)
+    assert sample(problems[:10]) == problems[:10]

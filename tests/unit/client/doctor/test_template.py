@@ -1,0 +1,141 @@
+"""The doctor's look at the model's files, its tokenizer and its chat template."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.doctor.findings import Status
+from pubswap_client.doctor.template import check_end, check_model, check_round_trip, check_template
+from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
+
+RUN = RunSettings()
+CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}<eos>{% endfor %}"
+UNENDED = "{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
+
+
+@pytest.fixture
+def view() -> RunView:
+    """A run on the demo's model."""
+    return RunView(
+        id="r",
+        name="run",
+        state=RunState.OPEN,
+        paused=False,
+        round=0,
+        settings=RUN,
+        model=model_card(MODEL, RUN.lora, "model", "v1"),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the demo's model."""
+    return Path(shutil.copytree(MODEL, tmp_path / "model"))
+
+
+def with_template(folder: Path, template: str) -> PromptTokenizer:
+    """The folder's tokenizer with this chat template."""
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+    return PromptTokenizer(folder)
+
+
+def card() -> ModelCard:
+    return model_card(MODEL, RUN.lora, "model", None)
+
+
+def test_the_run_s_own_files_are_well(view: RunView) -> None:
+    """The folder and the card are given to the checks that follow."""
+    found, folder, found_card = check_model(ClientSettings(model=str(MODEL)), view)
+    assert found.status is Status.OK
+    assert folder == MODEL
+    assert found_card is not None
+
+
+def test_other_files_are_named_with_where_to_get_the_right_ones(
+    view: RunView, copied: Path
+) -> None:
+    """A changed config and a changed tokenizer are both said; the weights are not."""
+    for name in ("config.json", "tokenizer.json"):
+        (copied / name).write_text((copied / name).read_text() + "\n")
+    found, folder, _ = check_model(ClientSettings(model=str(copied)), view)
+    assert found.status is Status.FAILURE
+    assert "config, tokenizer." in found.found
+    assert "hf download model --revision v1" in found.advice
+    assert folder == copied
+
+
+def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> None:
+    """What is missing is said."""
+    (copied / "model.safetensors").unlink()
+    found, folder, _ = check_model(ClientSettings(model=str(copied)), view)
+    assert found.status is Status.FAILURE
+    assert "safetensors" in found.found
+    assert folder is None
+
+
+def test_without_the_run_the_files_are_found_but_not_compared() -> None:
+    """A model that is named can be looked at; without a name there is nothing to look at."""
+    found, folder, _ = check_model(ClientSettings(model=str(MODEL)), None)
+    assert (found.status, folder) == (Status.WARNING, MODEL)
+    found, folder, _ = check_model(ClientSettings(), None)
+    assert (found.status, folder) == (Status.WARNING, None)
+    assert "--model" in found.advice
+
+
+def test_an_example_s_first_and_last_tokens_are_shown(copied: Path) -> None:
+    """In the template, if the run uses it."""
+    tokenizer = with_template(copied, CHAT)
+    shown = check_template(tokenizer, RUN)
+    assert shown.status is Status.OK
+    assert "'[' 'u' 's' 'e'" in shown.found
+    assert shown.found.endswith("'<eos>'")
+    plain = check_template(tokenizer, RUN.model_copy(update={"chat_template": "none"}))
+    assert "the run uses none" in plain.found
+    assert "'W' 'h' 'a'" in plain.found
+
+
+def test_a_model_without_a_template_is_a_warning_where_the_run_uses_one() -> None:
+    """It may be a base model, or an incomplete copy of another."""
+    found = check_template(PromptTokenizer(MODEL), RUN)
+    assert found.status is Status.WARNING
+    assert "chat_template.jinja" in found.advice
+
+
+def test_end_of_sequence_must_be_in_the_vocabulary() -> None:
+    """Files that do not belong together are noticed."""
+    tokenizer = PromptTokenizer(MODEL)
+    assert check_end(tokenizer, card(), RUN).status is Status.OK
+    wrong = card().model_copy(update={"eos_token_ids": (1, 9999)})
+    found = check_end(tokenizer, wrong, RUN)
+    assert found.status is Status.FAILURE
+    assert "9999" in found.found
+
+
+def test_a_template_whose_replies_end_with_another_token_is_a_warning(copied: Path) -> None:
+    """Responses would never end by themselves."""
+    assert check_end(with_template(copied, CHAT), card(), RUN).status is Status.OK
+    found = check_end(with_template(copied, UNENDED), card(), RUN)
+    assert found.status is Status.WARNING
+    assert "max_response_tokens" in found.advice
+
+
+def test_prompts_that_do_not_come_back_are_named_by_id(tiny_qwen3: Path) -> None:
+    """A tokenizer that lacks a character turns it into another."""
+    good = Problem(id="good", prompt="1 + 1 =", answer="2")
+    bad = Problem(id="bad", prompt="1 ∫ 1 =", answer="2")
+    tokenizer = PromptTokenizer(tiny_qwen3)
+    assert check_round_trip(tokenizer, [good]).status is Status.OK
+    found = check_round_trip(tokenizer, [good, bad])
+    assert found.status is Status.WARNING
+    assert "1 of 2 prompts come back changed: bad" in found.found

@@ -1,0 +1,256 @@
+"""The doctor's trial step, what it predicts, and the report."""
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.doctor.examination import Examination
+from pubswap_client.doctor.findings import Finding, Status, failure, named, of_error, ok, skipped
+from pubswap_client.doctor.prediction import check_trial, duration_text, predict
+from pubswap_client.doctor.report import Report
+from pubswap_client.doctor.trial import Trial, rehearsal
+from pubswap_client.progress_bar import Display
+from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_protocol.errors import InvalidSettings, OutOfMemory, StaleAdapter
+from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import initial_adapter
+from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
+from support.vllm.fake_vllm import fake_vllm
+
+TRIAL = Trial(
+    rollout_seconds=8.0,
+    reward_seconds=0.5,
+    update_seconds=1.5,
+    response_tokens=6.0,
+    cut_share=0.25,
+    reward=0.4,
+    memory_bytes=1,
+)
+Score = Callable[[Sequence[tuple[str, Problem]]], list[float]]
+
+
+@pytest.fixture
+def view(tiny_qwen3: Path, run_settings: RunSettings) -> RunView:
+    """A run on the tiny model."""
+    return RunView(
+        id="r",
+        name="run",
+        state=RunState.OPEN,
+        paused=False,
+        round=0,
+        settings=run_settings,
+        model=model_card(tiny_qwen3, run_settings.lora, "model", None),
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def test_a_step_is_made_on_the_initial_adapter_and_timed(
+    view: RunView,
+    tiny_qwen3: Path,
+    problems: list[Problem],
+    even_scorer: Score,
+    tmp_path: Path,
+) -> None:
+    """Its parts have durations, its stages are told, a quick one is repeated."""
+    told: list[str] = []
+    settings = ClientSettings(device="cpu", state=tmp_path / "state")
+    with rehearsal(settings, view, tiny_qwen3, told.append) as loaded:
+        assert loaded.packed_difference < 1e-3
+        trial = loaded.step("a", problems, even_scorer, told.append)
+        changed = loaded.policy.adapter()
+    start = initial_adapter(view.model.layout, view.settings.seed)
+    assert any(not np.array_equal(changed[name], start[name]) for name in start)
+    assert min(trial.rollout_seconds, trial.reward_seconds, trial.update_seconds) > 0
+    assert 1 <= trial.response_tokens <= 12
+    assert 0 <= trial.cut_share <= 1
+    assert sum("sampling 3 x 4 responses" in line for line in told) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_ends_while_sampling_names_the_setting(
+    view: RunView,
+    tiny_qwen3: Path,
+    problems: list[Problem],
+    even_scorer: Score,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The update halves by itself; sampling does not."""
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(
+        "pubswap_client.rollout.transformers_engine.TransformersEngine.generate", exhausted
+    )
+    with (
+        rehearsal(ClientSettings(device="cpu"), view, tiny_qwen3, str) as loaded,
+        pytest.raises(OutOfMemory, match="rollout_rows"),
+    ):
+        loaded.step("a", problems, even_scorer, str)
+
+
+def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
+    view: RunView,
+    tiny_qwen3: Path,
+    problems: list[Problem],
+    even_scorer: Score,
+    tmp_path: Path,
+) -> None:
+    """Their log-probabilities are compared as in training; the shared folder is left as it was."""
+    with fake_vllm() as fake:
+        vllm = VllmSettings(urls=(fake.url,), adapter_dir=tmp_path)
+        settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
+        with (
+            rehearsal(settings, view, tiny_qwen3, str) as loaded,
+            pytest.raises(StaleAdapter, match="another base model"),
+        ):
+            loaded.step("a", problems, even_scorer, str)
+        assert fake.adapters == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_round_is_predicted_from_a_step() -> None:
+    """Public steps verify twice; the bytes are those of the real files."""
+    run = RunSettings(local_steps=10, rounds=3)
+    layout = model_card(MODEL, run.lora, "model", None).layout
+    found = predict(TRIAL, run, layout)
+    assert (found.private_steps, found.public_steps) == (5, 5)
+    assert found.round_seconds == pytest.approx(5 * 10 + 5 * 10.5)
+    response = Response(np.ones(6, np.int32), np.zeros(6, np.float32))
+    body = encode_responses(range(8), [[response] * 8] * 8)
+    assert found.bytes_up == pytest.approx(layout.file_bytes + 5 * len(body), rel=0.05)
+    rules = ResponseRules(tuple(range(8)), 8, 6, 100)
+    assert found.bytes_up <= layout.file_bytes + 5 * rules.max_bytes()
+    assert "waiting for peers comes on top" in str(found)
+    assert "all 3 rounds" in str(found)
+
+
+def test_without_public_steps_only_adapters_travel() -> None:
+    """FedAvg has none."""
+    run = RunSettings(method="fedavg", local_steps=10)
+    layout = model_card(MODEL, run.lora, "model", None).layout
+    found = predict(TRIAL, run, layout)
+    assert found.bytes_up == layout.file_bytes
+    assert found.round_seconds == pytest.approx(100)
+    assert "public" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cut_share": 0.9}, "grpo.max_response_tokens"),
+        ({"reward": 0.0}, "easier"),
+        ({"reward": 1.0}, "harder"),
+    ],
+)
+def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], words: str) -> None:
+    """Cut responses, none right, or all right."""
+    assert check_trial(TRIAL, RunSettings()).status is Status.OK
+    found = check_trial(replace(TRIAL, **changes), RunSettings())
+    assert found.status is Status.WARNING
+    assert words in found.advice
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.81, "0.8 s"), (51, "51 s"), (2040, "34 min"), (18360, "5.1 h")]
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    """In the unit that fits."""
+    assert duration_text(seconds) == text
+
+
+def findings_of(settings: ClientSettings) -> dict[str, Finding]:
+    with Display(Console(file=io.StringIO())) as display:
+        report = Examination(settings, display).examine()
+    return {finding.name: finding for finding in report.findings}
+
+
+def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) -> None:
+    """Without a membership, the model, the data, the device and the engine are still checked."""
+    write_problems(
+        tmp_path / "d.jsonl", [Problem(id="1", prompt="?", answer="A", verifier="choice")]
+    )
+    settings = ClientSettings(
+        state=tmp_path / "none", data=tmp_path / "d.jsonl", model=str(MODEL), device="cpu"
+    )
+    found = findings_of(settings)
+    assert found["membership"].status is Status.FAILURE
+    assert "pubswap client enroll" in found["membership"].advice
+    for name in ("token and run", "disk", "memory", "packed path", "trial step", "prediction"):
+        assert found[name].status is Status.SKIPPED
+    for name in ("device", "rollout engine", "private data", "answers", "end of sequence"):
+        assert found[name].status is Status.OK
+
+
+def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:
+    """What cannot be checked is said to be skipped, with what it needs."""
+    found = findings_of(ClientSettings(state=tmp_path, device="cpu"))
+    assert "--data private.jsonl" in found["private data"].advice
+    for name in ("chat template", "end of sequence", "prompt lengths", "round trip", "answers"):
+        assert found[name].status is Status.SKIPPED
+        assert "it needs" in found[name].found
+
+
+def test_a_check_that_breaks_is_a_failure_of_that_check(tmp_path: Path) -> None:
+    """Such as a tokenizer that transformers cannot read; the others go on."""
+    for file in MODEL.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    found = findings_of(ClientSettings(state=tmp_path, model=str(tmp_path), device="cpu"))
+    assert found["chat template"].status is Status.FAILURE
+    assert found["end of sequence"].status is Status.SKIPPED
+    assert found["device"].status is Status.OK
+
+
+def test_a_report_is_healthy_unless_something_failed() -> None:
+    """The table says so in words; JSON holds the same."""
+    findings = [ok("one", "[red]well"), skipped("two", "one"), failure("three", "bad", "mend")]
+    report = Report(
+        findings,
+        predict(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
+    )
+    assert not report.healthy
+    assert Report(findings[:2]).healthy
+    console = Console(file=io.StringIO(), width=100)
+    console.print(report.rendered())
+    text = console.file.getvalue()
+    for words in ("✓ ok", "[red]well", "- skipped", "✗ failure", "mend", "1 failed, 0 warnings"):
+        assert words in text
+    read = json.loads(report.json())
+    assert [finding["status"] for finding in read["findings"]] == ["ok", "skipped", "failure"]
+    assert read["prediction"]["round_seconds"] > 0
+    assert json.loads(Report([]).json())["prediction"] is None
+
+
+def test_errors_become_findings_with_something_to_do() -> None:
+    """Ours by their detail, others by their kind."""
+    assert of_error("x", InvalidSettings("Set y.")).advice == "Set y."
+    assert of_error("x", InvalidSettings("No y."), "Set y.").found == "No y."
+    assert "KeyError" in of_error("x", KeyError("k")).found
+    assert of_error("x", KeyError("k"), "Do z.").advice == "Do z."
+    assert named(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+
+
+def test_a_terminal_shows_a_bar_and_a_log_shows_lines() -> None:
+    """Only what is long enough to wait for is tracked."""
+    plain, terminal = io.StringIO(), io.StringIO()
+    with Display(Console(file=plain)) as display:
+        assert list(display.track([1, 2], "few", 2)) == [1, 2]
+        assert len(list(display.track(range(100), "many", 100))) == 100
+    assert plain.getvalue() == "many ...\n"
+    with Display(Console(file=terminal, force_terminal=True, width=80)) as display:
+        display.tell("measuring")
+        display._progress.refresh()
+    assert "measuring" in terminal.getvalue()

@@ -1,0 +1,69 @@
+"""Collation: padding, masks with end-of-sequence tokens, flags."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from pubswap_client.policy.groups import Group, collate
+from pubswap_protocol.tensors.responses import Response
+
+EOS = 1
+
+
+def response(*tokens: int, donated: bool = False) -> Response:
+    logprobs = -np.arange(1, len(tokens) + 1, dtype=np.float32)
+    return Response(np.array(tokens, dtype=np.int32), logprobs, donated)
+
+
+def test_prompts_pad_on_the_left_and_responses_on_the_right() -> None:
+    """Every prompt ends, and every response begins, in the same column."""
+    groups = [
+        Group([5, 6, 7], [response(8, EOS), response(9)], [1.0, 0.0]),
+        Group([4], [response(8, 9, EOS), response(EOS, donated=True)], [0.0, 0.0]),
+    ]
+    batch = collate(groups, (EOS,), 1e-6)
+    assert batch.input_ids.tolist() == [
+        [5, 6, 7, 8, 1, 0],
+        [5, 6, 7, 9, 0, 0],
+        [0, 0, 4, 8, 9, 1],
+        [0, 0, 4, 1, 0, 0],
+    ]
+    assert batch.attention_mask.tolist() == [
+        [1, 1, 1, 1, 1, 0],
+        [1, 1, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1],
+        [0, 0, 1, 1, 0, 0],
+    ]
+    assert batch.response_mask.int().tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
+    assert batch.behaviour.tolist() == [[-1, -2, 0], [-1, 0, 0], [-1, -2, -3], [-1, 0, 0]]
+    assert batch.donated.tolist() == [False, False, False, True]
+    assert (batch.rows, batch.width) == (4, 3)
+
+
+def test_the_first_end_of_sequence_token_is_trained_and_nothing_after_it() -> None:
+    """What a peer sent after the end does not enter the batch, for any of several end tokens."""
+    group = Group([5], [response(8, EOS, 9, EOS), response(8, 2, 9, 9)], [1.0, 0.0])
+    batch = collate([group], (EOS, 2), 1e-6)
+    assert batch.input_ids.tolist() == [[5, 8, 1], [5, 8, 2]]
+    assert batch.response_mask.all()
+
+
+def test_a_truncated_response_is_trained_whole(
+    make_responses: Callable[..., list[Response]],
+) -> None:
+    """Without an end-of-sequence token all tokens count."""
+    batch = collate([Group([5], make_responses([12, 3], seed=0), [1.0, 0.0])], (EOS,), 1e-6)
+    assert batch.response_mask.sum(dim=1).tolist() == [12, 3]
+
+
+def test_advantages_follow_the_rows() -> None:
+    """Row g K + k has group g's advantage k; a group of equal rewards has none."""
+    groups = [
+        Group([5], [response(8), response(9)], [1.0, 0.0]),
+        Group([5], [response(8), response(9)], [1.0, 1.0]),
+    ]
+    batch = collate(groups, (EOS,), 0.0)
+    half = float(0.5 / np.sqrt(0.5))
+    assert torch.allclose(batch.advantages, torch.tensor([half, -half, 0.0, 0.0]))
+    assert batch.rewards.tolist() == [[1.0, 0.0], [1.0, 1.0]]

@@ -1,0 +1,152 @@
+"""Log-probabilities against a full softmax, row by row and without packs."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pubswap_client.policy import logprobs as module
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.logprobs import linear_logprobs, response_logprobs, score_pack
+from pubswap_client.policy.packing import pack
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.tensors.responses import Response
+
+TEMPERATURE = 0.7
+PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
+
+
+@pytest.fixture
+def groups(make_responses: Callable[..., list[Response]]) -> list[Group]:
+    """Three prompts and responses of 1 to 12 tokens."""
+    lengths = ([3, 12], [1, 5], [7, 2])
+    return [
+        Group(prompt, make_responses(sizes, seed=i), [1.0, 0.0])
+        for i, (prompt, sizes) in enumerate(zip(PROMPTS, lengths, strict=True))
+    ]
+
+
+@pytest.fixture
+def batch(groups: list[Group]) -> Batch:
+    """The three groups as one batch."""
+    return collate(groups, (1,), 1e-6)
+
+
+def alone(policy: Policy, group: Group, response: Response) -> tuple[torch.Tensor, torch.Tensor]:
+    """One unpadded sequence: the whole model output, a whole softmax, then a loop."""
+    ids = torch.tensor([[*group.prompt, *response.tokens.tolist()]])
+    with torch.no_grad():
+        probabilities = torch.softmax(policy.model(ids).logits[0] / TEMPERATURE, dim=-1)
+    first = len(group.prompt) - 1
+    logprobs, entropies = [], []
+    for t, token in enumerate(response.tokens.tolist()):
+        p = probabilities[first + t]
+        logprobs.append(p[token].log())
+        entropies.append(-(p * p.log()).sum())
+    return torch.stack(logprobs), torch.stack(entropies)
+
+
+def test_log_probabilities_and_entropies_are_those_of_the_full_softmax(
+    policy: Policy, groups: list[Group], batch: Batch
+) -> None:
+    """Of the temperature-scaled logits, each at the position before its token."""
+    everything = pack(batch, range(batch.rows), policy.device)
+    with policy.packed():
+        scores = score_pack(policy, everything, TEMPERATURE, entropy=True)
+    assert scores.entropy is not None
+    rows = [(group, response) for group in groups for response in group.responses]
+    parts = [alone(policy, group, response) for group, response in rows]
+    assert torch.allclose(scores.logprobs, torch.cat([part[0] for part in parts]), atol=1e-5)
+    assert torch.allclose(scores.entropy, torch.cat([part[1] for part in parts]), atol=1e-5)
+
+
+@pytest.mark.parametrize("budget", [1, 20, 40, 1 << 20])
+def test_the_budget_does_not_change_log_probabilities(
+    policy: Policy, groups: list[Group], batch: Batch, budget: int
+) -> None:
+    """Few tokens at a time or all: each row is what it is alone, and 0 on padding."""
+    found = response_logprobs(policy, batch, TEMPERATURE, budget)
+    assert found.shape == (batch.rows, batch.width)
+    rows = [(group, response) for group in groups for response in group.responses]
+    for row, (group, response) in enumerate(rows):
+        length = len(response.tokens)
+        assert torch.allclose(found[row, :length], alone(policy, group, response)[0], atol=1e-5)
+        assert (found[row, length:] == 0).all()
+
+
+@pytest.fixture
+def layer() -> dict[str, torch.Tensor]:
+    """Hidden states, a linear layer with a bias, and tokens, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = {"hidden": (11, 5), "weight": (23, 5), "bias": (23,)}
+    made = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64).float()
+        for name, shape in sizes.items()
+    }
+    return made | {"tokens": torch.randint(0, 23, (11,), generator=generator)}
+
+
+@pytest.mark.parametrize("chunk", [1, 50, 1 << 20])
+@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_value_and_gradient_are_autograds_through_whole_logits(
+    layer: dict[str, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+    entropy: bool,
+    bias: bool,
+) -> None:
+    """However many logits are held at a time, with and without entropies and a bias."""
+    monkeypatch.setattr(module, "CPU_LOGITS", chunk)
+    weight, tokens = layer["weight"], layer["tokens"]
+    offset = layer["bias"] if bias else None
+    ours = layer["hidden"].clone().requires_grad_()
+    logprobs, entropies = linear_logprobs(ours, weight, offset, tokens, TEMPERATURE, entropy)
+    plain = layer["hidden"].double().requires_grad_()
+    logits = plain @ weight.double().t() + (layer["bias"].double() if bias else 0)
+    everything = (logits / TEMPERATURE).log_softmax(dim=1)
+    wanted = everything.gather(1, tokens[:, None]).squeeze(1)
+    coefficients = torch.linspace(-1, 2, len(tokens))
+    value, expected = (logprobs * coefficients).sum(), (wanted * coefficients).sum()
+    if entropy:
+        assert entropies is not None
+        wanted_entropy = -(everything.exp() * everything).sum(dim=1)
+        assert torch.allclose(entropies.double(), wanted_entropy, atol=1e-5)
+        value = value + (entropies * coefficients.flip(0)).sum()
+        expected = expected + (wanted_entropy * coefficients.flip(0)).sum()
+    value.backward()
+    expected.backward()
+    assert torch.allclose(logprobs.double(), wanted, atol=1e-5)
+    assert ours.grad is not None
+    assert plain.grad is not None
+    assert torch.allclose(ours.grad.double(), plain.grad, atol=1e-5)
+
+
+def test_low_precision_states_are_scored_in_float32(layer: dict[str, torch.Tensor]) -> None:
+    """bfloat16 inputs are multiplied exactly: nothing is rounded to bfloat16 on the way."""
+    hidden = layer["hidden"].bfloat16().requires_grad_()
+    weight = layer["weight"].bfloat16()
+    logprobs, _ = linear_logprobs(hidden, weight, None, layer["tokens"], 1.0)
+    logits = hidden.detach().double() @ weight.double().t()
+    wanted = logits.log_softmax(dim=1).gather(1, layer["tokens"][:, None]).squeeze(1)
+    assert logprobs.dtype == torch.float32
+    assert torch.allclose(logprobs.double(), wanted, atol=1e-5)
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.dtype == torch.bfloat16
+
+
+def test_whole_logits_are_never_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory grows with the hidden size, not with the vocabulary."""
+    monkeypatch.setattr(module, "CPU_LOGITS", 4 * 5000)
+    hidden = torch.randn(400, 8, requires_grad=True)
+    weight, tokens = torch.randn(5000, 8), torch.zeros(400, dtype=torch.int64)
+    saved: list[int] = []
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        linear_logprobs(hidden, weight, None, tokens, 1.0)[0].sum()
+    assert sum(saved) == 400 * 8

@@ -1,0 +1,240 @@
+"""The policy: adapters in and out, the layout, the reference, prompts and texts."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from pubswap_client.doctor.template import check_template
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import NO_TEMPLATE_OPTIONS, RunSettings
+from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter, open_stack
+from pubswap_protocol.tensors.responses import Response
+from support.client import dense
+
+CardOf = Callable[[Path], ModelCard]
+IDS = torch.tensor([[0, 5, 6, 7], [4, 5, 6, 7]])
+
+
+def logits(policy: Policy) -> torch.Tensor:
+    with torch.no_grad():
+        return policy.model(input_ids=IDS, logits_to_keep=2).logits
+
+
+@pytest.mark.parametrize("folder", ["tiny_qwen3", "tiny_llama"])
+def test_an_adapter_comes_back_as_it_was_loaded(
+    folder: str,
+    request: pytest.FixtureRequest,
+    card_of: CardOf,
+    run_settings: RunSettings,
+    random_adapter: Callable[..., Adapter],
+) -> None:
+    """PEFT's tensors are the layout's, bit for bit, in name, shape and value."""
+    path = request.getfixturevalue(folder)
+    policy = Policy.load(path, card_of(path), run_settings, device="cpu")
+    adapter = random_adapter(policy.card.layout, seed=5)
+    before = logits(policy)
+    policy.load_adapter(adapter)
+    found = policy.adapter()
+    assert list(found) == sorted(policy.card.layout.tensors)
+    for name, array in found.items():
+        assert array.dtype == np.float32
+        assert np.array_equal(array, adapter[name])
+    assert not torch.allclose(logits(policy), before, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_the_layout_is_that_of_pefts_all_linear(
+    tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """Reading safetensors headers finds the layers that PEFT's own 'all-linear' finds."""
+    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_qwen3)
+    config = LoraConfig(r=run_settings.lora.rank, target_modules="all-linear")
+    state = get_peft_model_state_dict(get_peft_model(model, config))
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    assert shapes == card_of(tiny_qwen3).layout.tensors
+
+
+def test_an_adapter_given_out_is_a_copy(policy: Policy) -> None:
+    """Changing what was given out does not change the policy, nor does training change it."""
+    given = policy.adapter()
+    name = next(iter(given))
+    given[name] += 1
+    assert not np.array_equal(policy.adapter()[name], given[name])
+
+
+def test_trainable_are_the_factors_and_nothing_else(policy: Policy) -> None:
+    """In the order of their names, in float32."""
+    parameters = policy.trainable()
+    shapes = [policy.card.layout.tensors[name] for name in sorted(policy.card.layout.tensors)]
+    assert [tuple(parameter.shape) for parameter in parameters] == shapes
+    assert all(parameter.dtype == torch.float32 for parameter in parameters)
+    trained = sum(p.numel() for p in policy.model.parameters() if p.requires_grad)
+    assert trained == policy.card.layout.parameters
+
+
+def test_the_first_adapter_and_the_reference_are_the_base_model(policy: Policy) -> None:
+    """B = 0 changes nothing, and inside reference() no adapter does."""
+    adapted = logits(policy)
+    with policy.reference():
+        base = logits(policy)
+    assert torch.equal(logits(policy), adapted)
+    policy.load_adapter(initial_adapter(policy.card.layout, seed=0))
+    assert torch.equal(logits(policy), base)
+    assert not torch.allclose(adapted, base, atol=1e-3)
+    assert all(parameter.requires_grad for parameter in policy.trainable())
+
+
+def test_residuals_move_the_base_model_and_not_the_reference(
+    policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
+) -> None:
+    """W = W0 + (alpha / r) sum B A, with the same bits added at once or round after round."""
+    layout, lora = policy.card.layout, policy.settings.lora
+    stacks = []
+    for seed in (2, 3):
+        path = tmp_path / f"{seed}.safetensors"
+        path.write_bytes(encode_adapter(layout, random_adapter(layout, seed)))
+        stacks.append(open_stack(path, layout))
+    name = sorted(layout.tensors)[0]
+    module = policy.model.get_submodule(name.removesuffix(".lora_A.weight"))
+    before = module.base_layer.weight.detach().clone()
+    with policy.reference():
+        base = logits(policy)
+    for known in ([], stacks[:1], stacks):
+        policy.rebase(known)
+    moved = logits(policy)
+    product = sum(dense.products(stack.load())[name] for stack in stacks)
+    change = (module.base_layer.weight - before).detach().numpy()
+    assert np.allclose(change, lora.alpha / lora.rank * product, atol=1e-6)
+    with policy.reference():
+        assert torch.equal(logits(policy), base)
+    assert torch.equal(logits(policy), moved)
+    policy.rebase([])
+    assert torch.equal(module.base_layer.weight, before)
+    policy.rebase(stacks)
+    assert torch.equal(logits(policy), moved)
+
+
+def test_under_ffa_b_alone_is_trained(
+    tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The adapter still has all factors; the optimizer gets the B, by their names."""
+    rules = run_settings.aggregation.model_copy(update={"rule": "ffa"})
+    settings = run_settings.model_copy(update={"aggregation": rules})
+    policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
+    names = policy.trained_names()
+    assert names == sorted(name for name in policy.card.layout.tensors if "lora_B" in name)
+    shapes = [policy.card.layout.tensors[name] for name in names]
+    assert [tuple(parameter.shape) for parameter in policy.trainable()] == shapes
+    assert set(policy.adapter()) == set(policy.card.layout.tensors)
+    assert len(policy.factors()) == 2 * len(names)
+
+
+@pytest.mark.parametrize("damage", ["missing", "extra", "shape"])
+def test_an_adapter_of_another_layout_is_refused(policy: Policy, damage: str) -> None:
+    """Nothing is loaded when a tensor is missing, too many, or of another shape."""
+    adapter = policy.adapter()
+    name = next(iter(adapter))
+    if damage == "missing":
+        del adapter[name]
+    elif damage == "extra":
+        adapter["more"] = adapter[name]
+    else:
+        adapter[name] = adapter[name][:1]
+    with pytest.raises(InvalidAdapter, match="layout"):
+        policy.load_adapter(adapter)
+
+
+def test_a_model_without_the_runs_layers_is_refused(
+    tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The message names a module that the run adapts and this model has not."""
+    with pytest.raises(InvalidSettings, match=r"no module 'model\.layers\.2"):
+        Policy.load(tiny_qwen3, card_of(tiny_deep_qwen3), run_settings, device="cpu")
+
+
+def test_a_model_with_other_shapes_is_refused(
+    tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
+) -> None:
+    """The same modules of another width are not the run's."""
+    with pytest.raises(InvalidAdapter, match="mlp"):
+        Policy.load(tiny_deep_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
+
+
+def test_a_gpu_that_is_not_there_is_refused(
+    tiny_qwen3: Path,
+    card_of: CardOf,
+    run_settings: RunSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """device = 'cuda' is not quietly a CPU; 'auto' is."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidSettings, match="no GPU"):
+        Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cuda")
+    assert Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings).device.type == "cpu"
+
+
+def test_a_prompt_is_encoded_plainly_without_a_template(policy: Policy) -> None:
+    """One token for each character here."""
+    assert policy.encode("1+0") == [4, 13, 3]
+
+
+def test_the_chat_template_is_used_if_there_is_one_and_the_run_wants_it(policy: Policy) -> None:
+    """'auto' follows the tokenizer; 'none' never uses a template."""
+    policy._tokenizer._full.chat_template = "{{ messages[0]['content'] }}="
+    assert policy.encode("1+0") == [4, 13, 3, policy.encode("=")[0]]
+    policy.settings = policy.settings.model_copy(update={"chat_template": "none"})
+    assert policy.encode("1+0") == [4, 13, 3]
+
+
+def test_the_templates_options_are_the_runs(policy: Policy) -> None:
+    """The trainer's prompts, the limit's count and the doctor's example all go through them."""
+    tokenizer = policy._tokenizer
+    tokenizer._full.chat_template = (
+        "{{ messages[0]['content'] }}{% if ending is defined %}{{ ending }}{% endif %}"
+        "{% if refuse is defined %}{{ raise_exception('no') }}{% endif %}"
+    )
+    assert policy.encode("1+0") == [4, 13, 3]
+
+    def told(**options: object) -> RunSettings:
+        return RunSettings.model_validate({"chat_template_options": options})
+
+    policy.settings = told(ending="==")
+    assert policy.encode("1+0") == [4, 13, 3, *policy.encode("")]
+    assert len(policy.encode("")) == 2
+    assert policy.prompt_limit.count("1+0") == 5
+    assert "is 18 tokens" in check_template(tokenizer, told(ending="==")).found
+    with pytest.raises(InvalidSettings, match="chat template fails"):
+        tokenizer.encode_for(told(refuse=True), "1+0")
+
+
+def test_options_cannot_replace_what_we_ask_of_the_template() -> None:
+    """Every parameter of transformers' own is reserved; any other name is the template's."""
+    own = set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+    assert own - {"self", "kwargs"} <= NO_TEMPLATE_OPTIONS
+    for name in NO_TEMPLATE_OPTIONS:
+        with pytest.raises(ValidationError, match=f"{name} is set by PubSwap"):
+            RunSettings.model_validate({"chat_template_options": {name: True}})
+
+
+def test_a_prompt_that_is_too_long_is_refused(policy: Policy) -> None:
+    """The message says how long it is and what the limit is."""
+    assert len(policy.encode("1" * 40)) == 40
+    with pytest.raises(InvalidProblems, match="41 tokens; this run takes at most 40"):
+        policy.encode("1" * 41)
+
+
+def test_texts_leave_out_special_tokens(policy: Policy) -> None:
+    """The verifier reads what the coordinator's tokenizer alone would give it."""
+    tokens = np.array([4, 13, 3, 1], dtype=np.int32)
+    assert policy.decode([Response(tokens, np.zeros(4, dtype=np.float32))]) == ["1+0"]

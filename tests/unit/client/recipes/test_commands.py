@@ -1,0 +1,134 @@
+"""`pubswap recipe list|show|check`, as people type them."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.recipes.check import KEEP_ROUNDS
+from pubswap_client.recipes.layers import shipped_recipes
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_protocol.cli import build_app
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import LoraSettings
+from pubswap_server.settings import ServerSettings
+
+
+def recipe(*arguments: str) -> Result:
+    """Run a command in this process, on a wide terminal."""
+    return CliRunner(env={"COLUMNS": "200"}).invoke(build_app(), ["recipe", *arguments])
+
+
+def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
+    """Two lines a recipe, which fit a terminal."""
+    done = recipe("list")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert {line.split("  ")[0] for line in lines[:-1:2]} == set(shipped_recipes())
+    place = next(n for n, line in enumerate(lines) if line.startswith("llama-3.2-3b-medical"))
+    assert "table of medical reasoning" in lines[place]
+    for text in ("Llama-3.2-3B-Instruct", "medical", "private 4 x 3956", "test 1977", "24 runs"):
+        assert text in lines[place + 1]
+
+
+def test_show_tells_where_a_value_comes_from() -> None:
+    """A file, the command line, or a default; and the sweep."""
+    done = recipe("show", "qwen3-4b-deepmath", "--set", "swap.period=4")
+    lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if "│" in line}
+    assert "4" in lines["grpo.prompts_per_step"]
+    assert "qwen3-4b-deepmath.toml" in lines["grpo.prompts_per_step"]
+    assert "given" in lines["swap.period"]
+    assert "default" in lines["wire.precision"]
+    assert "[10, 40, 90, 120]" in lines["sweep 1: local_steps"]
+
+
+def test_show_prints_one_file_that_extends_nothing(tmp_path: Path) -> None:
+    """What it prints is a recipe, and the same."""
+    done = recipe("show", "llama-3.2-3b-medical", "--toml", "--set", "name=ours")
+    (tmp_path / "ours.toml").write_text(done.stdout)
+    assert "extends" not in done.stdout
+    assert load_recipe(tmp_path / "ours.toml") == load_recipe(
+        "llama-3.2-3b-medical", {"name": "ours"}
+    )
+
+
+def test_check_says_what_a_run_takes() -> None:
+    """Rounds, public steps, responses, the adapter's bytes by its layout, and the sweep's runs."""
+    done = recipe("check", "qwen3-1.7b-math", "--set", f"model.source={MODEL}")
+    assert done.exit_code == 0, done.stdout
+    card = model_card(MODEL, LoraSettings(), "demo", None)
+    assert f"adapter:   {card.layout.file_bytes / 1000:.1f} kB; a client sends" in done.stdout
+    assert "4 rounds x 90 = 360 of each client" in done.stdout
+    assert "180 of them public" in done.stdout
+    assert f"{360 * 8 * 8} of each client" in done.stdout
+    assert "24 settings, 3 seeds: 72 runs" in done.stdout
+
+
+def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
+    """int8 sends about a quarter of the adapter; under FFA-LoRA the B alone travels."""
+    options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=int8"]
+    sent = recipe("check", "qwen3-1.7b-math", *options, "--set", "aggregation.rule=ffa").stdout
+    size = float(sent.split("a client sends ")[1].split(" kB")[0])
+    card = model_card(MODEL, LoraSettings(), "demo", None)
+    b = sum(out * r for name, (out, r) in card.layout.tensors.items() if "lora_B" in name)
+    assert b / 1000 < size < 1.5 * b / 1000
+
+
+def test_check_says_what_disks_a_run_needs() -> None:
+    """On the coordinator more with more rounds and clients, by what it keeps by default."""
+    assert ServerSettings.model_fields["keep_rounds"].default == KEEP_ROUNDS
+    sizes = []
+    for clients, rounds in ((4, 100), (8, 100), (4, 200)):
+        options = ("--set", f"model.source={MODEL}", "--set", f"clients={clients}")
+        done = recipe("check", "qwen3-1.7b-math", *options, "--set", f"rounds={rounds}")
+        (line,) = (line for line in done.stdout.splitlines() if line.startswith("disk:"))
+        assert f"updates of {KEEP_ROUNDS} rounds kept (PUBSWAP_KEEP_ROUNDS)" in line
+        sizes.append(float(line.split()[1]) * {"kB": 1, "MB": 1e3, "GB": 1e6}[line.split()[2]])
+        assert "on each member" in done.stdout
+    few, many_clients, many_rounds = sizes
+    assert few < many_clients
+    assert few < many_rounds
+
+
+def test_check_downloads_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A model that is not here leaves the adapter's size open."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    done = recipe("check", "qwen3-1.7b-math")
+    assert done.exit_code == 0, done.stdout
+    assert "adapter:   its size is known when the base model is here" in done.stdout
+
+
+def test_check_lists_all_that_is_wrong() -> None:
+    """Each with its key; the exit status is 1."""
+    wrong = ["swap.perod=2", "total_steps=350", "verifier=reasoning_gym:nope"]
+    options = [text for item in [*wrong, "model.source=not//an id"] for text in ("--set", item)]
+    done = recipe("check", "qwen3-1.7b-math", *options)
+    assert done.exit_code == 1
+    for text in (
+        "wrong: swap.perod: there is no such key; is swap.period meant?",
+        "wrong: total_steps: 350 is no multiple of local_steps = 90",
+        "wrong: verifier: reasoning-gym has no task 'nope'",
+        "wrong: model: 'not//an id' is neither a folder nor a hub id",
+        "cannot be run",
+    ):
+        assert text in done.stdout
+
+
+def test_check_names_a_combination_of_the_sweep_that_is_impossible() -> None:
+    """The recipe alone is right; with tau = 10 a period of 10 is not."""
+    done = recipe("check", "qwen3-1.7b-math", "--set", "swap.period=10")
+    assert done.exit_code == 1
+    start = "wrong: sweep: method = pubswap, swap.strategy = keep, local_steps = 10: swap.period"
+    assert start in done.stdout
+
+
+def test_check_notes_runs_that_would_be_done_twice(tmp_path: Path) -> None:
+    """It can be run, and one setting of two is wasted."""
+    path = tmp_path / "twice.toml"
+    path.write_text(
+        'extends = "qwen3-1.7b-math"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
+    )
+    done = recipe("check", str(path))
+    assert done.exit_code == 0
+    assert "note:      method = fedavg, swap.period = 4 is the same run as" in done.stdout

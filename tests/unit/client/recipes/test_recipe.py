@@ -1,0 +1,371 @@
+"""Recipes: how files extend one another, what a sweep comes to, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.recipes.check import impossible, load_variants, repeated
+from pubswap_client.recipes.layers import parse_set
+from pubswap_client.recipes.recipe import load_recipe, read_recipe
+from pubswap_client.recipes.sets import check_sets, make_sets, set_faults
+from pubswap_client.recipes.sources import DataFiles
+from pubswap_client.recipes.sweep import Sweep
+from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
+from pubswap_protocol.problems import Problem, write_problems
+
+BASE = """
+name = "base"
+about = "the base"
+local_steps = 10
+total_steps = 40
+[model]
+source = "a/model"
+[data]
+public = "public.jsonl"
+test = "test.jsonl"
+[grpo]
+learning_rate = 1e-4
+prompts_per_step = 4
+[sweep]
+seeds = [0, 1]
+"""
+SPLIT = {
+    "source": "reasoning-gym",
+    "tasks": ["chain_sum", "gcd"],
+    "private_size": 8,
+    "public_size": 8,
+    "test_size": 8,
+}
+
+
+def write(folder: Path, text: str, name: str = "recipe.toml") -> Path:
+    """A file beside the base that the tests extend."""
+    folder.mkdir(exist_ok=True)
+    (folder / "base.toml").write_text(BASE)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def refused(path: Path, **overrides: Any) -> str:
+    """What loading the file says."""
+    with pytest.raises(InvalidSettings) as caught:
+        load_recipe(path, overrides)
+    return caught.value.detail
+
+
+def test_a_file_extends_another_table_by_table(tmp_path: Path) -> None:
+    """A table keeps what the nearer file does not name; name and about are each file's own."""
+    path = write(tmp_path, 'extends = "base.toml"\n[grpo]\nlearning_rate = 5e-4\n')
+    recipe = load_recipe(path, {"swap.period": 5})
+    assert (recipe.grpo.learning_rate, recipe.grpo.prompts_per_step) == (5e-4, 4)
+    assert (recipe.name, recipe.about, recipe.swap.period) == ("recipe", "", 5)
+    assert recipe.run_settings.local_steps == 10
+    assert "name" not in type(recipe.run_settings).model_fields
+
+
+def test_a_file_can_extend_a_shipped_recipe_by_its_name(tmp_path: Path) -> None:
+    """A researcher's own file needs no copy of the paper's settings."""
+    path = write(tmp_path, 'extends = "qwen3-4b-deepmath"\n[grpo]\nlearning_rate = 2e-5\n')
+    recipe = load_recipe(path)
+    assert (recipe.grpo.prompts_per_step, recipe.grpo.learning_rate) == (4, 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "recipe.toml"', "a circle of files: recipe.toml extends recipe.toml"),
+        ('extends = "gone.toml"', "extends: there is no file"),
+        ("extends = 3", "extends: the path of one file, not 3"),
+        ('extends = "qwen3-1.7b-mth"', "Is 'qwen3-1.7b-math' meant"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """A circle, a file that is not there, a wrong type, and a name with a slip."""
+    assert message in refused(write(tmp_path, text))
+
+
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    """A base in another folder means its own neighbours; a given path means the working folder."""
+    write(tmp_path / "far", "")
+    (tmp_path / "near" / "weights").mkdir(parents=True)
+    path = tmp_path / "near" / "recipe.toml"
+    path.write_text('extends = "../far/base.toml"\n[model]\nsource = "weights"\n')
+    recipe = load_recipe(path)
+    assert recipe.data.public == (tmp_path / "far" / "public.jsonl")
+    assert recipe.model.source == "weights"
+    assert Path(recipe.model.place) == tmp_path / "near" / "weights"
+    given = load_recipe(path, {"data.public": "mine.jsonl", "model.source": "b/other"})
+    assert given.data.public == Path.cwd() / "mine.jsonl"
+    assert given.model.place == "b/other"
+
+
+def test_a_nearer_choice_takes_the_place_of_a_farther_one(tmp_path: Path) -> None:
+    """`rounds` against `total_steps`, and files against a folder against `prepare`."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    assert load_recipe(path).rounds == 4
+    assert load_recipe(path, {"rounds": 3}).total_steps is None
+    folder = load_recipe(path, {"data.folder": "/split"}).data
+    assert (folder.public, folder.folder) == (None, Path("/split"))
+    assert load_recipe(path, {"data.prepare": SPLIT}).data.public is None
+
+
+def test_a_split_follows_the_run_in_clients_and_seed(tmp_path: Path) -> None:
+    """Unless the recipe says otherwise: one split for all seeds."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    run = {"data.prepare": SPLIT, "clients": 3, "seed": 8}
+    spec = load_recipe(path, run).data.prepare
+    assert spec is not None
+    assert (spec.clients, spec.seed) == (3, 8)
+    spec = load_recipe(path, run | {"data.prepare": SPLIT | {"seed": 1}}).data.prepare
+    assert spec is not None
+    assert spec.seed == 1
+
+
+def test_the_sets_of_each_form_of_data_are_found(tmp_path: Path) -> None:
+    """Named files are taken as they are; in a split they have their names."""
+    path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
+    named = load_recipe(path, {"data.private": ["/a.jsonl", "/b.jsonl"]}).data
+    assert named.files(2).private == (Path("/a.jsonl"), Path("/b.jsonl"))
+    split = DataFiles(
+        Path("/s/public.jsonl"),
+        Path("/s/test.jsonl"),
+        (Path("/s/client-1.jsonl"), Path("/s/client-2.jsonl")),
+    )
+    assert load_recipe(path, {"data.folder": "/s"}).data.files(2) == split
+    assert load_recipe(path, {"data.prepare": SPLIT}).data.files(2, Path("/s")) == split
+
+
+@pytest.mark.parametrize(("tau", "rounds"), [(10, 54), (40, 13), (120, 5)])
+def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds: int) -> None:
+    """A table by local_steps, with `else` for the others."""
+    table = "total_steps = { else = 540, 40 = 520, 120 = 600 }\n"
+    recipe = load_recipe(write(tmp_path, 'extends = "base.toml"\n' + table), {"local_steps": tau})
+    assert (recipe.rounds, recipe.total_steps) == (rounds, rounds * tau)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"total_steps": 45}, "total_steps: 45 is no multiple of local_steps = 10"),
+        ({"total_steps": 5}, "use 10"),
+        ({"total_steps": {"20": 40}}, "no value for local_steps = 10, nor `else`"),
+        ({"total_steps": {"many": 40}}, "total_steps.many: the keys are numbers"),
+        ({"total_steps": 40, "rounds": 4}, "rounds: it follows from total_steps"),
+        ({"total_steps": 0}, "total_steps: Input should be greater than 0"),
+        ({"local_steps": "x"}, "local_steps: Input should be a valid integer"),
+        ({"swap.strategi": "keep"}, "swap.strategi: there is no such key; is swap.strategy meant?"),
+        ({"learning_rate": 1.0}, "is grpo.learning_rate meant?"),
+        ({"swop.period": 2}, "swop: there is no such key; is swap meant?"),
+        ({"extend": "x"}, "is extends meant?"),
+        ({"xyzzy": 1}, "xyzzy: there is no such key"),
+        ({"grpo": 3}, "grpo: Input should be a valid dictionary"),
+        ({"grpo.responses_per_prompt": 7}, "grpo.responses_per_prompt must be even"),
+        ({"swap.period": 10}, "swap.period: 10 is not below local_steps = 10"),
+        ({"swap.period": 11}, "swap.period is larger than local_steps"),
+        ({"verifier": "maths"}, "verifier: There is no verifier 'maths'"),
+        ({"data.test": 4}, "data.test: Input is not a valid path"),
+        ({"data.folder": "s", "data.public": "p"}, "data: give one of: public and test"),
+        ({"data.private": ["a"]}, "data.private: 1 files for clients = 4"),
+        ({"data.prepare": SPLIT | {"alpha": 0}}, "data.prepare.alpha: Input should be greater"),
+        ({"data.prepare": SPLIT | {"clients": 3}}, "data.prepare.clients: 3, but clients = 4"),
+        ({"data.prepare": SPLIT | {"public_size": 3}}, "public set holds 3 problems, but a step"),
+        ({"data.prepare": SPLIT | {"private_size": 3}}, "each private set holds 3 problems"),
+        ({"sweep.grid": [{"swap.priod": [2]}]}, "swap.priod: there is no such key; is swap.period"),
+        ({"sweep.grid": [{"member": ["alone"]}]}, "is members meant?"),
+        ({"sweep.grid": [{"seed": [1]}]}, "sweep.grid: seed: seeds are listed in sweep.seeds"),
+        ({"sweep.grid": [{"members": ["none"]}]}, "members is one of federated, alone, pooled"),
+        ({"sweep.grid": [{}]}, "a table has no axis"),
+        ({"sweep.grid": [{"clients": []}]}, "the axis clients has no value"),
+        ({"sweep.grid": 3}, "sweep.grid: Input should be a valid tuple"),
+        ({"sweep.seeds": [1, 1]}, "sweep.seeds: a seed occurs twice"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_with_the_key_and_the_reason(
+    tmp_path: Path, overrides: dict[str, Any], message: str
+) -> None:
+    """Whether the key, the value, or what it is combined with is wrong."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    assert message in refused(path, **overrides)
+
+
+def test_half_of_the_named_sets_is_refused(tmp_path: Path) -> None:
+    """A public set with no test set cannot be a run's."""
+    path = write(tmp_path, '[model]\nsource = "a/b"\n[data]\npublic = "p.jsonl"\n')
+    assert "data: test is missing: a JSONL file" in refused(path)
+
+
+def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
+    """Values of a wrong type hide neither each other nor what contradicts the rest."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    wrong = {"total_steps": 45, "grpo.temperature": "hot", "swap.period": 10, "verifier": "x"}
+    reading = read_recipe(path, wrong)
+    starts = ("total_steps: 45", "grpo.temperature: ", "swap.period: 10", "verifier: ")
+    assert len(reading.faults) == len(starts)
+    for fault, start in zip(reading.faults, starts, strict=True):
+        assert fault.startswith(start)
+    assert "(3 more: see `pubswap recipe check`)" in refused(path, **wrong)
+
+
+def test_a_name_that_is_no_file_and_no_recipe_is_refused() -> None:
+    """The nearest recipe is named."""
+    with pytest.raises(InvalidSettings, match=r"Is 'qwen3-1\.7b-math' meant\?"):
+        load_recipe("qwen3-1.7b-mat")
+
+
+def test_a_sweep_is_the_product_of_each_table() -> None:
+    """Axes may be written as tables, a single value is an axis, and no setting comes twice."""
+    sweep = Sweep(
+        grid=(
+            {"method": "fedavg", "local_steps": [2, 4]},  # type: ignore[arg-type]
+            {"swap": {"period": [2, 4]}, "members": "federated"},
+            {"method": ["fedavg"], "local_steps": [4]},
+        )
+    )
+    assert list(sweep.settings()) == [
+        {"method": "fedavg", "local_steps": 2},
+        {"method": "fedavg", "local_steps": 4},
+        {"swap.period": 2, "members": "federated"},
+        {"swap.period": 4, "members": "federated"},
+    ]
+    assert list(Sweep().settings()) == [{}]
+
+
+def test_each_client_alone_is_a_run_of_its_own() -> None:
+    """The federation, four clients alone and the pooled reference, with two seeds."""
+    sweep = Sweep(seeds=(0, 1), grid=({"members": ("federated", "alone", "pooled")},))
+    assert sweep.runs(clients=4) == 2 * (1 + 4 + 1)
+
+
+GRID = """
+extends = "base.toml"
+[[sweep.grid]]
+method = "pubswap"
+swap.period = [2, 8]
+local_steps = [5, 10]
+[[sweep.grid]]
+members = ["alone", "pooled"]
+"""
+
+
+def test_an_impossible_combination_of_a_sweep_is_named(tmp_path: Path) -> None:
+    """The recipe alone is right, and one point of its grid is not."""
+    path = write(tmp_path, GRID)
+    found = list(impossible(read_recipe(path)))
+    start = "sweep: method = pubswap, swap.period = 8, local_steps = 5: swap.period"
+    assert [fault.startswith(start) for fault in found] == [True]
+    with pytest.raises(InvalidSettings, match=r"swap\.period = 8, local_steps = 5"):
+        list(load_variants(path))
+
+
+def test_each_setting_of_a_sweep_has_its_recipe(tmp_path: Path) -> None:
+    """Baselines of one client have no public steps, whatever the recipe's method."""
+    path = write(tmp_path, GRID.replace("8", "4"))
+    found = [(setting, recipe) for setting, recipe in load_variants(path, {"seed": 7})]
+    assert [(r.method, r.swap.period, r.local_steps, r.rounds) for _, r in found] == [
+        ("pubswap", 2, 5, 8),
+        ("pubswap", 2, 10, 4),
+        ("pubswap", 4, 5, 8),
+        ("pubswap", 4, 10, 4),
+        ("fedavg", 2, 10, 4),
+        ("fedavg", 2, 10, 4),
+    ]
+    assert {recipe.seed for _, recipe in found} == {7}
+    assert not list(repeated(read_recipe(path)))
+
+
+def test_a_baseline_of_one_client_swaps_with_nobody(tmp_path: Path) -> None:
+    """A grid that crosses members with the method pubswap is refused."""
+    text = GRID.replace("members =", 'method = "pubswap"\nmembers =').replace("8", "4")
+    found = list(impossible(read_recipe(write(tmp_path, text))))
+    assert len(found) == 2
+    assert "method: 'alone' trains one client by itself" in found[0]
+
+
+def test_settings_that_compute_the_same_are_named(tmp_path: Path) -> None:
+    """fedavg knows no swap period, so that one of two runs would be wasted."""
+    text = 'extends = "base.toml"\n[[sweep.grid]]\nmethod = "fedavg"\nswap.period = [2, 4]\n'
+    assert list(repeated(read_recipe(write(tmp_path, text)))) == [
+        "method = fedavg, swap.period = 4 is the same run as method = fedavg, swap.period = 2"
+    ]
+
+
+def test_values_of_a_command_line_are_toml_or_text() -> None:
+    """Numbers, truth and lists are what they look like; a bare word is text."""
+    options = ["swap.period=4", "swap.strategy=random", "a = [1, 2]", "b=true", "c=x=y"]
+    assert parse_set(options) == {
+        "swap.period": 4,
+        "swap.strategy": "random",
+        "a": [1, 2],
+        "b": True,
+        "c": "x=y",
+    }
+    with pytest.raises(InvalidSettings, match="write KEY=VALUE"):
+        parse_set(["swap.period"])
+
+
+def problems(path: Path, count: int) -> Path:
+    """A set of so many problems."""
+    write_problems(path, [Problem(id=str(n), prompt=f"{n} =", answer=str(n)) for n in range(count)])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("public", "private", "message"),
+    [
+        (3, 4, "the public set holds 3 problems, but a step takes 4"),
+        (4, 3, "client-1.jsonl holds 3 problems, but a step takes 4"),
+    ],
+)
+def test_sets_with_less_than_a_step_takes_are_refused(
+    tmp_path: Path, public: int, private: int, message: str
+) -> None:
+    """Before a model is loaded, and by `pubswap recipe check`."""
+    recipe = load_recipe(
+        write(tmp_path, 'extends = "base.toml"\nclients = 1\n'),
+        {"data.private": [str(problems(tmp_path / "client-1.jsonl", private))]},
+    )
+    problems(tmp_path / "public.jsonl", public)
+    problems(tmp_path / "test.jsonl", 1)
+    with pytest.raises(InvalidProblems, match=message):
+        check_sets(recipe, recipe.data.files(1))
+    assert message in next(set_faults(recipe))
+
+
+def test_a_public_set_may_be_small_where_no_step_is_public(tmp_path: Path) -> None:
+    """fedavg takes nothing from it."""
+    path = write(tmp_path, 'extends = "base.toml"\nmethod = "fedavg"\n')
+    problems(tmp_path / "public.jsonl", 1)
+    problems(tmp_path / "test.jsonl", 1)
+    assert not list(set_faults(load_recipe(path)))
+
+
+def test_the_split_of_a_recipe_is_made_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Once; and a folder with another recipe's split is refused."""
+    path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
+    model = {"model.source": str(MODEL)}
+    recipe = load_recipe(path, {"data.prepare": SPLIT, **model})
+    files = make_sets(recipe, tmp_path / "split")
+    written = files.public.stat().st_mtime_ns
+    assert make_sets(recipe, tmp_path / "split") == files
+    assert files.public.stat().st_mtime_ns == written
+    assert [file.name for file in files.private] == ["client-1.jsonl", "client-2.jsonl"]
+    check_sets(recipe, files)
+    other = load_recipe(path, {"data.prepare": SPLIT | {"alpha": 0.1}, **model})
+    with pytest.raises(Conflict, match="alpha"):
+        make_sets(other, tmp_path / "split")
+
+    folder = load_recipe(path, {"data.folder": str(tmp_path / "split"), **model})
+    assert make_sets(folder) == files
+    assert not list(set_faults(folder))
+    with pytest.raises(InvalidSettings, match=r"has no data\.prepare"):
+        make_sets(folder, tmp_path / "elsewhere")
+    files.private[1].unlink()
+    assert "client-2.jsonl is missing" in next(set_faults(folder))
+
+
+def test_what_a_split_would_be_made_from_must_be_there(tmp_path: Path) -> None:
+    """A local file is looked for, nothing is downloaded."""
+    path = write(tmp_path, 'extends = "base.toml"\n[data.prepare]\nsource = "math"\nfrom = "m"\n')
+    assert f"data: from: there is no {tmp_path / 'm'}" in next(set_faults(load_recipe(path)))

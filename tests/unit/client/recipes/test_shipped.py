@@ -1,0 +1,176 @@
+"""The recipes that come with PubSwap: the paper's experiments, and that they are found."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.recipes import layers
+from pubswap_client.recipes.check import impossible, load_variants, repeated
+from pubswap_client.recipes.layers import shipped_folder, shipped_recipes
+from pubswap_client.recipes.recipe import load_recipe, read_recipe
+from pubswap_client.recipes.resolved import Entry, entries, toml_text
+from pubswap_protocol.settings import RunSettings
+
+ROOT = Path(__file__).parents[4]
+
+QWEN3, QWEN25 = "Qwen/Qwen3-1.7B", "Qwen/Qwen2.5-Math-1.5B"
+QWEN4B, LLAMA = "Qwen/Qwen3-4B-Instruct-2507", "meta-llama/Llama-3.2-3B-Instruct"
+USUAL = {10: 360, 40: 360, 90: 360, 120: 360}
+
+# Of each: base model, data, alpha, private, public, test, b, and total steps by tau.
+PAPER = {
+    "qwen3-1.7b-math": (QWEN3, "math", 0.3, 2500, 1250, 1250, 8, USUAL),
+    "qwen2.5-math-1.5b-math": (QWEN25, "math", 0.3, 2500, 1250, 1250, 8, USUAL),
+    "qwen3-1.7b-deepmath": (QWEN3, "deepmath", 0.3, 4000, 3000, 1000, 8, USUAL),
+    "qwen2.5-math-1.5b-deepmath": (QWEN25, "deepmath", 0.3, 4000, 3000, 1000, 8, USUAL),
+    "qwen3-4b-deepmath": (QWEN4B, "deepmath", 0.3, 4000, 3000, 1000, 4, USUAL),
+    "llama-3.2-3b-medical": (
+        LLAMA,
+        "medical",
+        0.3,
+        3956,
+        1977,
+        1977,
+        8,
+        {10: 540, 40: 520, 90: 540, 120: 600},
+    ),
+    "qwen3-1.7b-deepmath-alpha0.1": (
+        QWEN3,
+        "deepmath",
+        0.1,
+        4000,
+        3000,
+        1000,
+        8,
+        {40: 360, 90: 360, 120: 360},
+    ),
+    "qwen3-1.7b-deepmath-periods": (
+        QWEN3,
+        "deepmath",
+        0.3,
+        4000,
+        3000,
+        1000,
+        8,
+        {80: 320, 90: 360, 120: 360},
+    ),
+    "qwen2.5-math-1.5b-deepmath-periods": (
+        QWEN25,
+        "deepmath",
+        0.3,
+        4000,
+        3000,
+        1000,
+        8,
+        {90: 360, 120: 360},
+    ),
+}
+FEDPROX = {("fedprox", mu) for mu in (0.001, 0.01, 0.1)}
+BOTH = {("fedavg", ""), ("pubswap", "keep 2")}
+MAIN = BOTH | FEDPROX | {("pubswap", "random 2")}
+PERIODS = BOTH | FEDPROX | {("pubswap", "keep 4"), ("pubswap", "keep 8")}
+METHODS = {
+    "qwen3-1.7b-math": MAIN,
+    "qwen2.5-math-1.5b-math": MAIN,
+    "qwen3-1.7b-deepmath": MAIN,
+    "qwen2.5-math-1.5b-deepmath": MAIN,
+    "qwen3-4b-deepmath": BOTH,
+    "llama-3.2-3b-medical": BOTH,
+    "qwen3-1.7b-deepmath-alpha0.1": BOTH,
+    "qwen3-1.7b-deepmath-periods": PERIODS,
+    "qwen2.5-math-1.5b-deepmath-periods": PERIODS,
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_recipe_is_the_papers_experiment(name: str) -> None:
+    """Model, data, sizes, b, steps, methods and tau are those of the paper's tables."""
+    source, data, alpha, private, public, test, b, steps = PAPER[name]
+    rows = set()
+    for _, recipe in load_variants(name):
+        spec = recipe.data.prepare
+        assert spec is not None
+        assert (recipe.model.source, spec.source, spec.alpha) == (source, data, alpha)
+        assert tuple(spec.sizes()) == (private, public, test)
+        assert (recipe.clients, recipe.grpo.prompts_per_step) == (4, b)
+        assert recipe.rounds * recipe.local_steps == steps[recipe.local_steps]
+        assert recipe.verifier == ("choice" if data == "medical" else "math")
+        detail: str | float = ""
+        if recipe.method == "fedprox":
+            detail = recipe.fedprox.mu
+        if recipe.method == "pubswap":
+            detail = f"{recipe.swap.strategy} {recipe.swap.period}"
+        rows.add((recipe.local_steps, (recipe.method, detail)))
+    assert rows == {(tau, row) for tau in steps for row in METHODS[name]}
+
+
+def test_the_base_writes_out_the_papers_settings() -> None:
+    """What base.toml says is what the settings' defaults are; they were checked with the paper."""
+    recipe = load_recipe("qwen3-1.7b-math").run_settings
+    ours = {"rounds", "local_steps", "aggregation", "grpo"}
+    assert recipe.model_dump(exclude=ours) == RunSettings().model_dump(exclude=ours)
+    # The paper's loss has no correction of the sampler's rounding; our default has.
+    assert recipe.grpo == RunSettings().grpo.model_copy(update={"rollout_correction": "none"})
+    waits = {"deadline_seconds"}
+    assert recipe.aggregation.model_dump(exclude=waits) == RunSettings().aggregation.model_dump(
+        exclude=waits
+    )
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_shipped_recipe_can_be_run(name: str) -> None:
+    """Every setting of its sweep too, and none of them twice; and it says what it is."""
+    reading = read_recipe(name)
+    assert not reading.faults
+    assert not list(impossible(reading))
+    assert not list(repeated(reading))
+    assert reading.sound().about
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_resolved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None:
+    """`recipe show --toml` stands alone; the sweep's other local_steps have their steps in all."""
+    reading = read_recipe(name)
+    path = tmp_path / "alone.toml"
+    path.write_text(toml_text(reading, reading.sound()))
+    assert load_recipe(path) == reading.sound()
+    assert list(load_variants(path)) == list(load_variants(name))
+    assert load_recipe(path, {"seed": 9}) == load_recipe(name, {"seed": 9})
+
+
+def test_each_value_says_where_it_comes_from() -> None:
+    """A file, the command line, a default, or what it follows from."""
+    reading = read_recipe("qwen3-1.7b-deepmath-alpha0.1", {"swap.period": 4})
+    origins = {entry.key: entry.origin for entry in entries(reading, reading.sound())}
+    expected = {
+        "swap.period": "given",
+        "data.prepare.alpha": "qwen3-1.7b-deepmath-alpha0.1.toml",
+        "model.source": "qwen3-1.7b-deepmath.toml",
+        "lora.rank": "base.toml",
+        "wire.precision": "default",
+        "rounds": "total_steps",
+        "name": "the file's name",
+        "data.prepare.clients": "clients",
+        "data.prepare.seed": "seed",
+    }
+    assert {key: origins[key] for key in expected} == expected
+
+
+def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
+    """They are the settings' default then."""
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nsource = "a/b"\n[data]\nfolder = "split"\n')
+    reading = read_recipe(path)
+    assert Entry("rounds", 9, "default") in entries(reading, reading.sound())
+
+
+def test_a_wheel_has_the_recipes_where_they_are_looked_for() -> None:
+    """The build's own table puts deploy/recipes into the package."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
+    assert "deploy/recipes" in wheel["only-include"]
+    inside = Path(layers.__file__).parent / "files"
+    assert wheel["sources"]["deploy/recipes"] == inside.relative_to(ROOT / "client").as_posix()
+    assert shipped_folder() == ROOT / "deploy" / "recipes"

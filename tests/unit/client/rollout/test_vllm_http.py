@@ -1,0 +1,135 @@
+"""HTTP to `vllm serve`: what is sent, what is tried again, what is raised."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.processes import free_port
+from pubswap_client.rollout import vllm_http
+from pubswap_client.rollout.vllm_http import InferenceServer, Refused
+from pubswap_protocol.errors import EngineFault
+from support.vllm.fake_vllm import BASE, FakeVllm, fake_vllm
+
+PROMPT = {"model": BASE, "prompt": [3, 4], "n": 2, "temperature": 1.0}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeVllm]:
+    """A fake vLLM."""
+    with fake_vllm() as server:
+        yield server
+
+
+@pytest.fixture
+def server(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> Iterator[InferenceServer]:
+    """A client of it that waits briefly between tries."""
+    monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
+    with closing(InferenceServer(f"{fake.url}/v1/", "key", connect_seconds=5)) as client:
+        yield client
+
+
+def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
+    """A loaded adapter is listed with its folder and its base; `/v1` in the address is ignored."""
+    server.load_adapter("a-1", Path("/shared/a-1"))
+    base, adapter = server.models()
+    assert (base.id, base.parent, base.max_model_len) == (BASE, None, 64)
+    assert (adapter.id, adapter.root, adapter.parent) == ("a-1", "/shared/a-1", BASE)
+    server.unload_adapter("a-1")
+    assert fake.adapters == {}
+
+
+def test_a_completion_holds_token_ids_and_log_probabilities(server: InferenceServer) -> None:
+    """In the server's order, with the name of what it was sampled from."""
+    reply = server.complete(PROMPT)
+    assert (reply.model, [choice.index for choice in reply.choices]) == (BASE, [1, 0])
+    assert reply.choices[0].token_ids == [5, 6, 1]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_that_is_away_is_asked_again(
+    fake: FakeVllm, server: InferenceServer, status: int
+) -> None:
+    """As behind a proxy while vLLM restarts."""
+    fake.fail["/v1/models"] = [(status, "away"), (status, "away")]
+    assert len(server.models()) == 1
+    assert len(fake.asked) == 3
+
+
+def test_a_server_that_comes_up_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections refused are tried again until it answers."""
+    monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
+    port = free_port()
+
+    def come_up_late() -> None:
+        time.sleep(0.2)
+        with fake_vllm(port=port) as fake:
+            while not fake.asked:
+                time.sleep(0.01)
+
+    late = threading.Thread(target=come_up_late)
+    late.start()
+    with closing(InferenceServer(f"http://127.0.0.1:{port}", connect_seconds=10)) as server:
+        assert len(server.models()) == 1
+    late.join()
+
+
+def test_a_server_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After connect_seconds, with the setting to look at."""
+    monkeypatch.setattr(vllm_http, "RETRY_SECONDS", 0.01)
+    url = f"http://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with (
+        closing(InferenceServer(url, connect_seconds=0.1)) as server,
+        pytest.raises(EngineFault, match=r"cannot be reached.*vllm\.urls") as caught,
+    ):
+        server.models()
+    assert not caught.value.retryable
+    assert 0.1 < time.monotonic() - started < 5
+
+
+def test_a_server_that_is_too_slow_is_not_asked_again(fake: FakeVllm) -> None:
+    """It would compute the same responses again; the message names the setting."""
+    with closing(InferenceServer(fake.url, response_seconds=0.05)) as server:
+        fake.slow = 0.2
+        with pytest.raises(EngineFault, match=r"vllm\.response_seconds"):
+            server.models()
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "message", "known"),
+    [
+        ((400, {"error": {"message": "too long", "code": 400}}), 400, "too long", True),
+        ((404, {"error": {"message": "no adapter", "code": 404}}), 404, "no adapter", True),
+        ((404, {"detail": "Not Found"}), 404, "Not Found", False),
+        ((500, "Internal Server Error"), 500, "Internal Server Error", True),
+        ((401, {"error": "Unauthorized"}), 401, "Unauthorized", True),
+    ],
+)
+def test_a_refusal_keeps_the_status_and_vllm_s_words(
+    fake: FakeVllm,
+    server: InferenceServer,
+    answer: tuple[int, Any],
+    status: int,
+    message: str,
+    known: bool,
+) -> None:
+    """And tells a path that the server has not from a thing that it has not."""
+    fake.fail["/v1/completions"] = [answer]
+    with pytest.raises(Refused, match=message) as caught:
+        server.complete(PROMPT)
+    assert (caught.value.status, caught.value.known) == (status, known)
+
+
+def test_an_answer_of_something_else_is_an_engine_fault(
+    fake: FakeVllm, server: InferenceServer
+) -> None:
+    """Another web server at this address is not taken for vLLM."""
+    fake.fail["/v1/models"] = [(200, "<html>hello</html>")]
+    with pytest.raises(EngineFault, match="did not answer as vLLM does"):
+        server.models()

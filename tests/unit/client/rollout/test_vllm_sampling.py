@@ -1,0 +1,97 @@
+"""What vLLM is asked for, and which of its answers are used."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pubswap_client.rollout.vllm_engine import lora_rank
+from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
+from pubswap_protocol.errors import EngineFault, InvalidSettings
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.settings import RunSettings
+
+CardOf = Callable[[Path], ModelCard]
+
+
+@pytest.fixture
+def card(tiny_qwen3: Path, card_of: CardOf) -> ModelCard:
+    """The tiny model's card; its end-of-sequence token is 1."""
+    return card_of(tiny_qwen3)
+
+
+def test_plain_sampling_is_asked_for_by_name(card: ModelCard) -> None:
+    """Nothing is left to a model's generation config, and only the card's tokens end a response."""
+    asked = sampling_parameters(card, 4, 12, 0.7, seed=3, prompt=0)
+    assert (asked["n"], asked["max_tokens"], asked["temperature"]) == (4, 12, 0.7)
+    assert (asked["top_p"], asked["top_k"], asked["min_p"]) == (1.0, 0, 0.0)
+    assert (asked["stop_token_ids"], asked["ignore_eos"]) == ([1], True)
+
+
+def test_a_runs_stop_tokens_end_a_response_too(tiny_qwen3: Path, run_settings: RunSettings) -> None:
+    """vLLM is asked to stop at them, as a library and as a server, and may."""
+    card = model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(7, 1))
+    assert card.eos_token_ids == (1, 7)
+    assert sampling_parameters(card, 4, 12, 0.7, seed=3, prompt=0)["stop_token_ids"] == [1, 7]
+    assert checked_response([5, 6, 7], [-0.5] * 3, 9, card).tokens.tolist() == [5, 6, 7]
+    with pytest.raises(EngineFault):
+        checked_response([5, 7, 6], [-0.5] * 3, 3, card)
+    with pytest.raises(InvalidSettings, match=f"{card.vocabulary} is not in the vocabulary"):
+        model_card(tiny_qwen3, run_settings.lora, "tiny", None, stops=(card.vocabulary,))
+
+
+def test_seeds_are_a_function_of_the_seed_and_the_prompt(card: ModelCard) -> None:
+    """All different, and small enough that vLLM can add a response's place."""
+    seeds = [
+        sampling_parameters(card, 4, 12, 0.7, seed, prompt)["seed"]
+        for seed in (1, 2, 2**64 - 1)
+        for prompt in range(50)
+    ]
+    assert len(set(seeds)) == len(seeds)
+    assert min(seeds) >= 0 and max(seeds) < 2**62
+    assert seeds[0] == sampling_parameters(card, 9, 9, 0.9, 1, 0)["seed"]
+
+
+def test_a_temperature_that_vllm_would_change_is_refused(card: ModelCard) -> None:
+    """Below 0.01 it samples at 0.01, and its log-probabilities would not be the run's."""
+    with pytest.raises(InvalidSettings, match=r"0\.001"):
+        sampling_parameters(card, 1, 1, 0.001, 0, 0)
+
+
+@pytest.mark.parametrize("tokens", [[5, 6, 1], [5, 6, 7, 8], [1]])
+def test_a_response_ends_with_its_first_end_or_at_the_limit(
+    card: ModelCard, tokens: list[int]
+) -> None:
+    """Tokens and log-probabilities have the wire's types."""
+    response = checked_response(tokens, [-0.5] * len(tokens), 4, card)
+    assert response.tokens.tolist() == tokens
+    assert (response.tokens.dtype, response.logprobs.dtype) == (np.int32, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "message"),
+    [
+        ([5, 1], [-1.0], "2 tokens but 1 log-prob"),
+        ([], [], "0 tokens"),
+        ([5] * 5, [-1.0] * 5, "5 tokens"),
+        ([5, 999, 1], [-1.0] * 3, "token 999"),
+        ([5, 1], [-1.0, None], "not finite"),
+        ([5, 1], [-1.0, -np.inf], "not finite"),
+        ([5, 6], [-1.0] * 2, "does not end"),
+        ([5, 1, 6, 1], [-1.0] * 4, "does not end"),
+    ],
+)
+def test_an_answer_that_cannot_be_trained_on_is_an_engine_fault(
+    card: ModelCard, tokens: list[int], logprobs: list[float | None], message: str
+) -> None:
+    """The message says what is wrong with it."""
+    with pytest.raises(EngineFault, match=message):
+        checked_response(tokens, logprobs, 4, card)
+
+
+def test_the_rank_is_rounded_up_to_one_of_vllm_s() -> None:
+    """And one above its largest is refused."""
+    assert [lora_rank(rank) for rank in (1, 2, 8, 9, 32, 257, 512)] == [1, 8, 8, 16, 32, 320, 512]
+    with pytest.raises(InvalidSettings, match="513"):
+        lora_rank(513)

@@ -1,0 +1,160 @@
+"""The state folder's files and its lock: whole or not at all, and one daemon at a time."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pubswap_client.state import files
+from pubswap_client.state.files import sweep, write_whole
+from pubswap_client.state.lock import locked
+from pubswap_client.state.sealed import BrokenSeal, seal, unseal
+from pubswap_protocol.errors import NotSaved, StateInUse
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a piece of code in a process of its own."""
+    command = [sys.executable, "-c", code, *arguments]
+    # Without coverage, whose file a killed process may leave broken.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+
+
+def test_a_file_is_replaced_whole_and_for_its_owner_only(tmp_path: Path) -> None:
+    """The new content is there, nobody else may read it, and nothing else is left."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_is_cut_up_by_the_system_and_still_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system call that takes only a few bytes at a time is called again."""
+    write = os.write
+    monkeypatch.setattr(files.os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    write_whole(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_a_full_disk_is_named_and_the_old_file_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message has the path, the bytes and the reason; no part of the new file is left."""
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "write", full)
+    with pytest.raises(
+        NotSaved, match=r"file could not be saved, which takes 1000 bytes: No space"
+    ):
+        write_whole(path, bytes(1000))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path) -> None:
+    """A real limit on a file's size, met midway, is said in the same way."""
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from pubswap_client.state.files import write_whole\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "path = Path(sys.argv[1])\n"
+        "write_whole(path, b'old')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write_whole(path, bytes(10_000))\n"
+    )
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = python(code, str(tmp_path / "file"))
+    assert "NotSaved" in done.stderr
+    assert "file could not be saved, which takes 10000 bytes: File too large" in done.stderr
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cut_off_writes_left_is_swept(tmp_path: Path) -> None:
+    """Temporary files go, and all others stay."""
+    for name in ("file", "file.tmp", "other.safetensors.tmp"):
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_sealed_file_gives_back_facts_and_tensors() -> None:
+    """Numbers, shapes and dtypes are the same, also for a scalar and a transposed array."""
+    tensors = {
+        "scalar": np.array(3.0, dtype=np.float32),
+        "transposed": np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        "bytes": np.frombuffer(b"body", np.uint8),
+    }
+    facts, found = unseal(seal({"a": [0.1, '"sha256":"0']}, tensors))
+    assert facts == {"a": [0.1, '"sha256":"0']}
+    assert found.keys() == tensors.keys()
+    for name, array in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert np.array_equal(found[name], array)
+
+
+def test_a_sealed_file_is_refused_after_any_change() -> None:
+    """Every single flipped bit, every cut and every byte more breaks the seal."""
+    data = seal({"a": 1}, {"x": np.arange(4, dtype=np.float32)})
+    unseal(data)
+    changed = [
+        data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :] for place in range(len(data))
+    ]
+    cut = [data[:length] for length in range(len(data))]
+    for other in [*changed, *cut, data + b"\0"]:
+        with pytest.raises(BrokenSeal):
+            unseal(other)
+
+
+def test_a_state_folder_takes_one_daemon_at_a_time(tmp_path: Path) -> None:
+    """The second one is told which process has it; after the first, the next may."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pubswap_client.state.lock import locked\n"
+        "with locked(Path(sys.argv[1])): pass\n"
+    )
+    with locked(tmp_path):
+        with (
+            pytest.raises(StateInUse, match=rf"in use by another daemon \(process {os.getpid()}\)"),
+            locked(tmp_path),
+        ):
+            pass
+        assert "StateInUse" in python(code, str(tmp_path)).stderr
+    assert python(code, str(tmp_path)).returncode == 0
+
+
+def test_a_killed_daemon_s_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """The kernel lets go of the lock although a child lives on."""
+    code = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from pubswap_client.state.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if not child:\n"
+        "        os.close(1); os.close(2); time.sleep(60)\n"
+        "    print(child, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    child = int(python(code, str(tmp_path)).stdout)
+    try:
+        with locked(tmp_path):
+            os.kill(child, 0)  # it is there
+    finally:
+        os.kill(child, 9)

@@ -1,0 +1,125 @@
+"""The client's folder of residuals, and what a stack may look like."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pubswap_client.settings import ClientSettings
+from pubswap_client.state.residuals import Residuals, check_rebasing
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidAdapter, InvalidSettings
+from pubswap_protocol.settings import AggregationSettings, RunSettings
+from pubswap_protocol.tensors.adapter import (
+    AdapterLayout,
+    encode_adapter,
+    modules,
+    open_stack,
+    sent_layout,
+    stack_layout,
+)
+
+LAYOUT = AdapterLayout(tensors={"m.lora_A.weight": (2, 5), "m.lora_B.weight": (7, 2)})
+
+
+def stack(rank: int, seed: int = 0) -> bytes:
+    """A random stack of this rank."""
+    rng = np.random.default_rng(seed)
+    layout = stack_layout(LAYOUT, {"m.lora_A.weight": rank})
+    tensors = {name: rng.normal(size=s).astype(np.float32) for name, s in layout.tensors.items()}
+    return encode_adapter(layout, tensors)
+
+
+class Coordinator:
+    """Blobs, and how often each was asked for."""
+
+    def __init__(self, *blobs: bytes) -> None:
+        self.blobs = {digest_of(blob): blob for blob in blobs}
+        self.asked: list[str] = []
+
+    def blob(self, run: str, digest: str) -> memoryview:
+        self.asked.append(digest)
+        return memoryview(self.blobs[digest])
+
+
+def residuals(api: Any, folder: Path) -> Residuals:
+    """The folder of a client whose run has the layout above."""
+    run: Any = SimpleNamespace(id="run", model=SimpleNamespace(layout=LAYOUT))
+    return Residuals(api, run, folder)
+
+
+def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    """A client that starts again takes them from its folder."""
+    api = Coordinator(stack(4, 1), stack(6, 2))
+    first, second = api.blobs
+    for _ in range(2):
+        for wanted in ([], [first], [second, first]):
+            found = residuals(api, tmp_path).files(wanted)
+            ranks = [file.tensor("m.lora_A.weight").shape[0] for file in found]
+            assert ranks == [{first: 4, second: 6}[digest] for digest in wanted]
+    assert api.asked == [first, second]
+
+
+def test_a_damaged_residual_is_fetched_again(tmp_path: Path) -> None:
+    """What is on disk is believed by its digest alone."""
+    api = Coordinator(stack(4))
+    (digest,) = api.blobs
+    residuals(api, tmp_path).files([digest])
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    (file,) = residuals(api, tmp_path).files([digest])
+    assert digest_of(file.path.read_bytes()) == digest
+    assert api.asked == [digest, digest]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"m.lora_A.weight": (4, 5)},
+        {"m.lora_B.weight": (7, 4)},
+        {"m.lora_A.weight": (4, 5), "m.lora_B.weight": (7, 3)},
+        {"m.lora_A.weight": (4, 6), "m.lora_B.weight": (7, 4)},
+        {"m.lora_A.weight": (4, 5), "m.lora_B.weight": (7, 4), "n.lora_B.weight": (1, 1)},
+    ],
+)
+def test_a_stack_that_does_not_fit_the_run_is_refused(
+    tmp_path: Path, tensors: dict[str, tuple[int, int]]
+) -> None:
+    """Names, the outer sizes, and one rank for the two factors of a module."""
+    layout = AdapterLayout(tensors=tensors)
+    path = tmp_path / "stack.safetensors"
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in tensors.items()}
+    path.write_bytes(encode_adapter(layout, zeros))
+    with pytest.raises(InvalidAdapter):
+        open_stack(path, LAYOUT)
+
+
+def test_what_a_client_sends_depends_on_the_rule() -> None:
+    """Everything, or under FFA-LoRA the B alone."""
+    assert sent_layout(LAYOUT, "fedex") == LAYOUT
+    assert sent_layout(LAYOUT, "ffa").tensors == {"m.lora_B.weight": (7, 2)}
+    assert modules(LAYOUT) == [("m.lora_A.weight", "m.lora_B.weight")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "engine", "alone", "fits"),
+    [
+        ("fedit", "vllm", False, True),
+        ("fedex", "transformers", True, True),
+        ("fedex", "vllm", True, False),
+        ("fedex", "transformers", False, False),
+    ],
+)
+def test_a_base_model_that_moves_is_refused_where_a_copy_would_not_follow(
+    tmp_path: Path, rule: Any, engine: Any, alone: bool, fits: bool
+) -> None:
+    """vLLM and other processes hold the base model themselves."""
+    run = RunSettings(aggregation=AggregationSettings(rule=rule))
+    client = ClientSettings(state=tmp_path, engine=engine)
+    if fits:
+        check_rebasing(run, client, alone)
+        return
+    with pytest.raises(InvalidSettings, match="one process"):
+        check_rebasing(run, client, alone)

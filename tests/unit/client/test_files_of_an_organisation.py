@@ -1,0 +1,214 @@
+"""Membership, settings, run files, PEFT export: what the client keeps and reads."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pubswap_client.base_model import model_folder
+from pubswap_client.demo.commands import prepare_folder
+from pubswap_client.demo.federation import MODEL, RUN_FILE
+from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.runfile import prepare
+from pubswap_client.operator.tables import size_text
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.rollout.peft_folder import write_peft_folder
+from pubswap_client.settings import load_settings
+from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import Membership, Role
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter, modules, stack_layout
+
+MEMBERSHIP = StoredMembership(
+    coordinator="http://c",
+    membership=Membership(run="r1", run_name="run", name="a", role=Role.CLIENT, token="secret"),
+)
+
+
+def test_a_membership_is_kept_for_its_owner_only(tmp_path: Path) -> None:
+    """The token's file reads back, and nobody else may read it."""
+    path = save_membership(tmp_path / "state", MEMBERSHIP)
+    assert load_membership(tmp_path / "state") == MEMBERSHIP
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_missing_membership_names_the_command_to_run(tmp_path: Path) -> None:
+    """Starting before enrolling says how to enrol."""
+    with pytest.raises(InvalidSettings, match="pubswap client enroll"):
+        load_membership(tmp_path)
+
+
+def test_a_damaged_membership_is_refused(tmp_path: Path) -> None:
+    """Half a file is not taken for a membership."""
+    save_membership(tmp_path, MEMBERSHIP).write_text("{")
+    with pytest.raises(InvalidSettings, match="enroll again"):
+        load_membership(tmp_path)
+
+
+def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path) -> None:
+    """Paths are relative to the file, and an option wins."""
+    (tmp_path / "client.toml").write_text('data = "private.jsonl"\nthreads = 2\n')
+    settings = load_settings(tmp_path / "client.toml", threads=1, model=None)
+    assert settings.data == tmp_path / "private.jsonl"
+    assert settings.threads == 1
+
+
+def test_the_vllm_table_is_read_from_the_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared folder is relative to the file; a key need not be written into it."""
+    text = 'engine = "vllm-server"\n[vllm]\nurls = ["http://gpu:8000"]\nadapter_dir = "shared"\n'
+    (tmp_path / "client.toml").write_text(text)
+    monkeypatch.setenv("PUBSWAP_CLIENT_VLLM__API_KEY", "secret")
+    settings = load_settings(tmp_path / "client.toml")
+    assert settings.vllm.adapter_dir == tmp_path / "shared"
+    assert settings.vllm.api_key is not None
+    assert settings.vllm.api_key.get_secret_value() == "secret"
+    assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("devise = 'cpu'", "devise"),
+        ("engine = 'sglang'", "engine"),
+        ("engine = 'vllm-server'", r"vllm\.urls and vllm\.adapter_dir"),
+        ("vllm.tensor_parallel = 0", r"vllm\.tensor_parallel"),
+        ("vllm = 3", "vllm"),
+        ("device = 'tpu'", "device"),
+        ("threads = 0", "threads"),
+        ("threads", "is not TOML"),
+    ],
+)
+def test_a_wrong_client_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
+    """The message holds the key, or says that the file is no TOML."""
+    (tmp_path / "client.toml").write_text(text)
+    with pytest.raises(InvalidSettings, match=message):
+        load_settings(tmp_path / "client.toml")
+
+
+def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
+    """The operator's typo in a path is said back."""
+    with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read"):
+        load_settings(tmp_path / "nowhere.toml")
+
+
+def test_the_shipped_run_file_is_valid_and_can_be_overridden() -> None:
+    """Dotted keys override the demo's file, and the rest stays."""
+    run = load_recipe(RUN_FILE, {"swap.strategy": "random", "rounds": 3})
+    assert (run.swap.strategy, run.rounds, run.method) == ("random", 3, "pubswap")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"swap.strategi": "keep"}, "swap.strategi"),
+        ({"grpo.responses_per_prompt": 7}, "must be even"),
+        ({"swap.period": 99}, "no step would be public"),
+        ({"method": "fedsgd"}, "method"),
+    ],
+)
+def test_a_wrong_run_file_is_refused_with_its_key(
+    overrides: dict[str, object], message: str
+) -> None:
+    """Nothing is sent before the file is right."""
+    with pytest.raises(InvalidSettings, match=message):
+        load_recipe(RUN_FILE, overrides)
+
+
+def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
+    """The line that is wrong is named."""
+    (tmp_path / "public.jsonl").write_text('{"id": "1", "prompt": "1 + 1 ="}\n')
+    overrides = {"model.source": str(MODEL), "data.public": str(tmp_path / "public.jsonl")}
+    with pytest.raises(InvalidProblems, match=r"line 1: answer"):
+        recipe = load_recipe(RUN_FILE, overrides)
+        prepare(recipe, recipe.data.files(recipe.clients))
+
+
+def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Offline and not in the cache, the message says what to do."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InvalidSettings, match="download it and give the folder"):
+        model_folder("no-such-organisation/no-such-model")
+    with pytest.raises(InvalidSettings, match="neither a folder nor a hub id"):
+        model_folder("not//an id")
+
+
+def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub id and a revision lead to the files that the hub's own cache holds."""
+    revision = "0123456789012345678901234567890123456789"
+    snapshot = tmp_path / "models--org--small" / "snapshots" / revision
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(MODEL)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = model_folder("org/small", revision)
+    settings = RunSettings()
+    assert (
+        model_card(folder, settings.lora, "org/small", revision).weights_digest
+        == model_card(MODEL, settings.lora, "model", None).weights_digest
+    )
+
+
+def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:
+    """The folder names the base, the rank, alpha, and each adapted module."""
+    settings = RunSettings()
+    card = model_card(MODEL, settings.lora, "org/small", "main")
+    adapter = encode_adapter(card.layout, initial_adapter(card.layout, 0))
+    write_peft_folder(tmp_path, adapter, settings.lora, card, "org/small")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["revision"]) == (32, 64, "main")
+    assert len(config["target_modules"]) == len(card.layout.tensors) // 2
+    assert (tmp_path / "adapter_model.safetensors").read_bytes() == adapter
+
+
+def test_an_exported_stack_keeps_the_runs_scale_at_every_rank(tmp_path: Path) -> None:
+    """Modules whose rank differs from the largest are named, with alpha in proportion."""
+    settings = RunSettings()
+    card = model_card(MODEL, settings.lora, "org/small", "main")
+    pairs = modules(card.layout)
+    ranks = {a: 96 if place else 40 for place, (a, _) in enumerate(pairs)}
+    layout = stack_layout(card.layout, ranks)
+    stack = {name: np.zeros(shape, np.float32) for name, shape in layout.tensors.items()}
+    write_peft_folder(tmp_path, encode_adapter(layout, stack), settings.lora, card, "org/small")
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    first = pairs[0][0].removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    assert (config["r"], config["lora_alpha"]) == (96, 192)
+    assert (config["rank_pattern"], config["alpha_pattern"]) == ({first: 40}, {first: 80})
+
+
+def test_the_demo_never_deletes_what_it_did_not_write(tmp_path: Path) -> None:
+    """An earlier demo's folder is replaced; any other that holds something is refused."""
+    prepare_folder(tmp_path / "out")
+    (tmp_path / "out" / "old").touch()
+    prepare_folder(tmp_path / "out")
+    assert not (tmp_path / "out" / "old").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(InvalidSettings, match="choose another --out"):
+        prepare_folder(tmp_path / "mine")
+
+
+def test_a_missing_operator_token_says_where_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment goes first; without it, the file must be there."""
+    with pytest.raises(InvalidSettings, match="--token-file"):
+        operator_token(tmp_path / "operator-token")
+    monkeypatch.setenv("PUBSWAP_OPERATOR_TOKEN", "secret")
+    assert operator_token(tmp_path / "operator-token") == "secret"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (12_345, "12.3 kB"), (7.5e9, "7.5 GB")]
+)
+def test_sizes_are_written_for_people(size: float, text: str) -> None:
+    """Three digits and a unit."""
+    assert size_text(size) == text

@@ -1,0 +1,64 @@
+"""Files as people's editors write them, and what is said of those that cannot be read."""
+
+import codecs
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pubswap_client.operator.tables import age_text
+from pubswap_client.toml_files import read_toml
+from pubswap_protocol.command_line.explaining import first_fault, system_fault
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import CreateInvite
+from pubswap_protocol.problems import parse_problems, read_problems
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Problems and settings are read as without it, also from text that was sent on."""
+    line = b'{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n'
+    (tmp_path / "private.jsonl").write_bytes(codecs.BOM_UTF8 + line)
+    assert [problem.id for problem in read_problems(tmp_path / "private.jsonl")] == ["1"]
+    assert len(list(parse_problems((codecs.BOM_UTF8 + line).decode().splitlines()))) == 1
+    (tmp_path / "run.toml").write_bytes(codecs.BOM_UTF8 + b'name = "a"\n')
+    assert read_toml(tmp_path / "run.toml") == {"name": "a"}
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    """Latin-1 is refused with the file's name and what it should be."""
+    path = tmp_path / "run.toml"
+    path.write_bytes('name = "Zürich"'.encode("latin-1"))
+    with pytest.raises(InvalidSettings, match=r"run\.toml is not UTF-8"):
+        read_toml(path)
+
+
+def test_a_name_that_is_none_is_told_the_form() -> None:
+    """In words, and with what was given."""
+    with pytest.raises(ValidationError) as caught:
+        CreateInvite(name="Hospital A")
+    said = first_fault(caught.value)
+    assert said.startswith("name: 'Hospital A' is no name: a name is 1 to 63 small letters")
+
+
+def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
+    """Of a read-only disk, and of anything else."""
+    said = system_fault(OSError(30, "Read-only file system", "/a/b"))
+    assert said == (
+        "/a/b: Read-only file system. Choose a folder on a disk that can be written to."
+    )
+    assert system_fault(OSError("no number")) == "no number."
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "never"),
+        (2.6, "3 s ago"),
+        (150, "2 min ago"),
+        (3600, "[red]1 h ago[/red]"),
+        (172_800, "[red]2 d ago[/red]"),
+    ],
+)
+def test_an_age_is_told_in_its_own_unit(seconds: float | None, text: str) -> None:
+    """Red where a member has been silent for an hour."""
+    assert age_text(seconds) == text

@@ -1,0 +1,181 @@
+"""Every fast path of the update equals the plain reference: same loss, same gradients."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.update import update
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
+from support.client.reference import reference_update
+
+MODELS = ["tiny_mild_qwen3", "tiny_mild_llama", "tiny_untied_qwen2", "tiny_sliding_mistral"]
+RATE = 0.05
+Epochs = list[tuple[float, list[torch.Tensor]]]
+
+
+def random_batch(make_responses: Callable[..., list[Response]], seed: int) -> Batch:
+    """Four groups of four: lengths 1 to 12 (12 is truncated), donors, one all-equal group."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for number in range(4):
+        prompt = rng.integers(3, 40, int(rng.integers(1, 20))).tolist()
+        lengths = [int(n) for n in rng.integers(1, 13, 4)]
+        if number == 0:
+            lengths[:2] = [1, 12]
+        responses = make_responses(lengths, seed + number, donated=[3] if number % 2 else [])
+        rewards = [1.0] * 4 if number == 2 else [1.0, 0.0, 0.0, float(rng.integers(0, 2))]
+        groups.append(Group(prompt, responses, rewards))
+    return collate(groups, (1,), 1e-6)
+
+
+def changed(settings: RunSettings, method: str = "pubswap", **grpo: Any) -> RunSettings:
+    values = settings.model_dump() | {"method": method}
+    values["grpo"] |= grpo
+    return RunSettings.model_validate(values)
+
+
+def recording(policy: Policy, gradients: list[list[torch.Tensor]]) -> torch.optim.Optimizer:
+    """Plain gradient descent that notes the gradients it is given (after clipping)."""
+    optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
+    optimizer.register_step_pre_hook(
+        lambda *_: gradients.append([f.grad.clone() for f in policy.trainable()])  # type: ignore[union-attr]
+    )
+    return optimizer
+
+
+def both(
+    policy: Policy, batch: Batch, settings: RunSettings, **how: Any
+) -> tuple[Epochs, StepMetrics, list[list[torch.Tensor]], Adapter, Adapter]:
+    """The reference's epochs, ours, and the adapters that both end with."""
+    start = policy.adapter()
+    round_start = [torch.full_like(factor, 0.1) for factor in policy.trainable()]
+    plain = torch.optim.SGD(policy.trainable(), lr=RATE)
+    expected = reference_update(policy, plain, batch, settings, round_start)
+    reached = policy.adapter()
+    policy.load_adapter(start)
+    gradients: list[list[torch.Tensor]] = []
+    metrics = update(policy, recording(policy, gradients), batch, settings, round_start, **how)
+    return expected, metrics, gradients, reached, policy.adapter()
+
+
+@pytest.fixture(params=MODELS)
+def any_policy(
+    request: pytest.FixtureRequest,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    random_adapter: Callable[..., Adapter],
+) -> Policy:
+    """Models with and without query norms, biases, tied embeddings and shared key heads."""
+    folder = request.getfixturevalue(request.param)
+    loaded = Policy.load(folder, card_of(folder), run_settings, device="cpu")
+    loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
+    return loaded
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"kl_beta": 0.1, "loss_aggregation": "token_mean"},
+    {"kl_beta": 0.1, "donor_ratio": "donor", "dual_clip": 3.0},
+    {"kl_beta": 0.0, "donor_ratio": "decoupled", "entropy_coefficient": 0.3},
+    {"kl_beta": 0.0},
+    {"kl_beta": 0.1, "method": "fedprox", "rollout_correction": "none"},
+]
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+@pytest.mark.parametrize(("budget", "checkpointing"), [(1 << 20, False), (40, True), (1, False)])
+def test_the_update_equals_the_reference(
+    any_policy: Policy,
+    make_responses: Callable[..., list[Response]],
+    run_settings: RunSettings,
+    changes: dict[str, Any],
+    budget: int,
+    checkpointing: bool,
+) -> None:
+    """Loss and every gradient within 1e-5, in one pack, in several recomputed ones, row by row."""
+    settings = changed(run_settings, max_grad_norm=1e9, **changes)
+    batch = random_batch(make_responses, seed=len(str(changes)))
+    expected, metrics, gradients, reached, ours = both(
+        any_policy, batch, settings, budget=TokenBudget(budget), checkpointing=checkpointing
+    )
+    loss = sum(epoch[0] for epoch in expected) / len(expected)
+    assert metrics.loss == pytest.approx(loss, abs=1e-5)
+    assert len(gradients) == len(expected) == 2
+    assert max(float(gradient.abs().max()) for gradient in expected[0][1]) > 1e-2
+    for (_, wanted), found in zip(expected, gradients, strict=True):
+        for want, have in zip(wanted, found, strict=True):
+            assert float((want - have).abs().max()) <= 1e-5
+    for name in reached:
+        assert np.abs(reached[name] - ours[name]).max() <= 1e-5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_batches_equal_the_reference(
+    policy: Policy,
+    make_responses: Callable[..., list[Response]],
+    run_settings: RunSettings,
+    seed: int,
+) -> None:
+    """Over random lengths and a random budget."""
+    settings = changed(run_settings, kl_beta=0.05)
+    budget = int(np.random.default_rng(seed).integers(1, 300))
+    batch = random_batch(make_responses, seed)
+    expected, metrics, _, reached, ours = both(policy, batch, settings, budget=TokenBudget(budget))
+    assert metrics.loss == pytest.approx(sum(e[0] for e in expected) / 2, abs=1e-5)
+    assert all(np.abs(reached[name] - ours[name]).max() <= 1e-5 for name in reached)
+
+
+def test_checkpointing_computes_every_layer_once_more(
+    policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
+) -> None:
+    """In each epoch's backward pass, and leaves the model as it was."""
+    calls: list[None] = []
+    layer = policy.model.get_base_model().get_decoder().layers[0].self_attn
+    handle = layer.register_forward_hook(lambda *_: calls.append(None))
+    start, counts = policy.adapter(), []
+    for checkpointing in (False, True):
+        calls.clear()
+        optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
+        batch = random_batch(make_responses, seed=0)
+        update(policy, optimizer, batch, run_settings, [], checkpointing=checkpointing)
+        policy.load_adapter(start)
+        counts.append(len(calls))
+    handle.remove()
+    assert counts == [3, 5]
+    assert not any(module.training for module in policy.model.modules())
+
+
+def test_dropped_groups_leave_the_others_as_they_are(
+    policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
+) -> None:
+    """Without a KL term, dropping groups of equal rewards changes nothing but the work."""
+    batch = random_batch(make_responses, seed=3)
+    counts: list[int] = []
+    embedding = policy.model.get_input_embeddings()
+    handle = embedding.register_forward_pre_hook(lambda _, args: counts.append(args[0].shape[1]))
+    start = policy.adapter()
+    adapters = []
+    for changes in ({"kl_beta": 0.1, "zero_variance": "drop"}, {"kl_beta": 0.1}):
+        optimizer = torch.optim.SGD(policy.trainable(), lr=RATE)
+        update(policy, optimizer, batch, changed(run_settings, **changes), [])
+        adapters.append(policy.adapter())
+        policy.load_adapter(start)
+    handle.remove()
+    equal_group = batch.prompt_lengths[2] + sum(n - 1 for n in batch.lengths[8:12])
+    assert counts[3] - counts[0] == equal_group
+    assert any(np.abs(adapters[0][name] - adapters[1][name]).max() > 1e-6 for name in start)
+    without = changed(run_settings, kl_beta=0.0)
+    expected, _, _, reached, ours = both(policy, batch, without)
+    assert len(expected) == 2
+    assert all(np.abs(reached[name] - ours[name]).max() <= 1e-5 for name in reached)

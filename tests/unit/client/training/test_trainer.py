@@ -1,0 +1,224 @@
+"""A client's local rounds: determinism, public steps, optimizer state; and pass@1."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pubswap_client.daemon.evaluate import pass_at_1
+from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.errors import InvalidProblems, StaleAdapter, WrongState
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings, SwapSettings
+from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
+
+Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
+MakeTrainer = Callable[..., LocalTrainer]
+
+
+@pytest.fixture
+def make_trainer(
+    tiny_qwen3: Path,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    problems: list[Problem],
+    even_scorer: Scorer,
+) -> MakeTrainer:
+    """A function that makes a trainer with a policy of its own, as a new process would."""
+
+    def make(
+        client: str = "a", settings: RunSettings = run_settings, more: Sequence[Problem] = ()
+    ) -> LocalTrainer:
+        set_threads(1)
+        policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
+        engine = TransformersEngine(policy)
+        budget = TokenBudget(60)
+        return LocalTrainer(
+            policy, engine, settings, client, [*problems, *more], even_scorer, budget
+        )
+
+    return make
+
+
+def start(trainer: LocalTrainer) -> Adapter:
+    return initial_adapter(trainer.policy.card.layout, trainer.settings.seed)
+
+
+def file_of(trainer: LocalTrainer) -> bytes:
+    return encode_adapter(trainer.policy.card.layout, trainer.adapter())
+
+
+def two_rounds(trainer: LocalTrainer, problems: Sequence[Problem]) -> bytes:
+    """A private and a public step in each of two rounds, with own responses coming back."""
+    adapter = start(trainer)
+    for round_ in (1, 2):
+        trainer.begin_round(round_, adapter)
+        trainer.private_step(1)
+        trainer.public_step(2, problems[:3], trainer.public_rollout(2, problems[:3]))
+        adapter = trainer.adapter()
+    return file_of(trainer)
+
+
+def test_training_again_gives_the_same_adapter_bit_for_bit(
+    make_trainer: MakeTrainer, problems: list[Problem]
+) -> None:
+    """Two processes of one client agree; another client's draws differ."""
+    first = two_rounds(make_trainer(), problems)
+    assert first == two_rounds(make_trainer(), problems)
+    assert first != two_rounds(make_trainer("b"), problems)
+
+
+def test_a_round_can_be_done_again_from_its_adapter(make_trainer: MakeTrainer) -> None:
+    """Nothing of an earlier round is left in the trainer when the optimizer is made anew."""
+    fresh, used = make_trainer(), make_trainer()
+    used.begin_round(1, start(used))
+    used.private_step(1)
+    for trainer in (fresh, used):
+        trainer.begin_round(2, start(trainer))
+        trainer.private_step(1)
+    assert file_of(fresh) == file_of(used)
+
+
+def test_every_step_of_every_client_and_round_has_draws_of_its_own(
+    make_trainer: MakeTrainer, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No two rollouts share a seed, and the seeds are the same when asked again."""
+
+    def seeds() -> list[int]:
+        found: list[int] = []
+        for client in ("a", "b"):
+            trainer = make_trainer(client)
+            generate = trainer.engine.generate
+
+            def recording(*args: Any, generate: Any = generate, **kwargs: Any) -> Any:
+                found.append(kwargs["seed"])
+                return generate(*args, **kwargs)
+
+            monkeypatch.setattr(trainer.engine, "generate", recording)
+            two_rounds(trainer, problems)
+        return found
+
+    first = seeds()
+    assert len(first) == len(set(first)) == 8
+    assert first == seeds()
+
+
+def test_a_kept_optimizer_remembers_the_last_round(
+    make_trainer: MakeTrainer, run_settings: RunSettings
+) -> None:
+    """optimizer_state 'keep' is another computation than 'reset'."""
+    grpo = run_settings.grpo.model_copy(update={"optimizer_state": "keep"})
+    keeping = run_settings.model_copy(update={"grpo": grpo})
+    files = []
+    for settings in (run_settings, keeping):
+        trainer = make_trainer(settings=settings)
+        for round_ in (1, 2):
+            trainer.begin_round(round_, start(trainer))
+            trainer.private_step(1)
+        files.append(file_of(trainer))
+    assert files[0] != files[1]
+
+
+def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
+    make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
+) -> None:
+    """Its own tokens differ from the policy by an update; one that waits must not differ at all."""
+    pipelined = run_settings.model_copy(
+        update={"local_steps": 4, "swap": SwapSettings(mode="pipelined")}
+    )
+    trainer = make_trainer(settings=pipelined)
+    trainer.max_mismatch = 1e-3
+    trainer.begin_round(1, start(trainer))
+    trainer.private_step(1)
+    groups = trainer.public_rollout(2, problems[:3])
+    trainer.private_step(3)
+    metrics = trainer.public_step(2, problems[:3], groups)
+    assert metrics.staleness == 1
+    assert metrics.mismatch > trainer.max_mismatch
+    groups = trainer.public_rollout(4, problems[:3])
+    trainer.private_step(3)
+    with pytest.raises(StaleAdapter):
+        trainer.public_step(4, problems[:3], groups)
+
+
+def test_training_raises_the_reward(make_trainer: MakeTrainer) -> None:
+    """Thirty steps on a rule that can be learned: the loop as a whole climbs."""
+    trainer = make_trainer()
+    trainer.begin_round(1, start(trainer))
+    rewards = [trainer.private_step(step).reward for step in range(1, 40, 2)]
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.1
+
+
+def test_a_public_step_trains_on_what_it_is_given(
+    make_trainer: MakeTrainer, problems: list[Problem]
+) -> None:
+    """Peers' responses are rewarded anew, and the reward reported is of our own."""
+    ours, theirs = make_trainer("a"), make_trainer("b")
+    for trainer in (ours, theirs):
+        trainer.begin_round(1, start(trainer))
+    own = ours.public_rollout(2, problems[:3])
+    peers = [[r.as_donated() for r in group] for group in theirs.public_rollout(2, problems[:3])]
+    right = [len(text) % 2 == 0 for group in own for text in ours.policy.decode(group)]
+    mixed = [a[:2] + b[:2] for a, b in zip(own, peers, strict=True)]
+    metrics = ours.public_step(2, problems[:3], mixed)
+    assert metrics.reward == pytest.approx(sum(right) / len(right))
+    assert metrics.tokens == sum(len(r.tokens) for group in mixed for r in group)
+    after_mixed = file_of(ours)
+    ours.begin_round(1, start(ours))
+    ours.public_step(2, problems[:3], own)
+    assert file_of(ours) != after_mixed
+
+
+def test_a_step_before_a_round_is_refused(make_trainer: MakeTrainer) -> None:
+    """There is no adapter and no optimizer yet."""
+    with pytest.raises(WrongState, match="before a round"):
+        make_trainer().private_step(1)
+
+
+def test_a_private_prompt_that_is_too_long_is_found_at_the_start(
+    make_trainer: MakeTrainer,
+) -> None:
+    """Not in the middle of a run."""
+    with pytest.raises(InvalidProblems, match="max_prompt_tokens"):
+        make_trainer(more=[Problem(id="long", prompt="1" * 50, answer="1")])
+
+
+def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
+    policy: Policy, problems: list[Problem], run_settings: RunSettings
+) -> None:
+    """A scorer that knows the topic gives its share; topics come sorted."""
+    asked: list[int] = []
+
+    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        asked.append(len(cases))
+        return [float(problem.topic == "odd" or problem.id == "0") for _, problem in cases]
+
+    evaluation = run_settings.evaluation.model_copy(update={"samples": 2, "batch_size": 3})
+    settings = run_settings.model_copy(update={"evaluation": evaluation})
+    overall, by_topic = pass_at_1(
+        policy, TransformersEngine(policy), problems, scorer, settings, seed=1
+    )
+    assert asked == [6, 6, 4]
+    assert overall == pytest.approx(5 / 8)
+    assert list(by_topic.items()) == [("even", pytest.approx(0.25)), ("odd", 1.0)]
+
+
+def test_pass_at_1_is_a_function_of_the_seed(
+    policy: Policy, problems: list[Problem], run_settings: RunSettings
+) -> None:
+    """The texts scored are the same when asked again, and others with another seed."""
+    seen: list[list[str]] = []
+
+    def scorer(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        seen.append([text for text, _ in cases])
+        return [0.0] * len(cases)
+
+    for seed in (1, 1, 2):
+        pass_at_1(policy, TransformersEngine(policy), problems, scorer, run_settings, seed)
+    assert seen[0] == seen[1] != seen[2]

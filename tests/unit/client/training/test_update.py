@@ -1,0 +1,225 @@
+"""The update: accumulation, the first epoch's ratio, FedProx, the optimizer."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.objective import objective
+from pubswap_client.training.update import update
+from pubswap_protocol.errors import StaleAdapter
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
+from support.client.reference import padded_scores, padded_targets
+
+CardOf = Callable[[Path], ModelCard]
+
+
+@pytest.fixture
+def batch(make_responses: Callable[..., list[Response]]) -> Batch:
+    """Two groups with a difference and one without; two responses are a peer's."""
+    prompts = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
+    rewards = ([1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
+    lengths = ([3, 12, 1, 6], [5, 2, 9, 9], [7, 2, 12, 4])
+    donated = ([3], [0], [])
+    return collate(
+        [
+            Group(prompts[i], make_responses(lengths[i], seed=i, donated=donated[i]), rewards[i])
+            for i in range(3)
+        ],
+        (1,),
+        1e-6,
+    )
+
+
+def changed(settings: RunSettings, **grpo: Any) -> RunSettings:
+    values = settings.model_dump()
+    values["method"] = grpo.pop("method", values["method"])
+    values["grpo"] |= grpo
+    return RunSettings.model_validate(values)
+
+
+def one_update(
+    policy: Policy, batch: Batch, settings: RunSettings, budget: int = 1 << 20, rate: float = 0.1
+) -> tuple[StepMetrics, Adapter]:
+    """An update by plain gradient descent from the policy's adapter, which is put back after."""
+    start = policy.adapter()
+    optimizer = torch.optim.SGD(policy.trainable(), lr=rate)
+    round_start = [torch.zeros_like(factor) for factor in policy.trainable()]
+    metrics = update(policy, optimizer, batch, settings, round_start, TokenBudget(budget))
+    trained = policy.adapter()
+    policy.load_adapter(start)
+    return metrics, trained
+
+
+def distance(left: Adapter, right: Adapter) -> float:
+    return max(float(np.abs(left[name] - right[name]).max()) for name in left)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
+@pytest.mark.parametrize("donor_ratio", ["local", "donor", "decoupled"])
+@pytest.mark.parametrize("budget", [1, 30])
+def test_micro_batches_give_the_whole_batchs_gradient(
+    policy: Policy,
+    batch: Batch,
+    run_settings: RunSettings,
+    aggregation: str,
+    donor_ratio: str,
+    budget: int,
+) -> None:
+    """Two epochs, clipping active: the result does not depend on the tokens in memory."""
+    settings = changed(
+        run_settings, loss_aggregation=aggregation, donor_ratio=donor_ratio, kl_beta=0.1
+    )
+    whole, reached = one_update(policy, batch, settings)
+    parts, also_reached = one_update(policy, batch, settings, budget)
+    assert distance(reached, policy.adapter()) > 1e-3
+    assert distance(reached, also_reached) < 1e-6
+    for name in ("loss", "kl", "clip_share", "grad_norm"):
+        assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-6)
+
+
+def test_the_first_epoch_is_the_plain_policy_gradient(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """With ratio 1 nothing is clipped, and the step is along sum c A grad log pi."""
+    plain = {"gradient_epochs": 1, "kl_beta": 0.0, "rollout_correction": "none"}
+    settings = changed(run_settings, max_grad_norm=1e9, **plain)
+    metrics, trained = one_update(policy, batch, settings)
+    assert metrics.clip_share == 0
+    total = torch.zeros(())
+    for row in range(batch.rows):
+        length = int(batch.response_mask[row].sum())
+        ids = batch.input_ids[row][batch.attention_mask[row].bool()]
+        logprobs = (policy.model(ids[None]).logits[0] / 0.7).log_softmax(dim=-1)
+        for t in range(len(ids) - length, len(ids)):
+            total = total + batch.advantages[row] * logprobs[t - 1, ids[t]] / length / batch.rows
+    gradients = torch.autograd.grad(total, policy.trainable())
+    start = policy.adapter()
+    for (name, array), gradient in zip(start.items(), gradients, strict=True):
+        assert np.allclose(trained[name], array + 0.1 * gradient.numpy(), atol=1e-6)
+
+
+def test_the_second_epoch_is_held_against_the_first_one_s_policy(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The old log-probabilities of epoch 2 are those from before epoch 1's step."""
+    once = changed(run_settings, gradient_epochs=1)
+    twice = changed(run_settings, gradient_epochs=2)
+    with torch.no_grad():
+        old = padded_scores(policy, batch, 0.7).logprobs
+        with policy.reference():
+            reference = padded_scores(policy, batch, 0.7).logprobs
+    first, middle = one_update(policy, batch, once, rate=2.0)
+    both, _ = one_update(policy, batch, twice, budget=30, rate=2.0)
+    policy.load_adapter(middle)
+    targets = padded_targets(batch, twice, old, reference)
+    second = objective(padded_scores(policy, batch, 0.7).logprobs, targets, twice.grpo)
+    assert second.clip_share > 0
+    assert both.loss == pytest.approx((first.loss + second.total.item()) / 2, abs=1e-5)
+    assert both.clip_share == pytest.approx(second.clip_share.item() / 2, abs=1e-5)
+
+
+def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
+    policy: Policy, make_responses: Callable[..., list[Response]], run_settings: RunSettings
+) -> None:
+    """Without a KL term the factors stay where they are; with it they move."""
+    batch = collate([Group([5, 17], make_responses([3, 4, 5, 6], 0), [1.0] * 4)], (1,), 1e-6)
+    start = policy.adapter()
+    metrics, trained = one_update(policy, batch, changed(run_settings, kl_beta=0.0))
+    assert (distance(trained, start), metrics.loss, metrics.zero_variance_share) == (0, 0, 1)
+    metrics, trained = one_update(policy, batch, changed(run_settings, kl_beta=0.1))
+    assert distance(trained, start) > 0
+    assert metrics.loss > 0
+
+
+def test_fedprox_adds_mu_times_the_distance_to_the_gradient(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """Once for the whole batch, however many micro-batches; only under method fedprox."""
+    plain = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9)
+    prox = changed(run_settings, gradient_epochs=1, max_grad_norm=1e9, method="fedprox")
+    without, free = one_update(policy, batch, plain, budget=30)
+    with_it, held = one_update(policy, batch, prox, budget=30)
+    start = policy.adapter()
+    for name, array in start.items():
+        assert np.allclose(free[name] - held[name], 0.1 * 0.01 * array, atol=1e-6)
+    squares = sum(float((array.astype(np.float64) ** 2).sum()) for array in start.values())
+    assert with_it.loss - without.loss == pytest.approx(0.005 * squares, rel=1e-4)
+
+
+def test_the_gradient_is_clipped_to_its_norm(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """All factors together move by at most rate * max_grad_norm; the norm reported is before."""
+    settings = changed(run_settings, gradient_epochs=1, max_grad_norm=1e-3)
+    metrics, trained = one_update(policy, batch, settings)
+    start = policy.adapter()
+    moved = sum(float(((trained[n] - start[n]).astype(np.float64) ** 2).sum()) for n in start)
+    assert metrics.grad_norm > 1e-3
+    assert np.sqrt(moved) == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+def test_metrics_count_own_rewards_and_all_tokens(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """A peer's correct response is not our reward."""
+    metrics, _ = one_update(policy, batch, run_settings)
+    assert metrics.reward == pytest.approx(5 / 10)
+    assert metrics.zero_variance_share == pytest.approx(1 / 3)
+    assert metrics.tokens == 72
+    assert metrics.response_tokens == 6
+    assert metrics.seconds > 0
+
+
+def test_one_forward_pass_is_made_for_each_use(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """One for the reference and one for each epoch: none for the old log-probabilities."""
+    calls: list[None] = []
+    embedding = policy.model.get_input_embeddings()
+    handle = embedding.register_forward_hook(lambda *_: calls.append(None))
+    one_update(policy, batch, run_settings)
+    handle.remove()
+    assert len(calls) == 3
+
+
+def test_an_entropy_bonus_raises_the_entropy(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The bonus has a gradient of its own."""
+    plain = changed(run_settings, kl_beta=0.0, gradient_epochs=1)
+    bonus = changed(run_settings, kl_beta=0.0, gradient_epochs=1, entropy_coefficient=1.0)
+    without, free = one_update(policy, batch, plain)
+    with_it, steered = one_update(policy, batch, bonus)
+    assert with_it.loss < without.loss
+    assert distance(free, steered) > 1e-4
+
+
+def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """The mismatch with the engine is measured on own tokens, and a large one is refused."""
+    optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
+    start = policy.adapter()
+    with pytest.raises(StaleAdapter, match="serves another adapter"):
+        update(policy, optimizer, batch, run_settings, [], max_mismatch=0.05)
+    assert distance(policy.adapter(), start) == 0
+    with torch.no_grad():
+        sampled = padded_scores(policy, batch, 0.7).logprobs
+    donors = batch.donated[:, None]
+    honest = replace(batch, behaviour=torch.where(donors, batch.behaviour, sampled + 0.01))
+    metrics = update(policy, optimizer, honest, run_settings, [], max_mismatch=0.05)
+    assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
+    assert metrics.mismatch_max == pytest.approx(0.01, abs=1e-4)
+    assert 0 < metrics.mismatch_kl < 1e-4

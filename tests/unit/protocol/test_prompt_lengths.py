@@ -1,0 +1,179 @@
+"""Prompts that are too long are left out or refused before a run begins, and by no step of it."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pubswap_client.base_model import prompt_limit
+from pubswap_client.daemon.reporters import LogLines
+from pubswap_client.daemon.session import Member, make_daemon, make_evaluator
+from pubswap_client.data.commands import data_commands
+from pubswap_client.data.manifest import read_manifest
+from pubswap_client.data.prepare import prepare
+from pubswap_client.data.spec import DataSpec
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.runfile import prepare as operator_prepare
+from pubswap_client.policy.policy import Policy
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.recipes.sets import check_lengths, make_sets, set_faults
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.messages import SetKind
+from pubswap_protocol.problems import Problem, problem_lines, read_problems, write_problems
+from pubswap_protocol.settings import RunSettings
+
+LONG = "1 + " * 60 + "1 ="
+RUN = RunSettings.model_validate({"chat_template": "none", "grpo": {"max_prompt_tokens": 40}})
+RECIPE = {
+    "name": "long",
+    "clients": 1,
+    "local_steps": 4,
+    "rounds": 1,
+    "chat_template": "none",
+    "model.source": str(MODEL),
+    "grpo.max_prompt_tokens": 40,
+    "grpo.prompts_per_step": 2,
+}
+
+
+def sums(name: str, count: int, long: tuple[int, ...] = ()) -> list[Problem]:
+    """Sums of a set, of which those at the places `long` are too long."""
+    return [
+        Problem(id=f"{name}{n}", prompt=LONG if n in long else f"{n} + 1 =", answer=str(n + 1))
+        for n in range(count)
+    ]
+
+
+def written(folder: Path, long: str, **changes: Any) -> Path:
+    """A recipe whose set `long` has a long prompt in its third line."""
+    for name in ("public", "test", "own"):
+        write_problems(folder / f"{name}.jsonl", sums(name, 6, (2,) if name == long else ()))
+    sets = {"data.public": "public.jsonl", "data.test": "test.jsonl", "data.private": ["own.jsonl"]}
+    values = {**RECIPE, **sets, **changes}
+    path = folder / "recipe.toml"
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    return path
+
+
+def test_a_limit_lists_lines_ids_and_lengths() -> None:
+    """The first five, and how many more; what fits to the token is no fault."""
+    limit = PromptLimit(7, len)
+    limit.check([Problem(id="a", prompt="seven77", answer="1")], "the set")
+    long = [Problem(id=f"p{n}", prompt="x" * (7 + n % 2), answer="1") for n in range(20)]
+    with pytest.raises(InvalidProblems) as caught:
+        limit.check(long, "the set")
+    assert "the set: 10 of 20 prompts have more than 7 tokens" in caught.value.detail
+    assert "line 2 (p1: 8 tokens), line 4 (p3: 8 tokens)" in caught.value.detail
+    assert "line 10 (p9: 8 tokens) and 5 more" in caught.value.detail
+
+
+@pytest.mark.parametrize("name", ["public", "test", "own"])
+def test_a_long_prompt_of_any_set_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
+    """By what `run create` and `simulate` do first, and by `recipe check`."""
+    recipe = load_recipe(written(tmp_path, name))
+    files = make_sets(recipe)
+    with pytest.raises(InvalidProblems, match=rf"{name}\.jsonl: 1 of 6 .* line 3 \({name}2: "):
+        check_lengths(MODEL, recipe.run_settings, files)
+    assert f"line 3 ({name}2: " in next(set_faults(recipe))
+
+
+def test_what_a_recipe_says_of_template_and_ends_is_in_its_run(tmp_path: Path) -> None:
+    """Options are the settings', and stop tokens stand beside the model's own in the card."""
+    written(tmp_path, "")
+    path = tmp_path / "told.toml"
+    path.write_text(
+        'extends = "recipe.toml"\nchat_template = "auto"\n'
+        "[chat_template_options]\nenable_thinking = false\n[model]\nstop_token_ids = [7, 9]\n"
+    )
+    recipe = load_recipe(path)
+    create = operator_prepare(recipe, make_sets(recipe)).create
+    assert create.settings.chat_template_options == {"enable_thinking": False}
+    plain = load_recipe(tmp_path / "recipe.toml")
+    own = operator_prepare(plain, make_sets(plain)).create.model.eos_token_ids
+    assert create.model.eos_token_ids == (*own, 7, 9)
+
+
+def test_nobody_draws_from_the_public_set_without_public_steps(tmp_path: Path) -> None:
+    """fedavg may have any."""
+    recipe = load_recipe(written(tmp_path, "public", method="fedavg"))
+    check_lengths(MODEL, recipe.run_settings, make_sets(recipe))
+
+
+def test_a_recipe_leaves_long_prompts_out_of_what_it_prepares(tmp_path: Path) -> None:
+    """Counted with the recipe's own model, template and limit; the manifest says how many."""
+    rows = [problem.model_dump() for problem in sums("s", 40, long=(3, 17))]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {"source": "jsonl", "from": str(tmp_path / "all.jsonl"), "private_size": 20}
+    spec |= {"public_size": 9, "test_size": 9}
+    values = {**RECIPE, "data.prepare": spec}
+    path = tmp_path / "recipe.toml"
+    path.write_text("name = 'x'\n[model]\nsource = 'x'\n[data.prepare]\nsource = 'math'\n")
+    recipe = load_recipe(path, values)
+    files = make_sets(recipe, tmp_path / "split")
+    [left] = read_manifest(tmp_path / "split").left_out
+    # The second of the two long ones is the same prompt again.
+    assert (left.reason, left.rows) == ("a prompt of more than 40 tokens", 2)
+    check_lengths(MODEL, recipe.run_settings, files)
+
+
+def test_prepare_counts_with_the_model_that_it_is_given(tmp_path: Path) -> None:
+    """Tasks too; a split that was made without one is refused, and nothing changed."""
+    short = {"tasks": "chain_sum", "private-size": 5, "public-size": 4, "test-size": 4}
+    options = [part for key, value in short.items() for part in (f"--{key}", str(value))]
+    line = ["prepare", "reasoning-gym", "--out", str(tmp_path / "any"), *options]
+    assert CliRunner().invoke(data_commands, line).exit_code == 0
+    lengths = {p.id: prompt_limit(MODEL, RUN).count(p.prompt) for p in _all(tmp_path / "any")}
+    most = sorted(lengths.values())[len(lengths) // 2]
+    model = ["--model", str(MODEL), "--max-prompt-tokens", str(most)]
+    refused = CliRunner().invoke(data_commands, [*line, *model])
+    assert isinstance(refused.exception, InvalidProblems)
+    assert f"more than {most} tokens" in refused.exception.detail
+    line[3] = str(tmp_path / "short")
+    made = CliRunner().invoke(data_commands, [*line, *model])
+    assert made.exit_code == 0, made.exception
+    limit = prompt_limit(MODEL, RUN)
+    assert max(limit.count(problem.prompt) for problem in _all(tmp_path / "short")) <= most
+
+
+def _all(folder: Path) -> list[Problem]:
+    return [problem for path in sorted(folder.glob("*.jsonl")) for problem in read_problems(path)]
+
+
+def test_a_task_whose_prompts_are_all_too_long_ends(tmp_path: Path) -> None:
+    """It gives none, and says so, instead of making prompts for ever."""
+    spec = DataSpec(
+        source="reasoning-gym", tasks={"gcd": {}}, private_size=2, public_size=2, test_size=2
+    )
+    with pytest.raises(InvalidSettings, match="there are 0 to use"):
+        prepare(spec, tmp_path / "out", PromptLimit(1, len))
+
+
+def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
+    """No traceback for a mistyped folder."""
+    with pytest.raises(InvalidSettings, match="holds no tokenizer"):
+        prompt_limit(tmp_path, RUN)
+
+
+def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:
+    """A coordinator counts without the chat template, so a member may be the first to see it."""
+    asked = []
+
+    def problem_set(run: str, kind: SetKind) -> str:
+        asked.append(kind)
+        return problem_lines([Problem(id="x", prompt="1" * 41, answer="1")]).decode()
+
+    run: Any = SimpleNamespace(id="r", settings=policy.settings)
+    api: Any = SimpleNamespace(problem_set=problem_set)
+    nothing: Any = None
+    member = Member(api, "a", run, policy, nothing, nothing)
+    settings = ClientSettings(state=tmp_path)
+    with pytest.raises(InvalidProblems, match=r"The operator's public set: .* \(x: 41 tokens\)"):
+        make_daemon(settings, member, sums("own", 6), LogLines())
+    with pytest.raises(InvalidProblems, match="The operator's test set: "):
+        make_evaluator(settings, member)
+    assert asked == [SetKind.PUBLIC, SetKind.TEST]

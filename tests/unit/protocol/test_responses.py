@@ -1,0 +1,78 @@
+"""Responses as they travel."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from pubswap_protocol.errors import InvalidResponses
+from pubswap_protocol.tensors.responses import (
+    Response,
+    ResponseRules,
+    decode_responses,
+    encode_responses,
+)
+
+RULES = ResponseRules((3, 7), responses_per_prompt=2, max_response_tokens=4, vocabulary=10)
+
+
+def response(*tokens: int) -> Response:
+    """A response with these tokens."""
+    logprobs = -np.arange(len(tokens), dtype=np.float32)
+    return Response(np.array(tokens, dtype=np.int32), logprobs)
+
+
+GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8).as_donated()]]
+
+
+def test_responses_come_back_as_they_were_sent() -> None:
+    """Tokens, log-probabilities and donated flags, in the order of prompts and responses."""
+    data = encode_responses(RULES.prompts, GROUPS)
+    assert len(data) <= RULES.max_bytes()
+    for sent, received in zip(GROUPS, decode_responses(data, RULES), strict=True):
+        for one, other in zip(sent, received, strict=True):
+            assert np.array_equal(one.tokens, other.tokens)
+            assert np.array_equal(one.logprobs, other.logprobs)
+            assert one.donated == other.donated
+
+
+def edited(**arrays: Any) -> bytes:
+    """The good file with some tensors replaced."""
+    return save({**load(encode_responses(RULES.prompts, GROUPS)), **arrays})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (edited(prompts=np.array([3, 8], np.int32)), "asks for"),
+        (edited(prompts=np.array([7, 3], np.int32)), "in this order"),
+        (edited(prompts=np.array(3, np.int32)), "asks for"),
+        (edited(prompts=np.array([[3, 7]], np.int32)), "asks for"),
+        (edited(lengths=np.array([[3, 1, 2, 4]], np.int32)), "the shape"),
+        (edited(lengths=np.array([[3, 0], [2, 4]], np.int32)), "1 to 4 tokens"),
+        (edited(lengths=np.array([[5, 1], [2, 2]], np.int32)), "1 to 4 tokens"),
+        (edited(lengths=np.array([[3, 1], [2, 3]], np.int32)), r"shape \(9,\)"),
+        (edited(tokens=np.full(10, 10, np.int32)), r"in 0\.\.9"),
+        (edited(tokens=np.full(10, -1, np.int32)), r"in 0\.\.9"),
+        (edited(logprobs=np.full(10, 0.1, np.float32)), "at most 0"),
+        (edited(logprobs=np.full(10, -np.inf, np.float32)), "finite"),
+        (edited(logprobs=np.full(10, np.nan, np.float32)), "finite"),
+        (edited(donated=np.zeros(4, np.uint8)), "shape"),
+        (edited(tokens=np.full(10, 1, np.int64)), "exactly these tensors"),
+        (edited(name=np.zeros(1, np.uint8)), "exactly these tensors"),
+        (b"nonsense" * 4, "header"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_refused(data: bytes, message: str) -> None:
+    """The rule is named."""
+    with pytest.raises(InvalidResponses, match=message):
+        decode_responses(data, RULES)
+
+
+def test_rules_are_about_one_public_step() -> None:
+    """The same file is refused by the rules of another K."""
+    data = encode_responses(RULES.prompts, GROUPS)
+    with pytest.raises(InvalidResponses, match="shape"):
+        decode_responses(data, replace(RULES, responses_per_prompt=4))

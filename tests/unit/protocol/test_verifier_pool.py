@@ -1,0 +1,89 @@
+"""Verification in worker processes: real hangs and real crashes."""
+
+import multiprocessing
+import threading
+import time
+
+import pytest
+
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import VerifierPool
+from support.chaos.verdicts import misbehaving
+
+PROBLEM = Problem(id="1", prompt="?", answer="4")
+
+
+@pytest.mark.parametrize("trouble", ["hang", "spin", "power", "crash", "raise", "grow"])
+def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: str) -> None:
+    """Those before and after it keep their scores, and the next call works too."""
+    texts = ["right", trouble, "right", "wrong", "right"]
+    with VerifierPool(seconds=0.5, scorer=misbehaving) as pool:
+        assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
+        started = time.monotonic()
+        assert pool.score_many("math", [(text, PROBLEM) for text in texts]) == [1, 0, 1, 0, 1]
+        assert time.monotonic() - started < 15
+        assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
+
+
+def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
+    """A response that waits is not cut off; ten that compute for ever cost ten limits."""
+    with VerifierPool(seconds=0.3, scorer=misbehaving) as pool:
+        assert pool.score("math", ("doze", PROBLEM)).score == 1.0  # a second, asleep
+        started = time.monotonic()
+        scored = [pool.score("math", ("power", PROBLEM), 0.1) for _ in range(10)]
+        assert all(one.cut_off and one.score == 0.0 for one in scored)
+        assert time.monotonic() - started < 8  # each import of the library takes a second
+        assert pool.score("math", ("right", PROBLEM)).score == 1.0
+
+
+def test_a_process_that_is_ended_from_outside_costs_no_response() -> None:
+    """A service is stopped with SIGTERM to all of its processes: the answer is asked for again."""
+    with VerifierPool(scorer=misbehaving) as pool:
+        pool.score("math", ("right", PROBLEM))
+        (child,) = multiprocessing.active_children()
+        threading.Timer(0.3, child.terminate).start()
+        assert pool.score("math", ("doze", PROBLEM)).score == 1.0
+
+
+def test_a_problem_s_own_verifier_goes_before_the_run_s() -> None:
+    """In one call, some are exact and some are mathematics."""
+    own = PROBLEM.model_copy(update={"verifier": "math", "answer": "1/2"})
+    with VerifierPool() as pool:
+        assert pool.score_many("exact", [("0.5", own), ("4", PROBLEM), ("04", PROBLEM)]) == [
+            1,
+            1,
+            0,
+        ]
+
+
+def test_bounded_verifiers_need_no_process() -> None:
+    """`exact` and `choice` are answered at once, in this process."""
+    with VerifierPool() as pool:
+        assert pool.score_many("exact", [("4", PROBLEM)] * 500) == [1.0] * 500
+        assert not multiprocessing.active_children()
+
+
+def test_threads_share_a_pool() -> None:
+    """Several callers at once each get their own answers."""
+    results: dict[int, list[float]] = {}
+    with VerifierPool(workers=2) as pool:
+
+        def work(number: int) -> None:
+            items = [(str(number), PROBLEM), ("4", PROBLEM)] * 20
+            results[number] = pool.score_many("math", items)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in (3, 4, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert results[3] == results[5] == [0.0, 1.0] * 20
+    assert results[4] == [1.0, 1.0] * 20
+
+
+def test_closing_leaves_no_process_behind() -> None:
+    """After the block nothing runs any more, and the pool may be closed again."""
+    with VerifierPool() as pool:
+        pool.score_many("math", [("4", PROBLEM)])
+    pool.close()
+    assert not multiprocessing.active_children()

@@ -1,0 +1,524 @@
+"""Every rule of aggregation against dense numpy (support/dense.py), streaming and in any order."""
+
+import itertools
+import tracemalloc
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pubswap_protocol.digests import digest_of, hexadecimal
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.tensors.adapter import (
+    LARGEST,
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    decode_adapter,
+    encode_adapter,
+    open_stack,
+    sent_layout,
+)
+from pubswap_server.aggregation.gram import MOST_IN_DRIFT, Gram, gram_of, sampled
+from pubswap_server.aggregation.means import Means
+from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.rules import FedIT
+from pubswap_server.aggregation.shares import shares_of
+from pubswap_server.aggregation.stacking import stacked
+from pubswap_server.aggregation.updates import Updates
+from support.client import dense
+
+LAYOUT = AdapterLayout(
+    tensors={
+        "x.lora_A.weight": (4, 30),
+        "x.lora_B.weight": (50, 4),
+        "y.lora_A.weight": (4, 60),
+        "y.lora_B.weight": (9, 4),
+    }
+)
+ONE_LAYER = {"x.lora_A.weight": (64, 4096), "x.lora_B.weight": (4096, 64)}
+
+
+class Folder:
+    """A store of blobs that is a plain folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+        data = b"".join(parts)
+        place = self.path(digest_of(data))
+        if not place.exists():  # or bytes would go from under whoever has the file mapped
+            place.write_bytes(data)
+        return digest_of(data), len(data)
+
+    def path(self, digest: str) -> Path:
+        return self.folder / hexadecimal(digest)
+
+    def keep(self, layout: AdapterLayout, adapter: Adapter) -> AdapterFile:
+        """An adapter as a file."""
+        return AdapterFile(self.path(self.write([encode_adapter(layout, adapter)])[0]), layout)
+
+    def load(self, digest: str, layout: AdapterLayout = LAYOUT) -> Adapter:
+        """A stored adapter."""
+        return decode_adapter(layout, self.path(digest).read_bytes())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Folder:
+    """An empty store."""
+    return Folder(tmp_path / "blobs")
+
+
+def adapters(count: int, seed: int = 0, layout: AdapterLayout = LAYOUT) -> list[Adapter]:
+    """Random adapters."""
+    rng = np.random.default_rng(seed)
+    return [
+        {name: rng.normal(size=shape).astype(np.float32) for name, shape in layout.tensors.items()}
+        for _ in range(count)
+    ]
+
+
+def round_of(
+    store: Folder,
+    made: Sequence[Adapter],
+    previous: Adapter,
+    state: str | None = None,
+    weights: Sequence[float] | None = None,
+    sample: Sequence[int] | None = None,
+    **rules: Any,
+) -> Aggregated:
+    """Aggregate adapters of clients c0, c1, ... by the rules."""
+    wanted = AggregationSettings(**rules)
+    sent = sent_layout(LAYOUT, wanted.rule)
+    updates = Updates(
+        members=tuple(f"c{place}" for place in range(len(made))),
+        sources=tuple(store.keep(sent, {n: a[n] for n in sent.tensors}) for a in made),
+        weights=tuple(weights or [1.0] * len(made)),
+        previous=store.keep(LAYOUT, previous),
+    )
+    return aggregate(updates, state, wanted, store, sample)
+
+
+def close(found: Adapter, expected: dense.Vector, tolerance: float = 3e-7) -> bool:
+    """Whether an adapter is this vector, up to rounding to float32."""
+    return np.allclose(dense.flat(found), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0, 1.0], [5.0, 1.0, 2.0]])
+def test_fedit_is_the_mean_of_a_and_of_b_separately(store: Folder, weights: list[float]) -> None:
+    """Each number is the weighted mean of the clients' numbers, and the file is canonical."""
+    previous, *made = adapters(4)
+    found = round_of(store, made, previous, weights=weights)
+    assert close(store.load(found.adapter), dense.weighted_mean([*map(dense.flat, made)], weights))
+    data = store.path(found.adapter).read_bytes()
+    assert data == encode_adapter(LAYOUT, decode_adapter(LAYOUT, data))
+    assert (found.notes, found.residual, found.server_state) == ((), None, None)
+
+
+@pytest.mark.parametrize("rule", ["fedit", "fedex", "median"])
+def test_equal_adapters_aggregate_to_themselves(store: Folder, rule: str) -> None:
+    """Nothing is lost to rounding where nothing changed."""
+    previous, one = adapters(2)
+    found = round_of(store, [one] * 4, previous, rule=rule)
+    assert store.path(found.adapter).read_bytes() == encode_adapter(LAYOUT, one)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_the_median_is_that_of_each_number(store: Folder, count: int) -> None:
+    """As numpy's median over the clients, for odd and even numbers of them."""
+    previous, *made = adapters(count + 1)
+    found = round_of(store, made, previous, rule="median")
+    expected = np.median(np.array([dense.flat(one) for one in made]), axis=0)
+    assert close(store.load(found.adapter), expected)
+
+
+@pytest.mark.parametrize(("count", "trim", "dropped"), [(5, 0.2, 1), (10, 0.3, 3), (7, 0.4, 2)])
+def test_the_trimmed_mean_drops_a_share_at_either_end(
+    store: Folder, count: int, trim: float, dropped: int
+) -> None:
+    """floor(beta n) of the smallest and as many of the largest, number by number."""
+    previous, *made = adapters(count + 1)
+    found = round_of(store, made, previous, rule="trimmed_mean", trim=trim)
+    expected = dense.trimmed_mean([dense.flat(one) for one in made], dropped)
+    assert close(store.load(found.adapter), expected)
+
+
+@pytest.mark.parametrize(("count", "bad", "kept"), [(5, 1, None), (7, 2, 3), (9, 1, 1)])
+def test_multi_krum_averages_the_clients_of_the_lowest_scores(
+    store: Folder, count: int, bad: int, kept: int | None
+) -> None:
+    """The weighted mean of the chosen, and the log names who was left out."""
+    previous, *made = adapters(count + 1)
+    weights = [1.0 + place for place in range(count)]
+    found = round_of(
+        store, made, previous, weights=weights, rule="multi_krum", krum_f=bad, krum_m=kept
+    )
+    vectors = [dense.flat(one) for one in made]
+    chosen = sorted(dense.krum_order(vectors, bad)[: kept or count - bad])
+    mean = dense.weighted_mean([vectors[n] for n in chosen], [weights[n] for n in chosen])
+    assert close(store.load(found.adapter), mean)
+    excluded = [note.details["member"] for note in found.notes if note.kind == "update excluded"]
+    assert excluded == [f"c{n}" for n in range(count) if n not in chosen]
+
+
+@pytest.mark.parametrize("rule", ["multi_krum", "trimmed_mean"])
+def test_too_few_updates_for_a_rule_fall_back_to_the_median(store: Folder, rule: str) -> None:
+    """A round that closed at its quorum is still aggregated robustly, and the log says so."""
+    previous, *made = adapters(4)
+    found = round_of(store, made, previous, rule=rule)
+    expected = np.median(np.array([dense.flat(one) for one in made]), axis=0)
+    assert close(store.load(found.adapter), expected)
+    (note,) = found.notes
+    assert note.kind == "aggregation fell back"
+    assert note.details == {"rule": rule, "used": "median", "updates": 3}
+
+
+ROBUST = [
+    {"rule": "median"},
+    {"rule": "trimmed_mean", "trim": 0.2},
+    {"rule": "multi_krum", "krum_f": 1},
+]
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(place=st.integers(0, 4), size=st.floats(10, 1e12), seed=st.integers(0, 1000))
+@pytest.mark.parametrize("rules", ROBUST)
+def test_one_client_of_five_cannot_move_a_robust_rule_out_of_the_others(
+    store: Folder, rules: dict[str, Any], place: int, size: float, seed: int
+) -> None:
+    """Whoever it is and however large its numbers: the result stays between honest numbers."""
+    previous, *made = adapters(6, seed)
+    made[place] = {name: np.float32(size) * array for name, array in made[place].items()}
+    found = dense.flat(store.load(round_of(store, made, previous, **rules).adapter))
+    honest = np.array([dense.flat(one) for n, one in enumerate(made) if n != place])
+    assert (found >= honest.min(axis=0) - 1e-6).all()
+    assert (found <= honest.max(axis=0) + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"rule": "fedit"}, {"rule": "median"}, {"rule": "multi_krum", "krum_f": 1, "krum_m": 2}],
+)
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.5])
+def test_clipping_bounds_each_update_before_the_rule(
+    store: Folder, rules: dict[str, Any], factor: float
+) -> None:
+    """Updates are pulled in to c times the median norm, and the log names them."""
+    previous, *made = adapters(6)
+    made[2] = {name: 5 * array for name, array in made[2].items()}
+    found = round_of(store, made, previous, clip_norm=factor, **rules)
+    start, before = dense.flat(previous), [dense.flat(one) for one in made]
+    vectors = dense.clip(before, start, factor)
+    if rules["rule"] == "median":
+        expected = np.median(np.array(vectors), axis=0)
+    else:
+        order = range(5) if rules["rule"] == "fedit" else dense.krum_order(vectors, 1)[:2]
+        expected = np.mean([vectors[n] for n in sorted(order)], axis=0)
+    assert close(store.load(found.adapter), expected, 2e-6)
+    clipped = {note.details["member"] for note in found.notes if note.kind == "update clipped"}
+    assert clipped == {f"c{n}" for n in range(5) if not np.array_equal(vectors[n], before[n])}
+    assert "c2" in clipped
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "yogi"])
+@pytest.mark.parametrize("rate", [None, 0.3])
+def test_a_server_optimizer_moves_by_its_own_memory_of_the_rounds(
+    store: Folder, name: str, rate: float | None
+) -> None:
+    """Three rounds follow the papers' recursions; each goes on from the blob of the one before."""
+    rules = {"server_optimizer": name, "server_learning_rate": rate}
+    reference = dense.ServerOptimizer(name, rate or {"momentum": 1.0}.get(name, 0.01))
+    (theta,) = adapters(1)
+    expected, state = dense.flat(theta), None
+    for number in range(3):
+        made = adapters(3, seed=number + 1)
+        found = round_of(store, made, theta, state, **rules)
+        expected = reference.moved(expected, np.mean([dense.flat(one) for one in made], axis=0))
+        theta, state = store.load(found.adapter), found.server_state
+        assert close(theta, expected, 1e-5)
+        again = round_of(store, made, theta, state, **rules)
+        assert again == round_of(store, made, theta, state, **rules)
+    assert state is not None
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_ffa_takes_b_from_the_clients_and_a_from_the_round(store: Folder, optimizer: str) -> None:
+    """Clients send B alone; A comes out with the bits it had."""
+    previous, *made = adapters(4)
+    found = round_of(store, made, previous, rule="ffa", server_optimizer=optimizer)
+    mean = store.load(found.adapter)
+    for name in LAYOUT.tensors:
+        if "lora_A" in name:
+            assert np.array_equal(mean[name], previous[name])
+        elif optimizer == "none":
+            expected = np.mean([one[name].astype(np.float64) for one in made], axis=0)
+            assert np.allclose(mean[name], expected, atol=1e-6)
+        else:
+            assert not np.array_equal(mean[name], previous[name])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fedex_adds_what_the_mean_factors_product_lacks(
+    store: Folder, count: int, weighted: bool
+) -> None:
+    """B A + residual is sum w_n B_n A_n, also where the stack's rank is over the matrix's."""
+    previous, *made = adapters(count + 1)
+    weights = [1.0 + place for place in range(count)] if weighted else [1.0] * count
+    found = round_of(store, made, previous, weights=weights, rule="fedex")
+    assert found.residual is not None
+    residual = open_stack(store.path(found.residual), LAYOUT).load()
+    mean = dense.products(store.load(found.adapter))
+    for name, rest in dense.products(residual).items():
+        shares = np.array(weights) / sum(weights)
+        exact = sum(w * dense.products(one)[name] for w, one in zip(shares, made, strict=True))
+        assert np.allclose(mean[name] + rest, exact, rtol=0, atol=3e-6)
+        assert residual[name].shape[0] == min(4 * count, *rest.shape)
+
+
+def test_stacks_of_stacks_keep_the_sum_of_the_products(store: Folder) -> None:
+    """An export of factors and residuals of many rounds has one pair of factors, no larger than
+    its matrix."""
+    rounds = []
+    for number in range(3):
+        previous, *made = adapters(4, seed=number)
+        residual = round_of(store, made, previous, rule="fedex").residual
+        assert residual is not None
+        rounds.append(open_stack(store.path(residual), LAYOUT))
+    (theta,) = adapters(1, seed=9)
+    terms = [store.keep(LAYOUT, theta), *rounds]
+    layout, parts = stacked(LAYOUT, terms)
+    export = decode_adapter(layout, b"".join(parts))
+    for name, product in dense.products(export).items():
+        expected = sum(dense.products(term.load())[name] for term in terms)
+        assert np.allclose(product, expected, rtol=0, atol=1e-5)
+        assert layout.tensors[name][0] <= min(product.shape)
+
+
+def drift_of(made: Sequence[Adapter]) -> tuple[float, float]:
+    """The mean distances between pairs, and from the mean."""
+    vectors = [dense.flat(one) for one in made]
+    pairs = [float(np.linalg.norm(x - y)) for x, y in itertools.combinations(vectors, 2)]
+    centre = np.mean(vectors, axis=0)
+    from_mean = float(np.mean([np.linalg.norm(x - centre) for x in vectors]))
+    return (float(np.mean(pairs)) if pairs else 0.0), from_mean
+
+
+@pytest.mark.parametrize("slice_", [1, 7, 1 << 14])
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+@pytest.mark.parametrize("rules", [{}, {"clip_norm": 2.0}, {"rule": "median"}])
+def test_drift_is_the_distance_between_clients_and_from_their_mean(
+    store: Folder, monkeypatch: pytest.MonkeyPatch, count: int, slice_: int, rules: dict[str, Any]
+) -> None:
+    """Against flat vectors and every pair, by every way the inner products are come by."""
+    monkeypatch.setattr("pubswap_server.aggregation.updates.SLICE", slice_)
+    previous, *made = adapters(count + 1)
+    measured = round_of(store, made, previous, **rules).drift
+    pairwise, from_mean = drift_of(made)
+    assert measured.pairwise == pytest.approx(pairwise, rel=1e-5)
+    assert measured.from_mean == pytest.approx(from_mean, rel=1e-5, abs=1e-5)
+
+
+EVERY = [
+    {"rule": rule, "clip_norm": clip, "server_optimizer": optimizer, "trim": 0.25}
+    for rule in ("fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum")
+    for clip in (None, 1.0)
+    for optimizer in (("none",) if rule == "fedex" else ("none", "yogi"))
+]
+
+
+@pytest.mark.parametrize("rules", EVERY)
+def test_the_width_of_the_slices_changes_no_bit_of_an_elementwise_rule(
+    store: Folder, monkeypatch: pytest.MonkeyPatch, rules: dict[str, Any]
+) -> None:
+    """Every composition runs in narrow slices; where no norm is measured, with the same bits."""
+    previous, *made = adapters(6)
+    whole = round_of(store, made, previous, **rules)
+    again = round_of(store, made, previous, **rules)
+    assert whole == again
+    monkeypatch.setattr("pubswap_server.aggregation.updates.SLICE", 5)
+    narrow = round_of(store, made, previous, **rules)
+    if rules["clip_norm"] is None:
+        assert (whole.adapter, whole.residual) == (narrow.adapter, narrow.residual)
+        assert whole.server_state == narrow.server_state
+    assert close(store.load(narrow.adapter), dense.flat(store.load(whole.adapter)), 1e-5)
+
+
+def peak_of(folder: Path, count: int, rules: dict[str, Any]) -> int:
+    """The most memory that a round of `count` clients of 2 MiB takes while it streams."""
+    layout = AdapterLayout(tensors=ONE_LAYER)
+    store = Folder(folder / f"{count}")
+    files = [store.keep(layout, one) for one in adapters(2, layout=layout)]
+    updates = Updates(
+        tuple(f"c{n:02}" for n in range(count)),
+        tuple(files[n % 2] for n in range(count)),
+        (1.0,) * count,
+        files[0],
+    )
+
+    class Sink(Folder):
+        """A store that holds a part at a time."""
+
+        def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
+            path, size = self.folder / "part", 0
+            with path.open("wb") as file:
+                for part in parts:
+                    size += file.write(part)
+            name = f"part:{len(list(self.folder.iterdir()))}"
+            path.rename(self.path(name))
+            return name, size
+
+    sink = Sink(folder / f"sink-{count}")
+    tracemalloc.start()
+    aggregate(updates, None, AggregationSettings(**rules), sink)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"rule": "fedit"},
+        {"rule": "fedit", "server_optimizer": "adam"},
+        {"rule": "median", "clip_norm": 1.0},
+        {"rule": "multi_krum"},
+        {"rule": "fedex"},
+    ],
+)
+def test_memory_does_not_grow_with_the_clients(tmp_path: Path, rules: dict[str, Any]) -> None:
+    """Twice as many clients of 2 MiB each take no more, and always far less than one file each."""
+    some, many = peak_of(tmp_path, 32, rules), peak_of(tmp_path, 64, rules)
+    assert many < 1.5 * some
+    assert many < 12 << 20 < 32 * AdapterLayout(tensors=ONE_LAYER).file_bytes
+
+
+def test_a_pass_reads_each_file_once(store: Folder) -> None:
+    """The mean and the drift come from the same rows."""
+
+    class Counting:
+        """A source that counts what is read of it."""
+
+        def __init__(self, source: AdapterFile) -> None:
+            self.source, self.layout, self.numbers = source, source.layout, 0
+
+        def tensor(self, name: str) -> Any:
+            raise AssertionError("whole tensors are not read")
+
+        def rows(self, name: str, first: int, last: int) -> Any:
+            found = self.source.rows(name, first, last)
+            self.numbers += found.size
+            return found
+
+    files = [store.keep(LAYOUT, one) for one in adapters(3)]
+    sources = tuple(Counting(file) for file in files[:2])
+    updates = Updates(("a", "b"), sources, (1.0, 1.0), files[2])
+    assert sum(len(part) for part in Means(updates, FedIT()).adapter()) == LAYOUT.file_bytes
+    assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
+    assert gram_of(updates).drift().pairwise > 0
+    assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2
+
+
+@pytest.mark.parametrize("rules", [{}, {"clip_norm": 1.0}])
+def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[str, Any]) -> None:
+    """Of 100 clients 64 are drawn for a round; the adapter, and who is clipped, are the same."""
+    made = adapters(MOST_IN_DRIFT + 36)
+    made[70] = {name: 50 * array for name, array in made[70].items()}
+    found, drawn = [], sampled(len(made), 5, 1)
+    assert len(set(drawn)) == MOST_IN_DRIFT
+    assert drawn == sampled(len(made), 5, 1) != sampled(len(made), 5, 2)
+    assert sampled(MOST_IN_DRIFT, 5, 1) == range(MOST_IN_DRIFT)
+    for sample in (None, drawn):
+        found.append(round_of(store, made, adapters(1, 9)[0], sample=sample, **rules))
+    exact, other = (store.load(one.adapter) for one in found)
+    for name in exact:
+        assert np.allclose(exact[name], other[name], rtol=1e-4, atol=1e-4)
+    assert bool(found[0].notes) == bool(rules)
+    for note, same in zip(found[0].notes, found[1].notes, strict=True):
+        assert note.kind == same.kind
+        assert note.details["member"] == same.details["member"]
+        assert note.details["norm"] == pytest.approx(same.details["norm"], rel=1e-5)
+    expected = drift_of([made[place] for place in drawn])
+    assert found[1].drift.pairwise == pytest.approx(expected[0], rel=1e-4)
+    assert found[1].drift.from_mean == pytest.approx(expected[1], rel=1e-4)
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=12),
+    st.floats(0.05, 1.0),
+)
+def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
+    weights: list[int], largest: float
+) -> None:
+    """The shares are min(largest, c w): c is found here by halving, independently."""
+    found = shares_of([float(weight) for weight in weights], largest)
+    assert sum(found) == pytest.approx(1)
+    if largest * len(weights) <= 1:
+        assert len(set(found)) == 1
+        return
+    low, high = 0.0, 2.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = sum(min(largest, middle * weight) for weight in weights)
+        low, high = (middle, high) if total < 1 else (low, middle)
+    assert found == pytest.approx([min(largest, high * weight) for weight in weights], abs=1e-9)
+    assert max(found) <= largest
+
+
+def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:
+    """By default; of two clients so each has a half, and weights that nobody bounds stay."""
+    largest = AggregationSettings().max_weight_share
+    assert shares_of([1e9, 30.0, 10.0], largest) == (0.5, 0.375, 0.125)
+    assert shares_of([1e9, 1.0], largest) == (0.5, 0.5)
+    assert shares_of([20.0, 10.0, 10.0], largest) == (0.5, 0.25, 0.25)
+    assert shares_of([1e9, 1.0], 1.0)[0] > 0.999999
+
+
+def test_no_blown_up_result_leaves_the_aggregation(store: Folder) -> None:
+    """What no upload may be is not published: momentum, Adam and FedIT are checked alike."""
+    start, far = adapters(2)
+    far = {name: np.full_like(array, LARGEST) for name, array in far.items()}
+    for rules in (
+        {"server_optimizer": "momentum", "server_learning_rate": 10.0},
+        {"server_optimizer": "adam", "server_learning_rate": 1e8, "server_tau": 1e-9},
+        {"server_optimizer": "yogi", "server_learning_rate": 1e8},
+    ):
+        with pytest.raises(InvalidAdapter, match="numbers are at most"):
+            round_of(store, [far, far], start, **rules)
+    beyond = {name: 4 * array for name, array in far.items()}  # as base + difference can be
+    with pytest.raises(InvalidAdapter, match="lora_A"):
+        round_of(store, [beyond, far], start)
+    with pytest.raises(InvalidAdapter, match="not finite"):
+        no_number = {name: array * np.nan for name, array in far.items()}
+        round_of(store, [no_number, far], start)
+
+
+@pytest.mark.parametrize("rule", ["fedit", "ffa", "fedex", "median", "multi_krum"])
+def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, rule: str) -> None:
+    """The drift of updates at either end of the range is the number that float64 has for it."""
+    start, *_ = adapters(1)
+    signs = (1, -1, 1, 1, 1) if rule == "multi_krum" else (1, -1)
+    made = [{n: np.full_like(a, sign * LARGEST) for n, a in start.items()} for sign in signs]
+    found = round_of(store, made, start, rule=rule)
+    sent = sent_layout(LAYOUT, rule)
+    vectors = [dense.flat({n: a[n] for n in sent.tensors}) for a in made]
+    distances = [np.linalg.norm(x - y) for x, y in itertools.combinations(vectors, 2)]
+    assert found.drift is not None
+    assert found.drift.pairwise == pytest.approx(np.mean(distances), rel=1e-6)
+
+
+def test_a_drift_that_is_no_number_is_said() -> None:
+    """It is no number of the message, but a line in the log."""
+    with np.errstate(invalid="ignore"):
+        assert Gram(np.array([[np.nan, 0.0], [0.0, 1.0]])).drift() is None
+        assert Gram(np.array([[np.inf, 0.0], [0.0, 1.0]])).drift() is None
+    assert Gram(np.diag([1.0, 1.0])).drift() is not None

@@ -1,0 +1,55 @@
+"""The pools of closed exchanges: opened once, kept while there is room."""
+
+import asyncio
+
+import pytest
+
+from pubswap_server.exchange import answers
+from pubswap_server.exchange.answers import Answers, Closed
+
+
+class Opened:
+    """Stands in for a pool; counts."""
+
+    count = 0
+
+    def __init__(self, closed: Closed, blobs: object) -> None:
+        Opened.count += 1
+
+    def answer(self, member: str) -> bytes:
+        """Whatever it is."""
+        return member.encode()
+
+
+def asked(exchanges: int, members: int) -> int:
+    """How many pools are opened when all members ask, exchange by exchange, each in turn."""
+
+    async def play() -> None:
+        kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
+        closed = Closed(None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
+
+        async def load() -> Closed:
+            return closed
+
+        for member in range(members):
+            for exchange in range(exchanges):
+                key = ("run", 1, exchange)
+                assert await kept.answer(key, str(member), load) == str(member).encode()
+
+    Opened.count = 0
+    asyncio.run(play())
+    return Opened.count
+
+
+def test_twenty_exchanges_at_once_are_opened_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen members of each ask in turn: 20 pools, not 320."""
+    monkeypatch.setattr(answers, "Pool", Opened)
+    assert asked(20, 16) == 20
+
+
+def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not asked for the longest; a few stay however large they are."""
+    monkeypatch.setattr(answers, "Pool", Opened)
+    monkeypatch.setattr(answers, "MOST_FILES", 64)
+    assert asked(5, 16) == 5 * 16
+    assert asked(4, 100) == 4

@@ -1,0 +1,137 @@
+"""What an exchange takes from peers at most, by brute force over random pools."""
+
+import hashlib
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from pubswap_server.exchange.donation import Choice
+from support.coordinator.exchanging import exchange
+
+CLIENTS = "abcd"
+# Of the draws below, made by the code as it was before there were limits.
+UNLIMITED = "84ae666d1e6b48ca2bc04420139e0f3d8f536468602752d5336f8c84a9e0cf91"
+
+
+def pools(seed: int, trials: int) -> list[dict[str, np.ndarray]]:
+    """Verdicts (P, K) of 1 to 4 clients."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(trials):
+        prompts, half, share = int(rng.integers(1, 4)), int(rng.integers(1, 5)), rng.random()
+        names = CLIENTS[: int(rng.integers(1, 5))]
+        made.append({name: rng.random((prompts, 2 * half)) < share for name in names})
+    return made
+
+
+def donors(groups: list[list[Choice]], me: str) -> Counter[str]:
+    """How many responses each peer gave."""
+    return Counter(choice.client for group in groups for choice in group if choice.client != me)
+
+
+def check_groups(groups: list[list[Choice]], size: int) -> None:
+    """K responses each, none twice."""
+    for group in groups:
+        assert len(group) == len(set(group)) == size
+
+
+def test_without_limits_the_draws_are_what_they_always_were() -> None:
+    """Bit for bit, so that a run of before goes on with the same groups."""
+    digest = hashlib.sha256()
+    for trial, correct in enumerate(pools(42, 300)):
+        prompts = list(range(len(correct["a"])))
+        for strategy in ("keep", "random"):
+            for me in correct:
+                groups = exchange(strategy, correct, me, trial, 1, 2, prompts)  # type: ignore[arg-type]
+                plain = [[(c.client, c.index) for c in group] for group in groups]
+                digest.update(repr(plain).encode())
+    assert digest.hexdigest() == UNLIMITED
+
+
+@pytest.mark.parametrize("strategy", ["keep", "random"])
+def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
+    """A peer's never; the receiver's own stays, and `keep` draws among the others."""
+    rng = np.random.default_rng(3)
+    drawn = 0
+    for trial, correct in enumerate(pools(1, 1500)):
+        prompts = list(range(len(correct["a"])))
+        short = {name: rng.random(verdicts.shape) < 0.5 for name, verdicts in correct.items()}
+        for me in correct:
+            groups = exchange(strategy, correct, me, trial, 1, 1, prompts, short)  # type: ignore[arg-type]
+            check_groups(groups, correct["a"].shape[1])
+            for position, group in enumerate(groups):
+                given = [choice for choice in group if choice.client != me]
+                assert all(short[choice.client][position][choice.index] for choice in given)
+                drawn += len(given)
+                if strategy == "keep":
+                    own = correct[me][position]
+                    there = sum(
+                        int((theirs[position] & short[name][position]).sum())
+                        for name, theirs in correct.items()
+                        if name != me
+                    )
+                    assert len(given) == min(max(0, len(own) // 2 - int(own.sum())), there)
+    assert drawn > 1000
+
+
+@pytest.mark.parametrize("strategy", ["keep", "random"])
+@pytest.mark.parametrize("share", [0.1, 1 / 3, 0.5, 0.75])
+def test_no_donor_gives_more_than_its_share(strategy: str, share: float) -> None:
+    """Of what is donated in the end, and no more is taken away than that needs."""
+    limited = 0
+    for trial, correct in enumerate(pools(2, 800)):
+        prompts = list(range(len(correct["a"])))
+        for me in correct:
+            free = exchange(strategy, correct, me, trial, 1, 1, prompts)  # type: ignore[arg-type]
+            groups = exchange(
+                strategy,  # type: ignore[arg-type]
+                correct,
+                me,
+                trial,
+                1,
+                1,
+                prompts,
+                max_donor_share=share,
+            )
+            check_groups(groups, correct["a"].shape[1])
+            before, given = donors(free, me), donors(groups, me)
+            total = sum(given.values())
+            assert all(count <= share * total + 1e-6 for count in given.values())
+            assert total == most_that_fits(before, share)
+            limited += total < sum(before.values())
+            for group, other in zip(groups, free, strict=True):
+                for choice, was in zip(group, other, strict=True):
+                    assert choice == was or choice.client == me
+    assert limited > 100
+
+
+def most_that_fits(before: Counter[str], share: float) -> int:
+    """The largest total that can be left, by trying all of them."""
+    for total in range(sum(before.values()), 0, -1):
+        most = int(share * total + 1e-9)
+        if sum(min(count, most) for count in before.values()) == total:
+            return total
+    return 0
+
+
+def test_keep_puts_the_receiver_s_own_response_back_where_it_was() -> None:
+    """With one donor and half of the share, nothing can be donated: the group is the own one."""
+    correct = {"a": np.zeros((2, 8), bool), "b": np.ones((2, 8), bool)}
+    groups = exchange("keep", correct, "a", 0, 1, 1, [0, 1], max_donor_share=0.5)
+    assert groups == [[Choice("a", index) for index in range(8)]] * 2
+
+
+def test_what_a_limit_takes_away_is_drawn_by_the_key() -> None:
+    """The same for the same key; another receiver or step loses other places."""
+    correct = {name: np.zeros((4, 8), bool) for name in "ab"} | {
+        "c": np.ones((4, 8), bool),
+        "d": np.array([[True] * 2 + [False] * 6] * 4),
+    }
+
+    def drawn(receiver: str, swap: int) -> list[list[Choice]]:
+        return exchange("keep", correct, receiver, 5, 1, swap, [0, 1, 2, 3], max_donor_share=0.6)
+
+    assert drawn("a", 1) == drawn("a", 1)
+    assert donors(drawn("a", 1), "a")["c"] > 0
+    assert len({repr(drawn(receiver, swap)) for receiver in "ab" for swap in (1, 2, 3)}) == 6

@@ -1,0 +1,138 @@
+"""Bells, readings that are shared, and the conductor's list of work."""
+
+import asyncio
+
+import pytest
+
+from pubswap_server.notifications import Bells, Shared, Work
+
+
+class Readings:
+    """A slow reading that counts how often it is done, and gives what is true when it begins."""
+
+    def __init__(self) -> None:
+        self.truth = 0
+        self.begun = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, key: str) -> int:
+        self.begun += 1
+        found = self.truth
+        await self.go_on.wait()
+        return found
+
+
+def test_all_that_ask_before_a_reading_begins_share_it() -> None:
+    """A thousand askers cost one reading."""
+
+    async def play() -> None:
+        readings = Readings()
+        shared = Shared(readings)
+        asked = [asyncio.create_task(shared.get("run")) for _ in range(1000)]
+        await asyncio.sleep(0)
+        readings.go_on.set()
+        assert await asyncio.gather(*asked) == [0] * 1000
+        assert readings.begun == 1
+
+    asyncio.run(play())
+
+
+def test_nobody_gets_what_was_read_before_it_asked() -> None:
+    """Who asks while a reading is under way gets the next one, also if the first asker is gone."""
+
+    async def play() -> None:
+        readings = Readings()
+        shared = Shared(readings)
+        early = asyncio.create_task(shared.get("run"))
+        await asyncio.sleep(0.01)
+        readings.truth = 1
+        late = [asyncio.create_task(shared.get("run")) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        early.cancel()
+        readings.go_on.set()
+        assert await asyncio.gather(*late) == [1, 1, 1]
+        assert readings.begun == 2
+
+    asyncio.run(play())
+
+
+def test_a_failed_reading_fails_for_its_askers_and_not_for_the_next() -> None:
+    """The error is raised to each of them; then it is tried again."""
+
+    async def play() -> None:
+        calls = 0
+
+        async def read(key: str) -> str:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise ValueError("no")
+            return key
+
+        shared = Shared(read)
+        failed = await asyncio.gather(shared.get("a"), shared.get("a"), return_exceptions=True)
+        assert [str(error) for error in failed] == ["no", "no"]
+        assert await shared.get("a") == "a"
+
+    asyncio.run(play())
+
+
+def test_a_bell_that_rings_while_somebody_looks_is_heard() -> None:
+    """The change between the look and the wait is not missed."""
+
+    async def play() -> None:
+        bells, looks = Bells(), 0
+
+        async def look() -> int:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                bells.ring("run")
+            return looks
+
+        found = await asyncio.wait_for(bells.until("run", look, lambda n: n > 1, 60), 1)
+        assert found == 2
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("wake", ["the run", "all runs", "the end"])
+def test_whoever_waits_is_woken(wake: str) -> None:
+    """By a change of its run, of perhaps any run, and when the server stops."""
+
+    async def play() -> None:
+        bells, done = Bells(), False
+
+        async def look() -> bool:
+            return done
+
+        waiting = asyncio.create_task(bells.until("run", look, bool, 60))
+        await asyncio.sleep(0.01)
+        bells.ring("another")
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        done = wake != "the end"
+        {"the run": lambda: bells.ring("run"), "all runs": lambda: bells.ring(None)}.get(
+            wake, bells.close
+        )()
+        assert await asyncio.wait_for(waiting, 1) is done
+
+    asyncio.run(play())
+
+
+def test_work_is_what_changed_or_else_everything() -> None:
+    """Runs that changed, once each; all when any may have, or when nothing did for a while."""
+
+    async def play() -> None:
+        work = Work()
+        for run in ("a", "b", "a"):
+            work.add(run)
+        assert await work.take(60) == {"a", "b"}
+        assert await work.take(0.01) is None
+        work.add("a")
+        work.add(None)
+        assert await work.take(60) is None
+        work.add("c")
+        assert await work.take(60) == {"c"}
+
+    asyncio.run(play())

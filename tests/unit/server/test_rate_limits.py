@@ -1,0 +1,77 @@
+"""Token buckets: how often a member may ask, and an address may fail."""
+
+import pytest
+
+from pubswap_protocol.errors import TooManyRequests
+from pubswap_server.rate_limits import MOST_KEYS, Bucket, Buckets, Rate, RequestLimits, filled
+
+RATE = Rate(per_second=20, burst=40)
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def test_a_burst_passes_and_then_only_the_rate() -> None:
+    """40 at once, then 20 a second, for hours, however they are spread."""
+    clock = Clock()
+    buckets: Buckets[str] = Buckets(RATE, clock)
+    assert [buckets.take("a") for _ in range(40)] == [0] * 40
+    assert buckets.take("a") == pytest.approx(0.05)
+    assert buckets.take("b") == 0
+    passed = 0
+    for step in range(1, 10_001):
+        clock.now = step / 100
+        passed += buckets.take("a") == 0
+    assert passed in range(1999, 2002)
+
+
+def test_a_refused_request_costs_nothing() -> None:
+    """Whoever asks too early is not put off further."""
+    clock = Clock()
+    buckets: Buckets[str] = Buckets(Rate(1, 1), clock)
+    buckets.take("a")
+    for _ in range(100):
+        assert buckets.take("a") > 0
+    clock.now = 1.0
+    assert buckets.take("a") == 0
+
+
+def test_a_clock_that_jumps_back_takes_no_tokens() -> None:
+    """The bucket stays as it was."""
+    assert filled(Bucket(3.0, at=100.0), RATE, now=50.0) == Bucket(3.0, 50.0)
+    assert filled(Bucket(3.0, at=0.0), RATE, now=1e9).tokens == 40
+
+
+def test_keys_are_bounded() -> None:
+    """Many addresses cannot fill the memory; the ones seen last are kept."""
+    clock = Clock()
+    buckets: Buckets[int] = Buckets(Rate(0.001, 1), clock)
+    for key in range(MOST_KEYS + 10):
+        buckets.take(key)
+    assert buckets.take(0) == 0
+    assert buckets.take(MOST_KEYS + 9) > 0
+
+
+def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() -> None:
+    """A member behind the same address as somebody who guesses goes on."""
+    clock = Clock()
+    limits = RequestLimits(Buckets(RATE, clock), Buckets(Rate(1, 3), clock))
+    limits.check_peer("proxy", "good")
+    limits.passed("good")
+    for _ in range(3):
+        limits.check_peer("proxy", "guess")
+        limits.failed("proxy")
+    with pytest.raises(TooManyRequests) as caught:
+        limits.check_peer("proxy", "another guess")
+    assert caught.value.retry_after == 1
+    limits.check_peer("proxy", "good")
+    limits.check_peer("elsewhere", "guess")
+    clock.now = 1.0
+    limits.check_peer("proxy", "another guess")

@@ -1,0 +1,84 @@
+"""Readiness looks rarely, never hangs, and says why."""
+
+import asyncio
+import time
+
+import pytest
+
+from pubswap_server import notifications
+from pubswap_server.monitoring import readiness
+from pubswap_server.monitoring.readiness import Readiness
+
+
+def test_a_check_runs_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred probes at once are one look, and its answer is used for a second."""
+    looks = 0
+
+    async def check() -> str | None:
+        nonlocal looks
+        looks += 1
+        return f"look {looks}"
+
+    async def ask() -> None:
+        asked = Readiness({"thing": check})
+        answers = await asyncio.gather(*(asked.reasons() for _ in range(100)))
+        assert answers == [["look 1"]] * 100
+        monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+        assert await asked.reasons() == ["look 2"]
+
+    asyncio.run(ask())
+
+
+def test_a_check_that_hangs_is_told_of_in_time_and_begun_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others' reasons are told beside it; when it ends, its answer counts."""
+    monkeypatch.setattr(readiness, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(readiness, "ANSWER_SECONDS", 0.1)
+    begun = 0
+
+    async def ask() -> None:
+        over = asyncio.Event()
+
+        async def hangs() -> str | None:
+            nonlocal begun
+            begun += 1
+            await over.wait()
+            return None
+
+        async def fails() -> str | None:
+            return "the disk is full"
+
+        asked = Readiness({"store": hangs, "disk": fails})
+        started = time.monotonic()
+        for _ in range(3):
+            assert await asked.reasons() == [
+                "the store does not answer within 0 s",
+                "the disk is full",
+            ]
+        assert time.monotonic() - started < 1
+        assert begun == 1
+        over.set()
+        assert await asked.reasons() == ["the disk is full"]
+
+    asyncio.run(ask())
+
+
+def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for a tick is no silence; half a minute beyond it is, until the next turn."""
+    present = 1000.0
+    for module in (readiness, notifications):
+        monkeypatch.setattr(module, "steady", lambda: present)
+
+    async def play() -> None:
+        nonlocal present
+        asked = notifications.Work()
+        check = readiness.turns_check(asked, tick_seconds=5.0)
+        present += 34
+        assert await check() is None
+        present += 2
+        assert await check() == ("the conductor has taken no turn for 36 s; restart this process")
+        await asked.take(0.01)
+        assert await check() is None
+
+    asyncio.run(play())

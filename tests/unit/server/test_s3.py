@@ -1,0 +1,107 @@
+"""Fetches from a bucket: each blob once, and none behind another, over a slow store of our own."""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from obstore.store import HTTPStore
+
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import DamagedBlob
+from pubswap_server.storage.s3 import BucketBlobs
+from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.verified import file_name
+
+SECONDS = 0.5
+DATA = {digest_of(bytes([n]) * 1000): bytes([n]) * 1000 for n in range(8)}
+
+
+class Slow(BaseHTTPRequestHandler):
+    """Answers each request for a blob after a while, and counts them."""
+
+    asked: Counter[str]
+
+    def do_GET(self) -> None:
+        """The blob, or 404."""
+        name = self.path.rsplit("/", 1)[-1]
+        self.asked[name] += 1
+        time.sleep(SECONDS)
+        body = {file_name(digest): data for digest, data in DATA.items()}.get(name)
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.send_header("Last-Modified", "Sun, 22 Nov 2026 08:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def asked() -> Counter[str]:
+    """How often each file was asked for."""
+    return Counter()
+
+
+@pytest.fixture
+def blobs(tmp_path: Path, asked: Counter[str]) -> Iterator[BucketBlobs]:
+    """A replica's view of the slow store, with room for three blobs."""
+    handler = type("Counting", (Slow,), {"asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    store = HTTPStore.from_url(
+        f"http://127.0.0.1:{server.server_port}", client_options={"allow_http": True}
+    )
+    incoming = Incoming(tmp_path / "incoming")
+    yield BucketBlobs(store, tmp_path / "cache", 3000, incoming)
+    incoming.close()
+    server.shutdown()
+    server.server_close()
+
+
+def fetched(blobs: BucketBlobs, digests: list[str]) -> tuple[list[bytes], float]:
+    """What is read when all are asked for at once, and the seconds it took."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(digests)) as pool:
+        return list(pool.map(blobs.read, digests)), time.monotonic() - started
+
+
+def test_no_blob_waits_for_another(blobs: BucketBlobs, asked: Counter[str]) -> None:
+    """Eight different ones take about as long as one, not eight times as long."""
+    found, seconds = fetched(blobs, list(DATA))
+    assert found == list(DATA.values())
+    assert set(asked.values()) == {1}
+    assert seconds < 6 * SECONDS
+
+
+def test_a_blob_is_fetched_once_for_all_who_ask(blobs: BucketBlobs, asked: Counter[str]) -> None:
+    """Also a failure is told to all of them, and the next who asks tries again."""
+    digest, missing = next(iter(DATA)), digest_of(b"nowhere")
+    found, _ = fetched(blobs, [digest] * 8)
+    assert found == [DATA[digest]] * 8
+    assert asked[file_name(digest)] == 1
+    with ThreadPoolExecutor(8) as pool:
+        for one in [pool.submit(blobs.path, missing) for _ in range(8)]:
+            with pytest.raises(DamagedBlob, match="missing"):
+                one.result()
+    assert asked[file_name(missing)] < 8
+    before = asked[file_name(missing)]
+    with pytest.raises(DamagedBlob):
+        blobs.path(missing)
+    assert asked[file_name(missing)] == before + 1
+
+
+def test_fetches_at_once_make_room_as_one_does(blobs: BucketBlobs, tmp_path: Path) -> None:
+    """What was used longest ago goes, whatever is fetched beside; what is in use stays."""
+    first, then = list(DATA)[:4], list(DATA)[4:]
+    fetched(blobs, first)
+    for path in (tmp_path / "cache").iterdir():
+        os.utime(path, (0, path.stat().st_mtime - 300))
+    assert fetched(blobs, then)[0] == [DATA[digest] for digest in then]
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == set(map(file_name, then))

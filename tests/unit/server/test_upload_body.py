@@ -1,0 +1,122 @@
+"""What spares work while an upload's chunks arrive, and when it must not be relied on."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pubswap_protocol.errors import Invalid, TooLarge
+from pubswap_server.http.upload_body import asked_bytes
+from pubswap_server.storage.files import GATHERED, Writer
+
+
+@pytest.mark.parametrize("size", [1, 1000, GATHERED - 1, 3 * GATHERED + 7])
+def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: int) -> None:
+    """Many small pieces, or few large ones: the file is the same."""
+    data = os.urandom(size)
+
+    async def write(step: int) -> None:
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            with Writer(file.fileno()) as writer:
+                for begin in range(0, size, step):
+                    await writer.write(data[begin : begin + step])
+                await writer.flush()
+            assert writer.size == size
+
+    for step in (max(1, size // 1500), 65_536, size):
+        asyncio.run(write(step))
+        assert (tmp_path / "file").read_bytes() == data
+
+
+def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
+    """/dev/full takes nothing."""
+
+    async def write() -> None:
+        with Path("/dev/full").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+            await writer.write(bytes(10))
+            await writer.flush()
+
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(write())
+
+
+def test_a_chunk_says_which_bytes_it_is() -> None:
+    """First and last, inclusive; within the upload and not too many."""
+    assert asked_bytes("0-9", 10, 10) == (0, 10)
+    assert asked_bytes("5-5", 10, 10) == (5, 1)
+    for wrong in ("", "0", "5-4", "bytes 0-9/10", "-1-3", "0-9999999999999999999"):
+        with pytest.raises(Invalid):
+            asked_bytes(wrong, 10, 10)
+    for large in ("0-10", "10-10"):
+        with pytest.raises(TooLarge):
+            asked_bytes(large, 100, 10)
+    with pytest.raises(TooLarge, match="at most 10"):
+        asked_bytes("0-10", 10, 100)
+
+
+def test_nothing_is_written_after_bytes_that_were_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for a moment leaves a beginning, never a file with a gap."""
+    real, calls = os.writev, list[int]()
+
+    def full_once(descriptor: int, pieces: list[memoryview]) -> int:
+        calls.append(len(pieces))
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, pieces)
+
+    monkeypatch.setattr(os, "writev", full_once)
+    data = os.urandom(4 * GATHERED)
+
+    async def write() -> None:
+        with (tmp_path / "file").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+            try:
+                for begin in range(0, len(data), GATHERED):
+                    await writer.write(data[begin : begin + GATHERED])
+            finally:
+                await writer.flush()
+
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(write())
+    assert (tmp_path / "file").read_bytes() == data[:GATHERED]
+
+
+HEAPS = """
+import ctypes, sys, threading
+from pubswap_server.server import keep_heap_small
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+library.fopen.restype = ctypes.c_void_p
+library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+library.fclose.argtypes = [ctypes.c_void_p]
+if sys.argv[1] == "small":
+    keep_heap_small()
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    for _ in range(200):
+        library.free(library.malloc(50_000))
+threads = [threading.Thread(target=use) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+out = library.fopen(sys.argv[2].encode(), b"w")
+library.malloc_info(0, out)
+library.fclose(out)
+"""
+
+
+@pytest.mark.parametrize(("kind", "most"), [("small", 1), ("as it is", 99)])
+def test_threads_share_one_heap_where_it_is_kept_small(
+    tmp_path: Path, kind: str, most: int
+) -> None:
+    """glibc's own account of its arenas; left alone, threads get some of their own."""
+    report = tmp_path / "heaps.xml"
+    subprocess.run([sys.executable, "-c", HEAPS, kind, str(report)], check=True)
+    heaps = report.read_text().count("<heap nr=")
+    assert 1 <= heaps <= most
+    assert kind == "small" or heaps > 1

@@ -1,0 +1,99 @@
+"""Turns between runs and members, and what one submission may cost."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from pubswap_protocol.verifiers.worker import Scored
+from pubswap_server.exchange.budget import Case
+from pubswap_server.exchange.turns import Turns
+
+SECONDS = 5.0
+
+
+def verify(costs: Sequence[float]) -> tuple[list[bool], float, int]:
+    """Right answers that take so many CPU seconds: verdicts, CPU in all, and how many given up."""
+    case, spent = Case(len(costs), SECONDS), 0.0
+    while (following := case.next()) is not None:
+        position, limit = following
+        cut_off = costs[position] > limit
+        seconds = min(costs[position], limit)
+        spent += seconds
+        case.note(Scored(float(not cut_off), seconds, cut_off))
+    return case.correct, spent, case.given_up
+
+
+def test_64_towers_of_powers_cost_some_seconds() -> None:
+    """Not 64 times the limit of one."""
+    correct, spent, given_up = verify([1e9] * 64)
+    assert not any(correct)
+    assert given_up == 64
+    assert spent < 20
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.4, 0.9])
+def test_honest_answers_that_are_slow_have_their_time(seconds: float) -> None:
+    """All 64 of them, though they take longer than the towers do together."""
+    correct, _, given_up = verify([seconds] * 64)
+    assert all(correct)
+    assert given_up == 0
+
+
+def test_some_very_slow_answers_have_their_time() -> None:
+    """Up to nearly the limit, beside quick ones."""
+    correct, _, _ = verify([0.02] * 30 + [2.4, 3.0] + [0.02] * 30)
+    assert all(correct)
+
+
+def test_towers_cost_the_answers_beside_them_nothing() -> None:
+    """The honest ones of a submission are right, wherever they stand."""
+    for towers in (1, 8, 32, 63):
+        costs = [1e9] * towers + [0.05] * (64 - towers)
+        for order in (costs, costs[::-1]):
+            correct, spent, given_up = verify(order)
+            assert correct == [cost < 1 for cost in order]
+            assert given_up == towers
+            assert spent < 25
+
+
+def test_a_slow_answer_survives_two_towers() -> None:
+    """They are tried first, and leave enough."""
+    correct, _, given_up = verify([1e9, 1e9, 1.2] + [0.01] * 61)
+    assert correct == [False, False] + [True] * 62
+    assert given_up == 2
+
+
+def test_slow_answers_made_to_measure_are_bounded() -> None:
+    """Just under the limit each, they take no more than about a second each."""
+    _, spent, given_up = verify([4.9] * 64)
+    assert given_up > 60
+    assert spent < 30
+
+
+def test_runs_take_turns_and_so_do_their_members() -> None:
+    """One member with many submissions does not come before others with one."""
+    turns: Turns[str] = Turns()
+    for number in range(5):
+        turns.add("one", "a", f"a{number}")
+    turns.add("one", "b", "b")
+    turns.add("two", "c", "c")
+    order = []
+    while (turn := turns.take()) is not None:
+        run, member, work = turn
+        order.append(work)
+        turns.give_back(run, member, done=True)
+    assert order == ["a0", "c", "b", "a1", "a2", "a3", "a4"]
+
+
+def test_a_member_has_one_turn_at_a_time() -> None:
+    """Its next begins where that ended; what is done is done."""
+    turns: Turns[str] = Turns()
+    turns.add("one", "a", "first")
+    turns.add("one", "a", "second")
+    assert turns.take() == ("one", "a", "first")
+    assert turns.take() is None
+    turns.give_back("one", "a", done=False)
+    assert turns.take(lambda work: work != "first") is None
+    assert turns.take() == ("one", "a", "first")
+    turns.give_back("one", "a", done=True)
+    assert turns.take() == ("one", "a", "second")

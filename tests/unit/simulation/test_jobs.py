@@ -1,0 +1,166 @@
+"""From a recipe and a command line to the runs of a simulation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
+from pubswap_protocol.problems import Problem, write_problems
+from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds
+
+VALUES = {
+    "name": "small",
+    "clients": 3,
+    "rounds": 4,
+    "local_steps": 6,
+    "grpo.prompts_per_step": 2,
+    "model.source": str(MODEL),
+    "data.public": "public.jsonl",
+    "data.test": "test.jsonl",
+    "data.private": ["a.jsonl", "b.jsonl", "c.jsonl"],
+    "sweep.seeds": [0, 1],
+}
+GRID = """
+[[sweep.grid]]
+method = ["fedavg", "pubswap"]
+[[sweep.grid]]
+members = ["pooled", "alone"]
+method = ["fedavg", "pubswap"]
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe for three clients, with a sweep of two seeds."""
+    for name in ("public", "test", "a", "b", "c"):
+        problems = [Problem(id=f"{name}{i}", prompt=f"{i}+1=", answer=str(i + 1)) for i in range(5)]
+        write_problems(tmp_path / f"{name}.jsonl", problems)
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in VALUES.items()]
+    path = tmp_path / "small.toml"
+    path.write_text("".join(lines) + GRID)
+    return path
+
+
+def test_a_recipe_is_one_run_of_all_its_clients(tmp_path: Path, recipe: Path) -> None:
+    """Each client has its own file, and nobody is ever taken for late."""
+    [job] = Planner(recipe, tmp_path, {"rounds": 2}).one(seed=5)
+    assert {name: [p.name for p in paths] for name, paths in job.private.items()} == {
+        "client-1": ["a.jsonl"],
+        "client-2": ["b.jsonl"],
+        "client-3": ["c.jsonl"],
+    }
+    assert (job.settings.seed, job.settings.rounds, job.steps) == (5, 2, 2 * 6 * 3)
+    assert (job.settings.swap.quorum, job.settings.aggregation.quorum) == (3, 3)
+    assert job.setting == {"rounds": 2}
+
+
+def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Path) -> None:
+    """Baselines are single clients with the same total steps, whatever else is varied."""
+    jobs = Planner(recipe, tmp_path, {}).sweep((), {})
+    of_seed_0 = [(job.members, job.client, job.setting) for job in jobs if job.settings.seed == 0]
+    assert of_seed_0 == [
+        ("federated", None, {"method": "fedavg"}),
+        ("federated", None, {"method": "pubswap"}),
+        ("pooled", None, {"members": "pooled"}),
+        ("alone", "client-1", {"members": "alone"}),
+        ("alone", "client-2", {"members": "alone"}),
+        ("alone", "client-3", {"members": "alone"}),
+    ]
+    assert len(jobs) == 2 * len(of_seed_0) == len({job.key() for job in jobs})
+    pooled = jobs[2]
+    assert (pooled.settings.clients, pooled.settings.method, pooled.steps) == (1, "fedavg", 24)
+    assert len(pooled.problems("pooled")) == 15
+
+
+def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
+    tmp_path: Path, recipe: Path
+) -> None:
+    """--vary adds an axis to every setting, and --seeds takes the place of the recipe's."""
+    jobs = Planner(recipe, tmp_path, {}).sweep((7,), {"swap.period": (2, 3)})
+    found = [
+        (job.settings.method, job.settings.swap.period, job.settings.seed)
+        for job in jobs
+        if job.members == "federated"
+    ]
+    assert found == [("fedavg", 2, 7), ("fedavg", 3, 7), ("pubswap", 2, 7), ("pubswap", 3, 7)]
+    assert sum(job.members != "federated" for job in jobs) == 4
+
+
+def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: Path) -> None:
+    """The seed, a setting or a problem; and the same for the same."""
+
+    def key(seed: int = 0, **given: int) -> str:
+        [job] = Planner(recipe, tmp_path, dict(given)).one(seed)
+        return job.key()
+
+    first = key()
+    assert first.startswith("small-seed-0-")
+    assert key() == first
+    assert len({first, key(seed=1), key(rounds=2), key(local_steps=4)}) == 4
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in tmp_path.glob("*.*"):
+        (other / path.name).write_bytes(path.read_bytes())
+    [job] = Planner(other / recipe.name, tmp_path, {}).one(0)
+    assert job.key() == first
+    write_problems(other / "c.jsonl", [Problem(id="z", prompt="?", answer="!")])
+    assert job.key() != first
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"clients": 4}, "data.private"),
+        ({"data.private": []}, "a simulation needs one for each"),
+        ({"swap.perod": 2}, "swap.period"),
+        ({"members": "everyone"}, "members"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_with_the_key(
+    tmp_path: Path, recipe: Path, given: dict[str, Any], said: str
+) -> None:
+    """Before anything is run."""
+    with pytest.raises(InvalidSettings, match=said):
+        Planner(recipe, tmp_path, dict(given)).one(None)
+
+
+def test_pooled_files_that_share_an_id_are_refused(tmp_path: Path, recipe: Path) -> None:
+    """Two problems of one id would be one to whoever counts them."""
+    (tmp_path / "b.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    [job] = Planner(recipe, tmp_path, {"members": "pooled"}).one(None)
+    with pytest.raises(InvalidProblems, match="'a0'"):
+        job.problems("pooled")
+
+
+def test_values_are_read_as_toml_reads_them() -> None:
+    """Strings need no quotation marks."""
+    assert parse_given(["a.b=2", "c=0.5", "d=true", "e=keep", "f= x=y "]) == {
+        "a.b": 2,
+        "c": 0.5,
+        "d": True,
+        "e": "keep",
+        "f": "x=y",
+    }
+    assert parse_axes(["swap.period=2,4", "method=fedavg,pubswap"]) == {
+        "swap.period": (2, 4),
+        "method": ("fedavg", "pubswap"),
+    }
+    assert parse_seeds("0-2,7") == (0, 1, 2, 7)
+    assert parse_seeds(None) == ()
+
+
+@pytest.mark.parametrize("text", ["key", "=1", "key="])
+def test_a_value_without_its_key_is_refused(text: str) -> None:
+    """With what was given."""
+    with pytest.raises(PubSwapError, match="KEY=VALUE"):
+        parse_given([text])
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2"])
+def test_seeds_that_are_none_are_refused(text: str) -> None:
+    """With the two forms that there are."""
+    with pytest.raises(InvalidSettings, match="0-4"):
+        parse_seeds(text)

@@ -1,0 +1,304 @@
+"""A report's tables against figures computed another way from the same results."""
+
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_simulation.reporting.claims import FIGURES, figures
+from pubswap_simulation.reporting.commands import slug, write
+from pubswap_simulation.reporting.estimates import Estimate, difference_text, estimate_text, paired
+from pubswap_simulation.reporting.markdown import markdown
+from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
+from pubswap_simulation.reporting.plots import Curve, curve
+from pubswap_simulation.reporting.report import Report, SectionReport, read_sections, report
+from pubswap_simulation.reporting.section import sections
+from pubswap_simulation.results import Result
+from support.client.results import ADAPTER_BYTES, made_result, study, write_store
+
+T_4 = 2.776445  # Student's t for five seeds
+FEDAVG = {"method": "fedavg"}
+KEEP = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
+
+
+def only(results: list[Result]) -> SectionReport:
+    (section,) = report(sections(results)).sections
+    return section
+
+
+def test_the_table_has_mean_interval_and_paired_difference() -> None:
+    """Final and best of five seeds, by the textbook's formulas."""
+    fedavg = [[0.4, 0.5 + 0.01 * seed, 0.48 + 0.01 * seed * seed] for seed in range(5)]
+    keep = [[0.4, 0.6 - 0.01 * seed, 0.55 + 0.013 * seed] for seed in range(5)]
+    section = only(
+        [made_result(scores, 12, seed, setting=FEDAVG) for seed, scores in enumerate(fedavg)]
+        + [made_result(scores, 12, seed, setting=KEEP) for seed, scores in enumerate(keep)]
+    )
+    final, best = section.tables[0], section.tables[1]
+    assert list(final.rows) == ["base model", "FedAvg", "PubSwap-keep, period 2"]
+
+    values = [scores[-1] for scores in keep]
+    found = final.rows["PubSwap-keep, period 2"][12]
+    assert found.mean == pytest.approx(mean(values))
+    assert found.half_width == pytest.approx(T_4 * stdev(values) / 5**0.5, abs=1e-7)
+    assert best.rows["FedAvg"][12].mean == pytest.approx(mean(max(s[1:]) for s in fedavg))
+
+    apart = [ours[-1] - theirs[-1] for ours, theirs in zip(keep, fedavg, strict=True)]
+    difference = section.differences[0].rows["PubSwap-keep, period 2"][12]
+    assert difference.mean == pytest.approx(mean(apart))
+    assert difference.half_width == pytest.approx(T_4 * stdev(apart) / 5**0.5, abs=1e-7)
+    assert (difference.above, difference.below) == (
+        sum(value > 0 for value in apart),
+        sum(value < 0 for value in apart),
+    )
+    assert section.notes == []
+
+
+def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
+    """Chosen by the mean final pass@1 on the seeds that every mu has; all are listed."""
+    finals = {(0.001, 4): 0.5, (0.01, 4): 0.6, (0.1, 4): 0.5, (0.001, 12): 0.7, (0.01, 12): 0.6}
+    results = [
+        made_result([0.4, final], tau, seed, setting={"method": "fedprox", "fedprox.mu": mu})
+        for (mu, tau), value in finals.items()
+        for seed in range(1 if mu == 0.1 else 2)
+        # At seed 1, which not all have, 0.001 is the best.
+        for final in [0.9 if (seed, mu, tau) == (1, 0.001, 4) else value]
+    ]
+    section = only(results)
+    assert section.tuned_mu == {"FedProx, best μ": {4: 0.01, 12: 0.001}}
+    rows = section.tables[0].rows
+    assert [rows["FedProx, best μ"][tau].mean for tau in (4, 12)] == [0.6, 0.7]
+    assert list(rows) == [
+        "base model",
+        "FedProx, best μ",
+        "FedProx, μ = 0.001",
+        "FedProx, μ = 0.01",
+        "FedProx, μ = 0.1",
+    ]
+    assert "FedProx, μ = 0.1, τ = 4: 1 of 2 seeds; missing 1" in section.notes
+
+
+def test_clients_alone_are_averaged_seed_by_seed() -> None:
+    """Over the seeds that every client has; each client's row is there too."""
+    finals = {("client-1", 0): 0.5, ("client-2", 0): 0.7, ("client-1", 1): 0.9}
+    section = only(
+        [
+            made_result([0.4, final], 12, seed, members="alone", client=client)
+            for (client, seed), final in finals.items()
+        ]
+        + [made_result([0.4, 0.8], 12, seed, members="pooled") for seed in (0, 1)]
+    )
+    rows = section.tables[0].rows
+    assert rows["alone, mean of clients"][12].n == 1
+    assert rows["alone, mean of clients"][12].mean == pytest.approx(0.6)
+    assert rows["client-1 alone"][12].mean == pytest.approx(0.7)
+    assert rows["pooled (centralised)"][12].n == 2
+    assert section.tables[2].rows == {}, "one client does not drift"
+    assert [note for note in section.notes if "client-2" in note] == [
+        "client-2 alone, τ = 12: 1 of 2 seeds; missing 1"
+    ]
+
+
+def test_what_is_varied_makes_rows_or_sections() -> None:
+    """What changes the method is a row of its own; what changes the problem is a section."""
+    results = [
+        made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3}),
+        made_result([0.4, 0.6], setting=FEDAVG | {"data.prepare.alpha": 0.1}),
+        made_result(
+            [0.4, 0.7], setting=FEDAVG | {"data.prepare.alpha": 0.1, "swap.period": 4}, seed=1
+        ),
+        made_result(
+            [0.4, 0.8],
+            setting={"aggregation.server_optimizer": "momentum", "data.prepare.alpha": 0.1}
+            | FEDAVG,
+        ),
+        made_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "donor"}),
+    ]
+    found = report(sections(results)).sections
+    assert [section.title for section in found] == [
+        "other",
+        "small, data.prepare.alpha = 0.1",
+        "small, data.prepare.alpha = 0.3",
+    ]
+    assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, donor_ratio = donor"]
+    low = found[1].tables[0].rows
+    assert low["FedAvg"][12].n == 2, "swap.period means nothing to FedAvg"
+    assert low["FedAvg, server_optimizer = momentum"][12].mean == 0.8
+
+
+def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
+    """FedAvg with a server optimizer with FedAvg, a donor ratio with keep; seed by seed."""
+    momentum = FEDAVG | {"aggregation.server_optimizer": "momentum"}
+    decoupled = KEEP | {"grpo.donor_ratio": "decoupled"}
+    finals = [(FEDAVG, 0.5, 0.6), (momentum, 0.6, 0.9), (KEEP, 0.7, 0.8), (decoupled, 0.6, 0.6)]
+    section = only(
+        [
+            made_result([0.4, values[seed]], 4, seed, setting=setting)
+            for setting, *values in finals
+            for seed in (0, 1)
+        ]
+    )
+    rows = section.beyond[0].rows
+    assert {label: round(row[4].mean, 9) for label, row in rows.items()} == {
+        "FedAvg, server_optimizer = momentum": 0.2,
+        "PubSwap-keep, period 2, donor_ratio = decoupled": -0.15,
+    }
+
+
+def test_settings_with_fewer_seeds_are_named() -> None:
+    """Also those with none; a period longer than tau cannot be run and is not asked for."""
+    results = [
+        made_result([0.4, 0.5], tau, seed, setting=FEDAVG) for tau in (4, 12) for seed in (0, 1)
+    ]
+    results += [
+        made_result([0.4, 0.5], 12, 0, setting=KEEP | {"swap.period": period}) for period in (2, 8)
+    ]
+    results.append(made_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
+    assert only(results).notes == [
+        "PubSwap-keep, period 2, τ = 4: 0 of 2 seeds; missing 0, 1",
+        "PubSwap-keep, period 2, τ = 12: 1 of 2 seeds; missing 1",
+        "PubSwap-keep, period 8, τ = 12: 1 of 2 seeds; missing 1",
+        "FedAvg, τ = 12: 1 more results of the same seeds are left out, which differ in nothing "
+        "that matters here",
+    ]
+
+
+def test_drift_and_replaced_share_come_from_the_rounds() -> None:
+    """Means over rounds, public steps and clients; alpha by client beside them."""
+    section = only(
+        [
+            made_result([0.4, 0.5, 0.6], 4, seed, setting=KEEP, drift=2.0 + seed, replaced=0.2)
+            for seed in (0, 1)
+        ]
+    )
+    tables = {table.measure: table.rows.get("PubSwap-keep, period 2") for table in section.tables}
+    means = {measure: row and row[4].mean for measure, row in tables.items()}
+    assert means["drift_pairwise"] == 2.5
+    assert means["drift_from_mean"] == 1.25
+    assert means["replaced"] == pytest.approx(0.3)
+    shares = section.replaced_by_client["PubSwap-keep, period 2"][4]
+    assert {name: share.mean for name, share in shares.items()} == {
+        "client-1": pytest.approx(0.2),
+        "client-2": pytest.approx(0.4),
+    }
+
+
+def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
+    """The evaluator's downloads do not count; float32, up and down."""
+    section = only([made_result([0.4, 0.5, 0.6], 4, setting=KEEP)])
+    (cost,) = section.costs
+    sent = cost.by_client_and_round
+    assert (sent.adapters_up, sent.adapters_down) == (ADAPTER_BYTES, ADAPTER_BYTES)
+    assert (sent.responses_up, sent.responses_down) == (200, 100)
+    assert cost.full_fine_tuning == 2 * 4 * 5000
+    # Two layers of 30 x 10 with rank 2: sum of m d, and of r (m + d).
+    assert (section.sizes.adapted_layers, section.sizes.adapter) == (600, 160)
+
+
+def test_topics_of_the_last_round_are_told_by_row() -> None:
+    """The base model's are those of round 0."""
+    section = only([made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
+    assert section.by_topic["base model"][4]["counting"].mean == pytest.approx(0.5)
+    assert section.by_topic["FedAvg"][4]["counting"].mean == pytest.approx(0.6)
+
+
+def test_curves_go_over_the_steps_of_the_whole_run() -> None:
+    """Step 0 is the base model; a public step is where it is in the run."""
+    first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
+    found = curve({0: (first,), 1: (second,)}, pass_over_steps)
+    assert (found.n, found.steps) == (2, [0, 4, 8])
+    assert found.means == pytest.approx([0.4, 0.55, 0.7])
+    assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
+    rough = Curve(1, [1, 2, 3, 4], [0.0, 3.0, 0.0, 3.0], [0.0] * 4, [3.0] * 4)
+    assert rough.smoothed(3).means == [1.5, 1.0, 2.0, 1.5]
+
+
+def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> None:
+    """Every section with its tables; what is read back is what was written."""
+    other = made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
+    found = read_sections(
+        write_store(tmp_path / "store", [*study(seeds=range(2), alphas=(0.1,)), other])
+    )
+    data = report(found)
+    write(found, data, tmp_path / "out", paper=True)
+    assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == data
+    text = (tmp_path / "out" / "report.md").read_text()
+    for head in ("## small, data.prepare.alpha = 0.1", "## small, data.prepare.alpha = 0.3"):
+        assert head in text
+    assert "| PubSwap-keep, period 2 | 51.1 | 53.0 | 53.3 | 55.8 |" in text, "the paper's own"
+    pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    prefix = slug("small, data.prepare.alpha = 0.1") + "-"
+    assert [name.removeprefix(prefix) for name in pictures if name.startswith(prefix)] == [
+        "curves-beyond.png",
+        "curves.png",
+        "drift-beyond.png",
+        "drift.png",
+        "final-beyond.png",
+        "final.png",
+        "replaced-beyond.png",
+        "replaced.png",
+        "rewards-beyond.png",
+        "rewards.png",
+        "topics.png",
+    ]
+    for name in pictures:
+        assert f"]({name})" in text
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
+    """One run of one seed: no intervals, no verdicts, and nothing fails."""
+    found = read_sections(write_store(tmp_path, [made_result([0.4, 0.5], 4, setting=KEEP)]))
+    data = report(found)
+    write(found, data, tmp_path / "out", paper=False)
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "| PubSwap-keep, period 2 | 50.0 (1) |" in text
+    assert "±" not in text.split("## small")[1]
+
+
+def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A report can be committed, and changes when results do."""
+    found = read_sections(write_store(tmp_path / "store", study(seeds=range(2))))
+    for name in ("one", "two"):
+        write(found, report(found), tmp_path / name, paper=False)
+    for path in sorted((tmp_path / "one").iterdir()):
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:
+    """It says what makes one."""
+    with pytest.raises(InvalidSettings, match="pubswap simulate RECIPE"):
+        read_sections(tmp_path)
+    with pytest.raises(InvalidSettings, match="is no folder"):
+        read_sections(tmp_path / "nowhere")
+
+
+def test_a_result_without_evaluations_is_refused() -> None:
+    """It is named by recipe, setting and seed."""
+    result = made_result([0.4, 0.5], seed=7, setting=FEDAVG)
+    run = result.run.model_copy(update={"rounds": result.run.rounds[1:]})
+    with pytest.raises(InvalidSettings, match=r"'small'.*fedavg.*seed 7.*rounds \[1\] only"):
+        sections([result.model_copy(update={"run": run})])
+
+
+def test_figures_have_the_digits_that_their_interval_allows() -> None:
+    """A share is in per cent with one digit; anything else follows its interval."""
+    assert (
+        estimate_text(Estimate(n=5, mean=0.4731, low=0.4613, high=0.4849), True) == "47.3 ± 1.2 (5)"
+    )
+    assert (
+        estimate_text(Estimate(n=3, mean=12.345, low=12.245, high=12.445), False)
+        == "12.35 ± 0.10 (3)"
+    )
+    assert estimate_text(Estimate(n=1, mean=0.5), True) == "50.0 (1)"
+    assert estimate_text(None, True) == ""
+    difference = paired({0: 0.52, 1: 0.53, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5})
+    assert difference_text(difference, True) == "+1.7 ± 3.8 (3: 2/1/0)"
+
+
+def test_the_papers_figures_are_those_of_the_recipes_or_all() -> None:
+    """Beside a small study there is nothing of the same name, so that all are shown."""
+    assert set(figures({"qwen3-4b-deepmath", "small"})) == {"qwen3-4b-deepmath"}
+    assert figures({"small"}) == FIGURES
+    assert "## The paper's own figures" in markdown(Report(sections=[]), {}, figures({"small"}))

@@ -1,0 +1,116 @@
+"""Members that share one policy, and do not notice."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, encode_adapter
+from pubswap_simulation.shared_policy import Stopped, Turns, trainer_in_turns
+
+if TYPE_CHECKING:
+    from pubswap_client.policy.policy import Policy
+
+
+def test_each_member_finds_its_own_factors(
+    policy: "Policy", random_adapter: Callable[..., Adapter]
+) -> None:
+    """Whatever the others have loaded or trained in between."""
+    turns = Turns(policy)
+    seats = [turns.seat() for _ in range(3)]
+    wanted = [random_adapter(policy.card.layout, seed) for seed in range(3)]
+    for seat, adapter in zip(seats, wanted, strict=True):
+        with seat:
+            policy.load_adapter(adapter)
+    with seats[1], torch.no_grad():
+        for factor in policy.factors():
+            factor.add_(1)  # as an optimizer does it: in place
+    for number in (2, 0, 1, 1, 0):
+        with seats[number]:
+            for name, array in policy.adapter().items():
+                moved = 1 if number == 1 else 0
+                assert np.array_equal(array, wanted[number][name] + np.float32(moved))
+
+
+def test_an_optimizer_goes_on_where_it_was(policy: "Policy") -> None:
+    """Two members' AdamW take the steps that each takes by itself."""
+
+    def step(optimizer: torch.optim.Optimizer) -> None:
+        for place, factor in enumerate(policy.trainable()):
+            factor.grad = torch.full_like(factor, 1.0 + place)
+        optimizer.step()
+
+    def trained(others: bool) -> Adapter:
+        turns = Turns(policy)
+        first, second = turns.seat(), turns.seat()
+        mine, theirs = (torch.optim.AdamW(policy.trainable(), lr=0.1) for _ in range(2))
+        for _ in range(3):
+            with first:
+                step(mine)
+            if others:
+                with second:
+                    step(theirs)
+        with first:
+            return policy.adapter()
+
+    start = policy.adapter()
+    undisturbed = trained(others=False)
+    policy.load_adapter(start)
+    for name, array in trained(others=True).items():
+        assert np.array_equal(array, undisturbed[name])
+
+
+def test_the_base_model_follows_the_member(
+    tmp_path: Path, policy: "Policy", random_adapter: Callable[..., Adapter]
+) -> None:
+    """FedEx-LoRA's residuals of one member are not under another's adapter."""
+    stack = tmp_path / "residual.safetensors"
+    layout = policy.card.layout
+    stack.write_bytes(encode_adapter(layout, random_adapter(layout, seed=9)))
+    module = next(iter(layout.tensors)).removesuffix(".lora_A.weight")
+    layer: Any = policy.model.get_submodule(module)
+    before = layer.base_layer.weight.clone()
+    turns = Turns(policy)
+    moved, still = turns.seat(), turns.seat()
+    moved.residuals = [AdapterFile(stack, layout)]
+    for _ in range(2):
+        with moved:
+            assert not torch.equal(layer.base_layer.weight, before)
+        with still:
+            assert torch.equal(layer.base_layer.weight, before)
+
+
+def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
+    """Every method of a trainer is one turn, and its values are its own."""
+
+    class Trainer:
+        round = 3
+        inside = 0
+
+        def work(self) -> int:
+            self.inside += 1
+            seen = self.inside
+            policy.adapter()
+            self.inside -= 1
+            return seen
+
+    turns = Turns(policy)
+    shared: Any = Trainer()
+    members: list[Any] = [trainer_in_turns(shared, turns.seat()) for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda n: members[n % 4].work(), range(200)))
+    assert set(found) == {1}
+    assert members[0].round == 3
+
+
+def test_nobodys_turn_comes_after_the_end(policy: "Policy") -> None:
+    """Whoever waits for it leaves."""
+    turns = Turns(policy)
+    seat = turns.seat()
+    turns.stop()
+    with pytest.raises(Stopped), seat:
+        pass

@@ -1,0 +1,82 @@
+"""The shape of the tree: few files in a folder, no circle of imports. Part of `make check`."""
+
+import subprocess
+from collections import Counter
+from pathlib import Path, PurePath
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("pubswap_protocol", "pubswap_server", "pubswap_client", "pubswap_simulation")
+TOP, FOLDER, TESTS = 10, 16, 20  # most files flat in a folder
+
+
+def files() -> list[PurePath]:
+    """Python files that git tracks, migrations aside: there are more with each release."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return [PurePath(line) for line in listed.stdout.splitlines() if "versions" not in line]
+
+
+def most(folder: PurePath) -> int:
+    """How many files may be flat in a folder."""
+    if folder.parts[0] == "tests":
+        return TESTS
+    tops = {PurePath("server/pubswap_server"), PurePath("client/pubswap_client")}
+    return TOP if folder in tops else FOLDER
+
+
+def test_no_folder_is_crowded() -> None:
+    """A reader finds a file by its folders."""
+    flat = Counter(path.parent for path in files())
+    assert len(flat) > 30
+    assert not {str(folder): count for folder, count in flat.items() if count > most(folder)}
+
+
+def test_no_file_stands_alone_in_describing_its_folder() -> None:
+    """Each package's folder says in a sentence what lives there."""
+    silent = [
+        str(path)
+        for path in files()
+        if path.name == "__init__.py"
+        and path.parts[0] in ("protocol", "server", "client", "simulation")
+        and not (ROOT / path).read_text(encoding="utf-8").startswith('"""')
+    ]
+    assert not silent
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, in a circle of any length."""
+    found, done = [], set[str]()
+
+    def follow(module: str, way: tuple[str, ...]) -> None:
+        if module in way:
+            found.append([*way[way.index(module) :], module])
+        elif module not in done:
+            for following in sorted(imports[module]):
+                follow(following, (*way, module))
+            done.add(module)
+
+    for module in sorted(imports):
+        follow(module, ())
+    return found
+
+
+def test_a_circle_is_seen() -> None:
+    """The search finds what it is for."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c", "a"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_circle_of_imports(package: str) -> None:
+    """Files can be read one after another, each after what it imports."""
+    graph = grimp.build_graph(package)
+    imports = {
+        module: set(graph.find_modules_directly_imported_by(module)) & graph.modules
+        for module in graph.modules
+    }
+    assert len(imports) > 10
+    assert not circles(imports)
