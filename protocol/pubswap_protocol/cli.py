@@ -2,10 +2,12 @@
 
 import sys
 from importlib.metadata import entry_points
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
+from pubswap_protocol import __version__
 from pubswap_protocol.command_line.explaining import first_fault, system_fault
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import PubSwapError
@@ -40,9 +42,26 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
+    app.callback()(_options)
     for entry in sorted(entry_points(group="pubswap.commands"), key=lambda entry: entry.name):
         entry.load()(app)
     return app
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pubswap {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Adapters over a connection that may be cut at any byte: both ways go on where they stopped.
 
-What one request is, `api.py` knows; here is only which one comes next. A body is held once: chunks
-are views of it, and what arrives is written to its place in a buffer of the whole size.
+What one request is, `client.py` knows; here is only which one comes next. A body is held once:
+chunks are views of it, and what arrives is written to its place in a buffer of the whole size.
 """
 
 import time

@@ -15,6 +15,7 @@ import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes, free_port
+from pubswap_protocol import __version__
 from pubswap_protocol.messages import Role
 from pubswap_protocol.problems import read_problems, write_problems
 from support.coordinator.processes import (
@@ -70,6 +71,14 @@ def operator(coordinator: Coordinator) -> list[str]:
     """The options that point an operator's command at this coordinator."""
     token_file = coordinator.folder / "c" / "operator-token"
     return ["--coordinator", coordinator.api.url, "--token-file", str(token_file)]
+
+
+def test_the_version_is_printed() -> None:
+    """What a person is asked for first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pubswap_protocol", "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, f"pubswap {__version__}\n")
 
 
 def test_help_lists_every_command_without_importing_torch() -> None:

@@ -13,6 +13,7 @@ from pubswap_client.demo.processes import Processes
 from pubswap_protocol.errors import Suspended, Unauthenticated
 from pubswap_protocol.messages import CreateInvite
 from support.coordinator.certificates import Authority
+from support.coordinator.coordinator import good_hello
 from support.coordinator.processes import create_run, serve, start
 
 
@@ -38,6 +39,7 @@ def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> No
             token = api.enroll(api.invite(run.id, CreateInvite(name="a")).invite).token
             start(coordinator, run)
             with CoordinatorClient(api.url, token, ONCE) as member:
+                member.hello(run.id, good_hello(run))
                 assert "a is suspended" in pubswap("member", "suspend", run.name, "a")
                 with pytest.raises(Suspended):
                     member.task(run.id, 0)

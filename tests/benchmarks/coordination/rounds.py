@@ -16,7 +16,7 @@ from typing import Any
 from peers import flower, nvflare
 
 from coordination.fleet import Fleet, Went
-from coordination.floor_client import FloorClient
+from coordination.limits.floor_client import FloorClient
 from coordination.ours import OurClient
 from coordination.payload import TOLERANCE, Payload
 from coordination.programs import listens, running
@@ -59,7 +59,7 @@ def floor_fleet(payload: Payload, folder: Path) -> Iterator[Fleet]:
     """The floor's server with its clients."""
     folder.mkdir()
     port = free_port()
-    command = [sys.executable, "-m", "coordination.floor", "--port", str(port)]
+    command = [sys.executable, "-m", "coordination.limits.floor", "--port", str(port)]
     command += ["--folder", str(folder), "--clients", str(payload.clients)]
     command += ["--parameters", str(payload.parameters)]
     makers = [partial(FloorClient, port, payload, n) for n in range(payload.clients)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from coordination import nginx
+from coordination.limits import nginx
 from coordination.payload import TOLERANCE, Payload
 from coordination.rounds import our_fleet
 from coordination.serving import serving

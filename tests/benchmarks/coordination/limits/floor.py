@@ -2,7 +2,7 @@
 
 No database, no checks, no digests, no fsync. Started as a process of its own:
 
-    python -m coordination.floor --port P --folder F --clients N --parameters M
+    python -m coordination.limits.floor --port P --folder F --clients N --parameters M
 """
 
 import argparse
