@@ -1,6 +1,7 @@
 """A problem: a prompt with a checkable answer. Private, public and test sets are JSONL of these."""
 
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
             f"{where}: {field}: {first['msg']}. "
             'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
         ) from None
+
+
+def jsonl_lines(text: str) -> Iterable[str]:
+    """Lines of JSONL: separators of text other than newlines, such as U+2028, may stand in JSON."""
+    return StringIO(text)
 
 
 def parse_problems(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import Problem, parse_problems
+from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
@@ -88,7 +88,7 @@ class Services:
 
     def _read_problems(self, digest: str) -> list[Problem]:
         text = self.blobs.read(digest).decode("utf-8")
-        return list(parse_problems(text.splitlines()))
+        return list(parse_problems(jsonl_lines(text)))
 
     def _read_tokenizer(self, digest: str) -> Any:
         return load_tokenizer(self.blobs.read(digest))

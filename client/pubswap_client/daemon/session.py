@@ -37,7 +37,7 @@ from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard, model_card
-from pubswap_protocol.problems import Problem, parse_problems, read_problems
+from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -155,7 +155,7 @@ def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
 def _fitting(member: Member, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
     text = member.api.problem_set(member.run.id, kind)
-    problems = list(parse_problems(text.splitlines(), f"the {kind} set", extra="ignore"))
+    problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
     member.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 

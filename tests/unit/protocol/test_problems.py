@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.errors import InvalidProblems
-from pubswap_protocol.problems import Problem, read_problems, write_problems
+from pubswap_protocol.problems import (
+    Problem,
+    jsonl_lines,
+    parse_problems,
+    read_problems,
+    write_problems,
+)
 
 
 def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -37,6 +43,13 @@ def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, messag
     (tmp_path / "p.jsonl").write_bytes(data)
     with pytest.raises(InvalidProblems, match=message):
         read_problems(tmp_path / "p.jsonl")
+
+
+def test_a_line_ends_at_newlines_alone() -> None:
+    """JSON may hold what Unicode calls a line's end."""
+    text = '{"id": "1", "prompt": "one\u2028two\u0085", "answer": "3"}\r\n'
+    (problem,) = parse_problems(jsonl_lines(text))
+    assert problem.prompt == "one\u2028two\u0085"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
