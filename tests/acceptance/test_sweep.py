@@ -40,12 +40,12 @@ def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
     """Nothing goes on in the background, and the next call is told of."""
     recipe, store = write_recipe(tmp_path / "recipe", ALONE), tmp_path / "store"
     line = command(recipe, store, *SHORT, "--jobs", "2")
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         found = until(lambda: workers(process, store))
         process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=60)
+        _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "goes on from here" in printed
+    assert "goes on where this one was" in printed
     until(lambda: not any(worker.is_running() for worker in found))
     assert list(store.glob("runs/*/work"))
 
