@@ -192,7 +192,7 @@ async def _tried(services: Services, run: str) -> None:
         services.attempts.moved(run)
     except (Fenced, WrongState) as error:
         # Another replica, or the operator, has moved it meanwhile.
-        log.info("advance given up", run=run, error=error.detail)
+        log.info("advance given up", run=run, code=error.code, error=error.detail)
     except PubSwapError as error:
         log.warning("advance failed", run=run, code=error.code, error=error.detail)
         await _failed(services, run, error.detail)

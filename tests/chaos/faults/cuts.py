@@ -22,7 +22,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.errors import DamagedBlob, DigestMismatch, UnknownBlob
-from pubswap_protocol.messages import CreateInvite, CreateRun, SetKind
+from pubswap_protocol.messages import CreateInvite, CreateRun, SetKind, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import write_problems
 from pubswap_protocol.settings import RunSettings
@@ -92,13 +92,16 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
         number = 0
         while tally.cuts < count:
             processes.check()
-            _one_adapter(tally, port, member, (seed, number))
+            digest = _one_adapter(tally, port, member, (seed, number))
             number += 1
+            _hand_in(coordinator.api.url, member, digest, number)
     return tally.result()
 
 
 def _member(coordinator: Coordinator) -> tuple[str, str]:
-    settings = RunSettings(method="fedavg", verifier="exact", chat_template="none", clients=1)
+    settings = RunSettings(
+        method="fedavg", verifier="exact", chat_template="none", clients=1, rounds=100_000
+    )
     card = model_card(MODEL, settings.lora, "small", None).model_copy(update={"layout": LAYOUT})
     api = coordinator.api
     run_ = api.create_run(CreateRun(name="cuts", settings=settings, model=card))
@@ -113,11 +116,12 @@ def _member(coordinator: Coordinator) -> tuple[str, str]:
         token = anonymous.enroll(invite.invite).token
     with CoordinatorClient(api.url, token) as member:
         member.hello(run_.id, good_hello(run_))
+        api.move_run(run_.id, paths.RUN_START)
     return run_.id, token
 
 
-def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[int, int]) -> None:
-    """Send an adapter through cuts, and fetch it through others."""
+def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[int, int]) -> str:
+    """Send an adapter through cuts, and fetch it through others; returns its digest."""
     rng = np.random.default_rng(key)
     data = encode_adapter(
         LAYOUT,
@@ -134,6 +138,16 @@ def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[in
         tally.corrupt += 1
     else:
         tally.corrupt += found != data
+    return digest
+
+
+def _hand_in(url: str, member: tuple[str, str], digest: str, round_: int) -> None:
+    """Make an adapter its round's update: of others, few are taken in a round."""
+    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+    with CoordinatorClient(url, member[1]) as api:
+        while api.task(member[0], 1.0).round < round_:
+            pass
+        api.submit_update(member[0], round_, update)
 
 
 @contextmanager
