@@ -105,9 +105,11 @@ _CONDITIONS = {
     "If-Range": "An ETag: the range is for these bytes alone.",
     "If-None-Match": "An ETag: 304 if these are still the bytes.",
 }
+# A head has 16 KiB by default, and no condition more.
+_CONDITION: Json = {"type": "string", "maxLength": 16 << 10}
 CONDITIONAL: Json = {
     "parameters": [
-        {"in": "header", "name": name, "description": text, "schema": {"type": "string"}}
+        {"in": "header", "name": name, "description": text, "schema": _CONDITION}
         for name, text in _CONDITIONS.items()
     ]
 }
