@@ -44,7 +44,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 def upgrade(url: str, revision: str) -> None:
     """Bring an empty database to a released schema."""
     config = Config()
-    folder = Path(pubswap_server.__file__).parent / "migrations"
+    folder = Path(pubswap_server.__file__).parent / "database" / "migrations"
     config.set_main_option("script_location", str(folder))
     config.attributes["url"] = url
     command.upgrade(config, revision)
