@@ -100,7 +100,7 @@ def test_the_migrated_schema_is_that_of_the_tables(engine: Engine, database_url:
 
 def test_processes_that_start_together_migrate_once(engine: Engine, database_url: str) -> None:
     """Each finds the schema of today, whoever made it."""
-    program = f"from pubswap_server.database import migrate; migrate({database_url!r})"
+    program = f"from pubswap_server.database.engine import migrate; migrate({database_url!r})"
     started = [
         subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(3)
     ]
