@@ -61,7 +61,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Problem(BaseModel):
+class ProblemDetails(BaseModel):
     """The RFC 9457 body of a refused request."""
 
     model_config = ConfigDict(extra="ignore")
@@ -92,9 +92,9 @@ class PubSwapError(Exception):
         """The first line of the class's docstring: what went wrong, in general."""
         return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
 
-    def problem(self, request_id: str | None = None) -> Problem:
+    def problem(self, request_id: str | None = None) -> ProblemDetails:
         """The problem+json body for this error."""
-        return Problem(
+        return ProblemDetails(
             type=f"urn:pubswap:error:{self.code}",
             title=self.title(),
             status=self.status,
@@ -437,7 +437,7 @@ def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
     return [root, *(found for child in root.__subclasses__() for found in tree(child))]
 
 
-def error_for(problem: Problem, retry_after: float | None = None) -> PubSwapError:
+def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubSwapError:
     """The error that a problem+json body stands for; its nearest relative if the code is new.
 
     `retry_after` is the answer's Retry-After header in seconds, if it had one.

@@ -22,11 +22,11 @@ from pubswap_server.http.routes import blobs, exchanges, health, members, rounds
 from pubswap_server.http.slow_clients import BodyLimits
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import Readiness, checks_of, turns_check
-from pubswap_server.notifications import Bells, Work
+from pubswap_server.notifications import ChangedRuns, ChangeNotifier
 from pubswap_server.rate_limits import Buckets, Rate, RequestLimits
 from pubswap_server.runs import events
 from pubswap_server.runs.auth import sha256
-from pubswap_server.runs.heartbeats import Hints
+from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
@@ -90,7 +90,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         {
             "conductor": conduct(services),
             "housekeeping": keep_house(services),
-            "hints": services.hints.flush_for_ever(),
+            "hints": services.heartbeats.flush_for_ever(),
             "verification": services.verification.run(),
             "wakeups": wakeups.listen(services.changed),
         }
@@ -99,7 +99,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
         yield services
     finally:
         await services.background.stop()
-        await services.hints.flush()
+        await services.heartbeats.flush()
         services.verifiers.close()
         database.close()
         services.incoming.close()
@@ -108,7 +108,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
 def _joined(
     settings: ServerSettings, metrics: Metrics, database: Database, replica: str
 ) -> Services:
-    storage, work = make_storage(settings), Work()
+    storage, work = make_storage(settings), ChangedRuns()
     return Services(
         settings=settings,
         operator_sha256=sha256(operator_token(settings)),
@@ -118,9 +118,9 @@ def _joined(
         uploads=storage.uploads,
         verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
         metrics=metrics,
-        bells=Bells(),
+        changes=ChangeNotifier(),
         work=work,
-        hints=Hints(database),
+        heartbeats=WriteBehind(database),
         leases=Leases(replica, settings.lease_seconds),
         limits=RequestLimits(
             Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),

@@ -11,14 +11,14 @@ from pubswap_server.clock import steady
 T = TypeVar("T")
 
 
-class Bells:
+class ChangeNotifier:
     """A bell for each run: it rings at every change of the run."""
 
     def __init__(self) -> None:
         self._events: dict[str, asyncio.Event] = {}
         self._closed = False
 
-    def ring(self, run: str | None) -> None:
+    def notify(self, run: str | None) -> None:
         """Wake all that wait for this run; None wakes those of every run."""
         for name in list(self._events) if run is None else [run]:
             event = self._events.pop(name, None)
@@ -28,7 +28,7 @@ class Bells:
     def close(self) -> None:
         """Wake everybody, and let nobody wait any more: the server is stopping."""
         self._closed = True
-        self.ring(None)
+        self.notify(None)
 
     async def until(
         self,
@@ -55,7 +55,7 @@ class Bells:
                 return await look()
 
 
-class Shared(Generic[T]):
+class SingleFlight(Generic[T]):
     """One reading at a time for each key, shared by all that ask before it begins.
 
     Nobody gets what was read before it asked, so that an answer holds all that its asker has
@@ -86,7 +86,7 @@ class Shared(Generic[T]):
             del self._under_way[key]
 
 
-class Work:
+class ChangedRuns:
     """What has changed since the conductor last asked."""
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ def run_server(settings: ServerSettings, listening: socket.socket) -> None:
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             # Long polls would otherwise keep a stopping server for up to half a minute.
-            app.state.services.bells.close()
+            app.state.services.changes.close()
             await super().shutdown(sockets)
 
     config = uvicorn.Config(

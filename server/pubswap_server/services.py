@@ -20,12 +20,12 @@ from pubswap_server.exchange.answers import Answers
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import Readiness
-from pubswap_server.notifications import Bells, Shared, Work
+from pubswap_server.notifications import ChangedRuns, ChangeNotifier, SingleFlight
 from pubswap_server.rate_limits import RequestLimits
-from pubswap_server.runs.heartbeats import Hints
-from pubswap_server.runs.snapshot import Board, read_board
+from pubswap_server.runs.heartbeats import WriteBehind
+from pubswap_server.runs.snapshot import RunSnapshot, read_snapshot
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore, UploadStore
 
 
@@ -36,14 +36,14 @@ class Services:
     settings: ServerSettings
     operator_sha256: str
     database: Database
-    incoming: Incoming
+    incoming: Spool
     blobs: BlobStore
     uploads: UploadStore
     verifiers: VerifierPool
     metrics: Metrics
-    bells: Bells
-    work: Work
-    hints: Hints
+    changes: ChangeNotifier
+    work: ChangedRuns
+    heartbeats: WriteBehind
     leases: Leases
     limits: RequestLimits
     readiness: Readiness
@@ -53,7 +53,7 @@ class Services:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
         self.rounds_over = prompts.Rounds()
-        self.boards = Shared(self._read_board)
+        self.snapshots = SingleFlight(self._read_snapshot)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
         self.verification = Verification(
@@ -67,11 +67,11 @@ class Services:
         another process.
         """
         if awaited:
-            self.bells.ring(run)
+            self.changes.notify(run)
         self.work.add(run)
 
-    async def _read_board(self, run: str) -> Board:
-        return await self.database.read(lambda session: read_board(session, run))
+    async def _read_snapshot(self, run: str) -> RunSnapshot:
+        return await self.database.read(lambda session: read_snapshot(session, run))
 
     def problems(self, digest: str) -> list[Problem]:
         """A stored problem set, in order."""

@@ -16,14 +16,14 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pubswap_simulation.order import Order
+from pubswap_simulation.order import RunSpec
 from pubswap_simulation.results import RESULT, Result
 
 # Steps of one run come in bursts, one from each client.
 _SPEED_SECONDS = 300.0
 
 
-class Display:
+class SweepDisplay:
     """Shows runs as they go on; a context manager. Its methods are called from any thread."""
 
     def __init__(self, console: Console, runs: int) -> None:
@@ -58,7 +58,7 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def moved(self, order: Order, steps: int, score: float | None) -> None:
+    def moved(self, order: RunSpec, steps: int, score: float | None) -> None:
         """So many local steps of all clients are made, and this is the last pass@1."""
         shown = "" if score is None else f"pass@1 {score:.3f}"
         if order.key not in self._bars:
@@ -73,7 +73,7 @@ class Display:
             )
         self._scores[order.key] = score
 
-    def ended(self, order: Order, what: str) -> None:
+    def ended(self, order: RunSpec, what: str) -> None:
         """The run is over, one way or the other."""
         self._ended += 1
         if order.key in self._bars:
@@ -105,7 +105,7 @@ def run_table(result: Result) -> Table:
     return table
 
 
-def sweep_table(orders: Iterable[Order], failed: Container[str]) -> Table:
+def sweep_table(orders: Iterable[RunSpec], failed: Container[str]) -> Table:
     """Each run of a sweep: its pass@1, or that there is none; `failed` holds keys."""
     table = Table("run", "base", "final", "best", "seconds")
     for order in orders:

@@ -13,14 +13,14 @@ from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator
 from pubswap_client.daemon.factories import make_engine
 from pubswap_client.daemon.session import (
-    Member,
+    Session,
     check_possible,
     hello_of,
     make_daemon,
     make_evaluator,
 )
 from pubswap_client.demo.watch import evaluated
-from pubswap_client.distributed.launch import Charter, load_policy
+from pubswap_client.distributed.launch import LaunchSpec, load_policy
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -50,12 +50,12 @@ class _Shared:
     verifiers: VerifierPool
     turns: Turns
 
-    def member(self, api: CoordinatorClient, name: str) -> Member:
+    def member(self, api: CoordinatorClient, name: str) -> Session:
         """A member that says hello like any other."""
         verifier = self.run.settings.verifier
         api.hello(self.run.id, hello_of(self.job.card(), verifier))
         score = partial(self.verifiers.score_many, verifier)
-        return Member(api, name, self.run, self.policy, self.engine, score)
+        return Session(api, name, self.run, self.policy, self.engine, score)
 
     def settings(self, name: str) -> ClientSettings:
         """A member's settings: the machine's, with a state folder of its own."""
@@ -142,8 +142,8 @@ class Federation:
     @contextmanager
     def _shared(self, run: WholeRun) -> Iterator[_Shared]:
         check_possible(run.settings, self._machine, alone=True)
-        charter = Charter(self._job.folder, run.model, run.settings)
-        policy = load_policy(self._machine, charter, crew=None)
+        charter = LaunchSpec(self._job.folder, run.model, run.settings)
+        policy = load_policy(self._machine, charter, process_group=None)
         check_packed_path(policy)
         machine = self._machine.model_copy(update={"state": self._work})
         with closing(make_engine(machine, policy, self._job.folder)) as engine:

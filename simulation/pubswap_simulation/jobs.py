@@ -15,7 +15,7 @@ from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job, patient
-from pubswap_simulation.order import Order
+from pubswap_simulation.order import RunSpec
 from pubswap_simulation.results import RUNS, Members, Value
 
 DATA = "data"
@@ -184,7 +184,7 @@ class Wanted:
     keep_adapters: bool
 
 
-def wanted_orders(wanted: Wanted) -> list[Order]:
+def wanted_orders(wanted: Wanted) -> list[RunSpec]:
     """One order for each run. Raises InvalidSettings or InvalidProblems before any begins."""
     planner = Planner(wanted.recipe, wanted.store, parse_given(wanted.given))
     if not wanted.sweep:
@@ -198,7 +198,7 @@ def wanted_orders(wanted: Wanted) -> list[Order]:
     load_settings(wanted.config, **options)  # refused now rather than by each run
     common = _common(jobs)
     return [
-        Order(
+        RunSpec(
             job=job,
             title=job.title(without=common),
             folder=(wanted.store / RUNS / job.key()).resolve(),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pubswap_simulation.simulation import Watcher
 
 
-class Order(BaseModel):
+class RunSpec(BaseModel):
     """A job, and how to do it: what a process of a sweep is told."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

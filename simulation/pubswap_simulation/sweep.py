@@ -13,18 +13,18 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.display import Display, run_table, sweep_table
-from pubswap_simulation.order import Order
-from pubswap_simulation.worker import LOG, Report, log_to, open_log
+from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
+from pubswap_simulation.order import RunSpec
+from pubswap_simulation.worker import LOG, JobReport, log_to, open_log
 
 
 @dataclass
 class Sweep:
     """Orders that are carried out by one process at a time in each of the environments."""
 
-    orders: Sequence[Order]
+    orders: Sequence[RunSpec]
     environments: Sequence[Mapping[str, str]]
-    display: Display
+    display: SweepDisplay
     failed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -89,7 +89,7 @@ class Sweep:
             self.display.ended(order, f"failed: {failure} (log: {order.folder / LOG})")
             return
 
-    def _carried_out(self, process: "subprocess.Popen[str]", order: Order) -> str | None:
+    def _carried_out(self, process: "subprocess.Popen[str]", order: RunSpec) -> str | None:
         """Why the order was not carried out; None if it was."""
         assert process.stdin is not None
         assert process.stdout is not None
@@ -97,7 +97,7 @@ class Sweep:
             process.stdin.write(order.model_dump_json() + "\n")
             process.stdin.flush()
             for line in process.stdout:
-                report = Report.model_validate_json(line)
+                report = JobReport.model_validate_json(line)
                 if report.done or report.failed:
                     return report.failed
                 self.display.moved(order, report.steps, report.score)
@@ -129,7 +129,7 @@ class _Process:
 
 
 def run_orders(
-    orders: Sequence[Order], console: Console, jobs: int | None, devices: str | None
+    orders: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
     """Carry out all that is not done yet, and say what came of it; returns the exit status."""
     if len(orders) == 1 and devices is None:
@@ -140,7 +140,7 @@ def run_orders(
     # libgomp reads it once, before torch is told how many threads there are.
     threads = {"OMP_NUM_THREADS": str(orders[0].options["threads"])}
     environments = [place | threads for place in places(count, names)]
-    with Display(console, len(orders)) as display:
+    with SweepDisplay(console, len(orders)) as display:
         sweep = Sweep(orders, environments, display)
         sweep.run()
     console.print(sweep_table(orders, sweep.failed))
@@ -151,11 +151,11 @@ def run_orders(
     return 1 if sweep.failed else 0
 
 
-def _run_one(order: Order, console: Console) -> int:
+def _run_one(order: RunSpec, console: Console) -> int:
     console.print(f"run {order.folder}", soft_wrap=True, highlight=False)
     with (
         open_log(order.folder) as log,
-        Display(console, 1) as display,
+        SweepDisplay(console, 1) as display,
         order.verifiers() as verifiers,
     ):
         log_to(log)
@@ -197,7 +197,7 @@ def _visible(index: str) -> str:
     return names[int(index)]
 
 
-def _with_threads(order: Order, processes: int) -> Order:
+def _with_threads(order: RunSpec, processes: int) -> RunSpec:
     """With its share of the CPU's threads, unless it is said how many."""
     share = max(1, len(os.sched_getaffinity(0)) // processes)
     return order.model_copy(update={"options": {"threads": share, **order.options}})

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from pubswap_client.distributed.launch import die_with_the_leader
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.verifiers import VerifierPool
-from pubswap_simulation.order import Order
+from pubswap_simulation.order import RunSpec
 
 LOG = "run.log"
 
@@ -48,7 +48,7 @@ def log_to_stderr() -> None:
     log_to(sys.stderr)
 
 
-class Report(BaseModel):
+class JobReport(BaseModel):
     """How far the job is; the last one says that it is done, or why it has failed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,14 +65,14 @@ def main() -> None:
     # A descriptor that no child inherits: the parent must see it closed when this process ends.
     reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
 
-    def tell(report: Report) -> None:
+    def tell(report: JobReport) -> None:
         reports.write(report.model_dump_json() + "\n")
 
     log_to_stderr()
     with ExitStack() as stack:
         verifiers: VerifierPool | None = None  # one for all orders, whose settings are the same
         for line in sys.stdin:
-            order = Order.model_validate_json(line)
+            order = RunSpec.model_validate_json(line)
             with open_log(order.folder) as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
@@ -84,13 +84,15 @@ def main() -> None:
                 return
 
 
-def _carried_out(order: Order, verifiers: VerifierPool, tell: Callable[[Report], None]) -> Report:
+def _carried_out(
+    order: RunSpec, verifiers: VerifierPool, tell: Callable[[JobReport], None]
+) -> JobReport:
     try:
-        order.carry_out(lambda steps, score: tell(Report(steps=steps, score=score)), verifiers)
+        order.carry_out(lambda steps, score: tell(JobReport(steps=steps, score=score)), verifiers)
     except Exception as error:
         traceback.print_exc()
-        return Report(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
-    return Report(done=True)
+        return JobReport(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
+    return JobReport(done=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from support.coordinator.processes import (
 )
 
 PROGRAM = Path(__file__).parents[1] / "support" / "client" / "crewed.py"
-Alone = Callable[[int], dict[str, Any]]
+SingleProcess = Callable[[int], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -62,7 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> SingleProcess:
     """A function (rows) that gives what one process does; it does it once."""
     return cache(lambda rows: run(model, tmp_path_factory.mktemp("one") / "o", 1, "plain", rows))
 
@@ -71,7 +71,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     ("processes", "kind", "rows"), [(2, "plain", 4), (2, "sharded", 4), (3, "sharded", 2)]
 )
 def test_processes_together_do_what_one_does(
-    alone: Alone, model: Path, tmp_path: Path, processes: int, kind: str, rows: int
+    alone: SingleProcess, model: Path, tmp_path: Path, processes: int, kind: str, rows: int
 ) -> None:
     """Losses and factors within 1e-5 over gloo, the same tokens sampled; sharded, less is held.
 

@@ -12,12 +12,12 @@ from pubswap_simulation.results import read_results
 from support.client.simulations import command, simulated, write_recipe
 
 SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg", "--sweep")
-ALONE = '[[sweep.grid]]\nmembers = ["alone"]\n'
+SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
 
 
 def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     """It is listed with its log; the same command then does it, and not what is done."""
-    recipe, store = write_recipe(tmp_path / "recipe", ALONE), tmp_path / "store"
+    recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT)
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         [worker] = until(lambda: workers(process, store))
@@ -38,7 +38,7 @@ def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
     """Nothing goes on in the background, and the next call is told of."""
-    recipe, store = write_recipe(tmp_path / "recipe", ALONE), tmp_path / "store"
+    recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT, "--jobs", "2")
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         found = until(lambda: workers(process, store))

@@ -59,7 +59,7 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
             assert exchanges.due(session, row) == []
             assert not rounds.close_if_due(session, row)
             conductor.note_stall(session, row, conductor.Room(None, 0))
-            snapshot.read_board(session, row.id)
+            snapshot.read_snapshot(session, row.id)
     return len(found.statements), found.rows
 
 
@@ -79,11 +79,11 @@ def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
     """It looks once when it comes, and again when the round has ended."""
     looks: list[str] = []
 
-    def reading(session: Session, run: str) -> snapshot.Board:
+    def reading(session: Session, run: str) -> snapshot.RunSnapshot:
         looks.append(run)
-        return snapshot.read_board(session, run)
+        return snapshot.read_snapshot(session, run)
 
-    monkeypatch.setattr(services, "read_board", reading)
+    monkeypatch.setattr(services, "read_snapshot", reading)
     fed = begun(server, method="fedavg", clients=6)
     assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
     found: list[TaskKind] = []

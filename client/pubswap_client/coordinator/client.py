@@ -19,7 +19,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     InvalidSettings,
-    Problem,
+    ProblemDetails,
     ProtocolMismatch,
     PubSwapError,
     ServerFault,
@@ -460,7 +460,7 @@ def _parse(model: type[M], reply: httpx.Response) -> M:
 
 def _error(reply: httpx.Response) -> PubSwapError:
     try:
-        return error_for(Problem.model_validate_json(reply.content), _retry_after(reply))
+        return error_for(ProblemDetails.model_validate_json(reply.content), _retry_after(reply))
     except ValidationError:
         return ServerFault(
             f"{reply.request.method} {reply.url} answered {reply.status_code} without a "

@@ -35,7 +35,7 @@ FOREVER = Backoff()
 ONCE = Backoff(tries=1)
 
 
-class Patience:
+class RetryState:
     """Counts the failures of one undertaking, and waits after each."""
 
     def __init__(
@@ -72,7 +72,7 @@ def retrying(
     call: Callable[[], T], backoff: Backoff, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """The call's result, tried again while it fails with a retryable PubSwapError."""
-    patience = Patience(backoff, sleep=sleep)
+    patience = RetryState(backoff, sleep=sleep)
     while True:
         try:
             return call()

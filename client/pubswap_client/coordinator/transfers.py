@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pubswap_client.coordinator.retry import Backoff, Patience
+from pubswap_client.coordinator.retry import Backoff, RetryState
 from pubswap_protocol.digests import Digester, algorithm_of
 from pubswap_protocol.errors import (
     DigestMismatch,
@@ -76,7 +76,7 @@ def upload(
     where it has expired. Tries are counted from the last byte that arrived.
     """
     view = memoryview(data)
-    patience = Patience(backoff, UnknownUpload, WrongOffset)
+    patience = RetryState(backoff, UnknownUpload, WrongOffset)
     mismatches = furthest = 0
     while True:
         try:
@@ -120,9 +120,9 @@ def download(
 
     After a cut the rest is asked for, whatever was cut.
     """
-    patience = Patience(backoff)
+    patience = RetryState(backoff)
     for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
-        arriving = Arriving(algorithm_of(digest))
+        arriving = Download(algorithm_of(digest))
         while not arriving.complete:
             try:
                 with requests.stream(digest, arriving.filled) as body:
@@ -136,7 +136,7 @@ def download(
     return arriving.data
 
 
-class Arriving:
+class Download:
     """A blob that is being received, and hashed as it comes."""
 
     def __init__(self, algorithm: str) -> None:
@@ -164,7 +164,7 @@ class Arriving:
         """The digest of what has arrived."""
         return self._digester.digest()
 
-    def take(self, body: Body, moved: Moved, patience: Patience) -> None:
+    def take(self, body: Body, moved: Moved, patience: RetryState) -> None:
         """Put a body's bytes in their place; what came before a cut stays.
 
         Raises ServerFault, and forgets what came, if the body is not the rest of it.
@@ -186,7 +186,7 @@ class Arriving:
         self._known = False
         self._begin(0)
 
-    def _fill(self, body: Body, moved: Moved, patience: Patience) -> None:
+    def _fill(self, body: Body, moved: Moved, patience: RetryState) -> None:
         told = self.filled
         for chunk in body.chunks:
             end = self.filled + len(chunk)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.waiting import Waiting
-from pubswap_client.daemon.public_steps import Participation
+from pubswap_client.daemon.public_steps import RoundContext
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import ProgressStore
@@ -54,7 +54,7 @@ class Daemon:
             raise WrongState("The coordinator gave a training task without an adapter.")
         self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
-            Participation(
+            RoundContext(
                 self.api,
                 self.run,
                 self.trainer,

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pubswap_client.distributed.process_group import Crew, CrewEngine
+from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import TokenBudget, default_budget
-from pubswap_client.training.team import ALONE
+from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.problems import Problem
 
@@ -21,7 +21,7 @@ def make_trainer(
     client: str,
     problems: Sequence[Problem],
     scorer: Scorer,
-    crew: Crew | None,
+    process_group: ProcessGroup | None,
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
     checkpointing = settings.gradient_checkpointing
@@ -35,18 +35,18 @@ def make_trainer(
         scorer=scorer,
         budget=TokenBudget(tokens),
         checkpointing=checkpointing,
-        team=crew or ALONE,
+        team=process_group or SINGLE,
         # transformers samples from the very weights that are trained.
         max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
     )
 
 
 def make_engine(
-    settings: ClientSettings, policy: Policy, model: Path, crew: Crew | None = None
+    settings: ClientSettings, policy: Policy, model: Path, process_group: ProcessGroup | None = None
 ) -> RolloutEngine:
     """The engine for a policy on the base model in the folder `model`; to be closed after use.
 
-    With a crew, transformers samples on all of its processes; vLLM has a parallelism of its own.
+    In a process group, transformers samples on all processes; vLLM has its own parallelism.
 
     Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
     """
@@ -63,4 +63,4 @@ def make_engine(
         work = settings.vllm.adapter_dir / f"member-{owner}"
         return VllmServerEngine(policy, model, work, settings.vllm)
     engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
-    return engine if crew is None else CrewEngine(crew, policy, engine)
+    return engine if process_group is None else ProcessGroupEngine(process_group, policy, engine)

@@ -29,7 +29,7 @@ from pubswap_protocol.tensors.responses import (
 
 
 @dataclass(frozen=True)
-class Participation:
+class RoundContext:
     """One client's part in round `number` (1, 2, ...), from the global adapter `start` on."""
 
     api: CoordinatorClient
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 class PublicSteps:
     """The public steps of one client's round."""
 
-    def __init__(self, part: Participation) -> None:
+    def __init__(self, part: RoundContext) -> None:
         self._part = part
         self._ahead: dict[int, tuple[SwapPrompts, bytes]] = {}
         self._waited = 0.0

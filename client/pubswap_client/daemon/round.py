@@ -4,7 +4,7 @@ import logging
 from functools import partial
 
 from pubswap_client.daemon.heartbeats import Heartbeats
-from pubswap_client.daemon.public_steps import Participation, PublicSteps
+from pubswap_client.daemon.public_steps import PublicSteps, RoundContext
 from pubswap_client.daemon.reporters import StepReport, moving
 from pubswap_client.state.checkpoint import Checkpoint
 from pubswap_client.state.journal import ReducedUpdate
@@ -29,7 +29,7 @@ class LocalRound:
     kept. On a CPU the adapter then has the very bits of an undisturbed one.
     """
 
-    def __init__(self, part: Participation) -> None:
+    def __init__(self, part: RoundContext) -> None:
         self._part = part
         self._done: list[StepMetrics] = []
         self._base: Adapter = {}

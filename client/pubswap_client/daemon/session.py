@@ -17,13 +17,13 @@ from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.public_steps import check_choosing
 from pubswap_client.daemon.reporters import All, LiveDisplay, LogLines, Reporter, tracking
 from pubswap_client.distributed.launch import (
-    Charter,
+    LaunchSpec,
     crew_of,
     launched_rank,
     load_policy,
     run_follower,
 )
-from pubswap_client.distributed.process_group import Crew
+from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Member:
+class Session:
     """A member that has said hello: its run, its policy, and its rollout engine."""
 
     api: CoordinatorClient
@@ -69,18 +69,21 @@ def run_client(settings: ClientSettings) -> RunState | None:
     if settings.data is None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
-    with crew_of(settings) as crew, _member(settings, Role.CLIENT, crew) as member:
+    with (
+        crew_of(settings) as process_group,
+        _member(settings, Role.CLIENT, process_group) as member,
+    ):
         check_packed_path(member.policy)
         with _reporter(settings, member.run) as reporter:
-            return make_daemon(settings, member, problems, reporter, crew).work()
+            return make_daemon(settings, member, problems, reporter, process_group).work()
 
 
 def make_daemon(
     settings: ClientSettings,
-    member: Member,
+    member: Session,
     problems: Sequence[Problem],
     reporter: Reporter,
-    crew: Crew | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Daemon:
     """A client's daemon, with its progress in the state folder.
 
@@ -98,7 +101,13 @@ def make_daemon(
         member.api,
         member.run,
         make_trainer(
-            settings, member.policy, member.engine, member.name, problems, member.score, crew
+            settings,
+            member.policy,
+            member.engine,
+            member.name,
+            problems,
+            member.score,
+            process_group,
         ),
         ProgressStore(settings.state / "progress", Owner.of(member.run, member.name)),
         reporter,
@@ -130,7 +139,7 @@ def run_evaluator(settings: ClientSettings) -> RunState:
         return make_evaluator(settings, member).work()
 
 
-def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
+def make_evaluator(settings: ClientSettings, member: Session) -> Evaluator:
     """An evaluator on the coordinator's test set."""
     problems = _fitting(member, SetKind.TEST)
 
@@ -152,7 +161,7 @@ def make_evaluator(settings: ClientSettings, member: Member) -> Evaluator:
     return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
 
 
-def _fitting(member: Member, kind: SetKind) -> list[Problem]:
+def _fitting(member: Session, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
     text = member.api.problem_set(member.run.id, kind)
     problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
@@ -176,12 +185,14 @@ def hello_of(card: ModelCard, verifier: str) -> Hello:
     )
 
 
-def _residuals(settings: ClientSettings, member: Member) -> Residuals:
+def _residuals(settings: ClientSettings, member: Session) -> Residuals:
     return Residuals(member.api, member.run, settings.state / "residuals")
 
 
 @contextmanager
-def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> Iterator[Member]:
+def _member(
+    settings: ClientSettings, role: Role, process_group: ProcessGroup | None = None
+) -> Iterator[Session]:
     """Say hello with the right model, and load it."""
     stored = load_membership(settings.state)
     membership = stored.membership
@@ -198,18 +209,18 @@ def _member(settings: ClientSettings, role: Role, crew: Crew | None = None) -> I
         api.check_version()
         run = api.run(membership.run)
         check_known(run.requires)
-        check_possible(run.settings, settings, alone=crew is None)
+        check_possible(run.settings, settings, alone=process_group is None)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )
         card = model_card(folder, run.settings.lora, str(folder), settings.revision)
         run.model.check_same(card)
         api.hello(run.id, hello_of(card, run.settings.verifier))
-        charter = Charter(folder, run.model, run.settings)
-        if crew is not None:
-            crew.tell(charter)
-        policy = load_policy(settings, charter, crew)
+        launch_spec = LaunchSpec(folder, run.model, run.settings)
+        if process_group is not None:
+            process_group.tell(launch_spec)
+        policy = load_policy(settings, launch_spec, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
-        with closing(make_engine(settings, policy, folder, crew)) as engine:
+        with closing(make_engine(settings, policy, folder, process_group)) as engine:
             score = partial(pool.score_many, run.settings.verifier)
-            yield Member(api, membership.name, run, policy, engine, score)
+            yield Session(api, membership.name, run, policy, engine, score)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from pubswap_client.data.manifest import Manifest
+    from pubswap_client.data.manifest import DataManifest
 
 data_commands = typer.Typer(
     help="Divide a data set into private, public and test sets.", no_args_is_help=True
@@ -137,7 +137,7 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
     console.print(f"{folder}: {len(manifest.files)} files, as they were written.")
 
 
-def _topics_table(manifest: "Manifest") -> Any:
+def _topics_table(manifest: "DataManifest") -> Any:
     from rich.table import Table
 
     table = Table("", title="Problems by topic")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pubswap_client.data.spec import DataSpec, Sizes
+from pubswap_client.data.spec import DataSpec, SplitSizes
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
@@ -104,7 +104,7 @@ def take(problems: Iterator[Problem], quota: int, check: Check) -> Iterator[Prob
         yield from accepted
 
 
-def fitted(spec: DataSpec, sizes: Sizes, found: Mapping[str, int]) -> Sizes:
+def fitted(spec: DataSpec, sizes: SplitSizes, found: Mapping[str, int]) -> SplitSizes:
     """The sizes, with private sets up to 1 % smaller if the paper's do not quite fit.
 
     `found` is what each stream gave. Raises InvalidSettings if that is too little.
@@ -124,7 +124,7 @@ def fitted(spec: DataSpec, sizes: Sizes, found: Mapping[str, int]) -> Sizes:
     )
 
 
-def divide(problems: Sequence[Problem], spec: DataSpec, sizes: Sizes) -> Split:
+def divide(problems: Sequence[Problem], spec: DataSpec, sizes: SplitSizes) -> Split:
     """Divide a random choice of the problems.
 
     The test and public sets are drawn uniformly, so that they represent all topics as they are;

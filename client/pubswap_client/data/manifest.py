@@ -108,7 +108,7 @@ class SplitFile(BaseModel):
     topics: dict[str, int]
 
 
-class Manifest(BaseModel):
+class DataManifest(BaseModel):
     """The whole record. It names no path, so that it is the same wherever the split is made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -132,11 +132,11 @@ def spec_record(spec: DataSpec) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude={"from_"})
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> DataManifest:
     """The manifest of a split; raises InvalidProblems if the folder holds none."""
     path = folder / MANIFEST
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return DataManifest.model_validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidProblems(
             f"{path} cannot be read ({error.strerror}): the folder holds no split made by "
@@ -148,7 +148,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise InvalidProblems(f"{path} is no manifest: {key}: {first['msg']}.") from None
 
 
-def check_files(folder: Path, manifest: Manifest) -> None:
+def check_files(folder: Path, manifest: DataManifest) -> None:
     """Raises InvalidProblems, naming the file, unless all are as they were written."""
     for name, file in manifest.files.items():
         path = folder / name
@@ -161,7 +161,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def check_same(folder: Path, manifest: Manifest, spec: DataSpec) -> None:
+def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
     """Raises Conflict unless the folder's split is this spec's, of the same local files.
 
     Files that are not there any more cannot be compared, and need not be.
@@ -198,7 +198,7 @@ def unit_for(largest: int) -> int:
     return next(unit for unit in _UNITS if largest >= 5 * unit or unit == 1)
 
 
-def draw_topics(manifest: Manifest, path: Path) -> None:
+def draw_topics(manifest: DataManifest, path: Path) -> None:
     """Draw topics by clients, with bubbles whose area is the number of problems, in steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

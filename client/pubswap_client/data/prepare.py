@@ -15,8 +15,8 @@ from pubswap_client.data.examples import OwnAnswers, Tally
 from pubswap_client.data.manifest import (
     MANIFEST,
     TOPICS,
+    DataManifest,
     LeftOut,
-    Manifest,
     Origin,
     SplitFile,
     check_files,
@@ -133,7 +133,7 @@ def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], ta
         LeftOut(reason=reason, rows=skipped.rows, first=skipped.first)
         for reason, skipped in tally.reasons.items()
     ]
-    manifest = Manifest(
+    manifest = DataManifest(
         pubswap=version("pubswap"),
         spec=spec_record(spec),
         origins=origins,

@@ -15,7 +15,7 @@ from pubswap_client.data.loading import Table, tables
 from pubswap_client.data.manifest import Origin, file_origins
 from pubswap_client.data.sources import HUB_SETS, HubSet
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.data.tasks import Task
+from pubswap_client.data.tasks import TaskSpec
 from pubswap_client.progress_bar import bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -134,14 +134,14 @@ def _tasks(spec: DataSpec, limit: PromptLimit | None) -> Source:
     streams = []
     seen: set[str] = set()
     for name, settings in spec.tasks.items():
-        task = Task(name, settings, spec.seed)
+        task = TaskSpec(name, settings, spec.seed)
         streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, limit, seen)))
     library = Origin(name="reasoning-gym", revision=version("reasoning-gym"))
     return Source(streams, [library])
 
 
 def _task_problems(
-    task: Task, spec: DataSpec, limit: PromptLimit | None, seen: set[str]
+    task: TaskSpec, spec: DataSpec, limit: PromptLimit | None, seen: set[str]
 ) -> Iterator[Problem]:
     def short(question: str) -> bool:
         most = spec.max_prompt_characters

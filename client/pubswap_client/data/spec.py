@@ -13,7 +13,7 @@ SourceName = Literal["math", "deepmath", "medical", "gsm8k", "jsonl", "reasoning
 Size = Annotated[int, Field(gt=0)]
 
 
-class Sizes(NamedTuple):
+class SplitSizes(NamedTuple):
     """How many problems: private ones for each client, public ones, test ones."""
 
     private: int
@@ -25,11 +25,11 @@ class Sizes(NamedTuple):
         return clients * self.private + self.public + self.test
 
 
-_DEFAULTS: Mapping[SourceName, Sizes] = {
-    "math": Sizes(4 * 2500, 1250, 1250),
-    "deepmath": Sizes(4 * 4000, 3000, 1000),
-    "medical": Sizes(4 * 3956, 1977, 1977),
-    "reasoning-gym": Sizes(4 * 400, 240, 640),
+_DEFAULTS: Mapping[SourceName, SplitSizes] = {
+    "math": SplitSizes(4 * 2500, 1250, 1250),
+    "deepmath": SplitSizes(4 * 4000, 3000, 1000),
+    "medical": SplitSizes(4 * 3956, 1977, 1977),
+    "reasoning-gym": SplitSizes(4 * 400, 240, 640),
 }
 """The paper's sizes, and the demo's for reasoning-gym; `private` is that of all clients."""
 
@@ -135,7 +135,7 @@ class DataSpec(BaseModel):
         """Whether the sizes follow from the spec alone, without what is in the files."""
         return self.source in _DEFAULTS or None not in (self.private_size, self.public_size)
 
-    def sizes(self, usable: int | None = None) -> Sizes:
+    def sizes(self, usable: int | None = None) -> SplitSizes:
         """The sizes asked for; `usable` is how many problems there are.
 
         What is not given is the paper's; of data that it does not use, it is 80, 10 and 10 per
@@ -143,8 +143,8 @@ class DataSpec(BaseModel):
         """
         default = _DEFAULTS.get(self.source)
         if default is None:
-            default = Sizes(*(int((usable or 0) * share) for share in _SHARES))
-        return Sizes(
+            default = SplitSizes(*(int((usable or 0) * share) for share in _SHARES))
+        return SplitSizes(
             self.private_size or default.private // self.clients,
             self.public_size or default.public,
             self.test_size or default.test,

@@ -25,7 +25,7 @@ def half_of(prompt: str) -> Half:
     return "demo" if odd else "pretraining"
 
 
-class Task:
+class TaskSpec:
     """One reasoning-gym task with its generator's settings, at one seed."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], seed: int) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.demo.federation import MODEL, PRIVATE_FILE, Federation, federate
+from pubswap_client.demo.federation import MODEL, PRIVATE_FILE, DemoFederation, federate
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_client.demo.report import plot_curve, print_report, summarise, write_summary
 from pubswap_client.demo.watch import watch_run
@@ -62,7 +62,7 @@ def _serve(processes: Processes, url: str, data_dir: Path) -> str:
     return operator_token(data_dir / "operator-token")
 
 
-def _start_members(processes: Processes, federation: Federation) -> None:
+def _start_members(processes: Processes, federation: DemoFederation) -> None:
     common = ["--model", str(MODEL), "--threads", "1"]
     for name, state in federation.clients.items():
         own = ["--state", str(state), "--data", str(state / PRIVATE_FILE)]

@@ -23,7 +23,7 @@ EVALUATOR = "evaluator"
 
 
 @dataclass(frozen=True)
-class Federation:
+class DemoFederation:
     """A started run, and the state folders of its members by name."""
 
     run: str
@@ -31,7 +31,7 @@ class Federation:
     evaluator: Path
 
 
-def federate(api: CoordinatorClient, out: Path, overrides: Mapping[str, Any]) -> Federation:
+def federate(api: CoordinatorClient, out: Path, overrides: Mapping[str, Any]) -> DemoFederation:
     """Draw the data, create the run, enrol every member, and begin round 1.
 
     A client's folder `out/members/NAME` holds its token and its private problems, and is all
@@ -47,7 +47,7 @@ def federate(api: CoordinatorClient, out: Path, overrides: Mapping[str, Any]) ->
         shutil.move(data.private[name], members / name / PRIVATE_FILE)
     _enroll(api, run.id, EVALUATOR, Role.EVALUATOR, members / EVALUATOR)
     api.move_run(run.id, paths.RUN_START)
-    return Federation(run.id, {name: members / name for name in names}, members / EVALUATOR)
+    return DemoFederation(run.id, {name: members / name for name in names}, members / EVALUATOR)
 
 
 def _enroll(api: CoordinatorClient, run: str, name: str, role: Role, state: Path) -> None:

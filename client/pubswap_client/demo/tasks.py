@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.data.drawing import dirichlet_split
-from pubswap_client.data.tasks import SEED_STRIDE, Half, Record, Task
+from pubswap_client.data.tasks import SEED_STRIDE, Half, Record, TaskSpec
 from pubswap_protocol.problems import Problem, write_problems
 
 TOPICS: dict[str, dict[str, Any]] = {
@@ -67,13 +67,13 @@ def problems(topic: str, size: int, seed: int) -> list[Record]:
         raise ValueError(f"size must be between 1 and {SEED_STRIDE}, not {size}")
     if seed < 0:
         raise ValueError(f"seed must not be negative, not {seed}")
-    task = Task(topic, TOPICS[topic], seed)
+    task = TaskSpec(topic, TOPICS[topic], seed)
     return [task.record(index) for index in range(size)]
 
 
 def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
     """Yield this topic's problems of one half without repeating a prompt, until none is found."""
-    return Task(topic, TOPICS[topic], seed).unique(
+    return TaskSpec(topic, TOPICS[topic], seed).unique(
         half, lambda prompt: len(prompt) <= MAX_PROMPT_CHARACTERS
     )
 

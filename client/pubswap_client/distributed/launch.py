@@ -1,4 +1,4 @@
-"""Making a crew of the processes that the settings ask for, and a follower's whole life."""
+"""Launch the process group; the worker's main loop."""
 
 import ctypes
 import logging
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pubswap_client.distributed.process_group import Crew, follow
+from pubswap_client.distributed.process_group import ProcessGroup, follow
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy, set_threads
 from pubswap_client.rollout.transformers_engine import TransformersEngine
@@ -103,7 +103,7 @@ def _free_port() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Charter:
+class LaunchSpec:
     """What the leader tells its followers first: which policy they all hold."""
 
     folder: Path
@@ -112,8 +112,8 @@ class Charter:
 
 
 @contextmanager
-def crew_of(settings: ClientSettings) -> Iterator[Crew | None]:
-    """The crew that the settings ask for, its followers started; None for a single process.
+def crew_of(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
+    """The process group that the settings ask for, its workers started; None for a single one.
 
     Under torchrun, the processes are already there.
     """
@@ -123,39 +123,41 @@ def crew_of(settings: ClientSettings) -> Iterator[Crew | None]:
         return
     cpu = settings.device == "cpu" or not torch.cuda.is_available()
     with followers(settings.processes - 1) if rank is None else nullcontext():
-        crew = Crew(cpu=cpu, sharded=settings.shard)
-        yield crew
+        process_group = ProcessGroup(cpu=cpu, sharded=settings.shard)
+        yield process_group
         # Not after an error: the others may be in the middle of something else then.
-        if crew.leads:
-            crew.dismiss()
-        crew.close()
+        if process_group.is_leader:
+            process_group.dismiss()
+        process_group.close()
 
 
-def load_policy(settings: ClientSettings, charter: Charter, crew: Crew | None) -> Policy:
+def load_policy(
+    settings: ClientSettings, launch_spec: LaunchSpec, process_group: ProcessGroup | None
+) -> Policy:
     """The charter's policy on this process's device, with its share of the CPU's threads."""
-    if crew is not None:
-        set_threads(settings.threads or max(1, (os.cpu_count() or 1) // crew.size))
+    if process_group is not None:
+        set_threads(settings.threads or max(1, (os.cpu_count() or 1) // process_group.size))
     elif settings.threads:
         set_threads(settings.threads)
     return Policy.load(
-        charter.folder,
-        charter.card,
-        charter.settings,
-        device=settings.device if crew is None else crew.device,
+        launch_spec.folder,
+        launch_spec.card,
+        launch_spec.settings,
+        device=settings.device if process_group is None else process_group.device,
         liger=settings.liger,
-        mesh=crew.mesh() if crew is not None and settings.shard else None,
+        mesh=process_group.mesh() if process_group is not None and settings.shard else None,
     )
 
 
 def run_follower(settings: ClientSettings) -> None:
     """Compute what the leader asks for, until it says that it is over."""
     die_with_the_leader()
-    with crew_of(settings) as crew:
-        assert crew is not None
-        charter: Charter | None = crew.tell(None)
-        if charter is None:
+    with crew_of(settings) as process_group:
+        assert process_group is not None
+        launch_spec: LaunchSpec | None = process_group.tell(None)
+        if launch_spec is None:
             return
-        policy = load_policy(settings, charter, crew)
+        policy = load_policy(settings, launch_spec, process_group)
         check_packed_path(policy)
         engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
-        follow(crew, policy, engine, settings.gradient_checkpointing)
+        follow(process_group, policy, engine, settings.gradient_checkpointing)

@@ -54,7 +54,7 @@ class Generate:
 Command = Update | Generate | None
 
 
-class Crew:
+class ProcessGroup:
     """A Team over torch.distributed; the environment says which rank this process is."""
 
     def __init__(self, cpu: bool, sharded: bool = False) -> None:
@@ -66,7 +66,7 @@ class Crew:
         self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[patience])
         self.rank: int = self._accelerator.process_index
         self.size: int = self._accelerator.num_processes
-        self.leads = self.rank == 0
+        self.is_leader = self.rank == 0
         self.lockstep = sharded
         self.device: torch.device = torch.device(self._accelerator.device)
         # Commands go over a group of their own: waiting in it keeps neither a CPU nor a GPU busy.
@@ -97,7 +97,7 @@ class Crew:
     def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
         """Let the followers join an update."""
         self.tell(Update(batch, tokens))
-        self.spread(factors)
+        self.broadcast(factors)
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
         """Every size-th plan; sharded, everyone gets as many, if need be with an empty one."""
@@ -106,7 +106,7 @@ class Crew:
             mine.append([])
         return mine
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes, in one message."""
         if not tensors:
             return
@@ -114,7 +114,7 @@ class Crew:
         dist.all_reduce(flat)
         _scatter(flat, tensors)
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by the leader's, in one message."""
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
         dist.broadcast(flat, src=0)
@@ -135,11 +135,13 @@ class Crew:
         dist.destroy_process_group()
 
 
-class CrewEngine:
+class ProcessGroupEngine:
     """The leader's engine that samples on all processes: a share of the prompts on each."""
 
-    def __init__(self, crew: Crew, policy: Policy, engine: TransformersEngine) -> None:
-        self.crew = crew
+    def __init__(
+        self, process_group: ProcessGroup, policy: Policy, engine: TransformersEngine
+    ) -> None:
+        self.process_group = process_group
         self.policy = policy
         self.engine = engine
 
@@ -154,9 +156,9 @@ class CrewEngine:
         """The same responses as the engine alone: they depend on the seed and their place only."""
         lists = [list(prompt) for prompt in prompts]
         command = Generate(lists, count, max_tokens, temperature, seed)
-        self.crew.tell(command)
-        self.crew.spread(self.policy.factors())
-        return generate_together(self.crew, self.engine, command)
+        self.process_group.tell(command)
+        self.process_group.broadcast(self.policy.factors())
+        return generate_together(self.process_group, self.engine, command)
 
     def close(self) -> None:
         """Give back what the engine holds."""
@@ -164,14 +166,18 @@ class CrewEngine:
 
 
 def generate_together(
-    crew: Crew, engine: TransformersEngine, command: Generate
+    process_group: ProcessGroup, engine: TransformersEngine, command: Generate
 ) -> list[list[Response]]:
     """Every process's part of the prompts, put together on all of them.
 
     Sharded, a forward pass needs everyone at the same time, so that all do all the prompts.
     """
-    size = len(command.prompts) if crew.lockstep else -(-len(command.prompts) // crew.size)
-    first = 0 if crew.lockstep else crew.rank * size
+    size = (
+        len(command.prompts)
+        if process_group.lockstep
+        else -(-len(command.prompts) // process_group.size)
+    )
+    first = 0 if process_group.lockstep else process_group.rank * size
     mine = engine.generate(
         command.prompts[first : first + size],
         command.count,
@@ -180,20 +186,24 @@ def generate_together(
         command.seed,
         first=first,
     )
-    if crew.lockstep:
+    if process_group.lockstep:
         return mine
-    return [group for part in crew.gather(mine) for group in part]
+    return [group for part in process_group.gather(mine) for group in part]
 
 
-def follow(crew: Crew, policy: Policy, engine: TransformersEngine, checkpointing: bool) -> None:
+def follow(
+    process_group: ProcessGroup, policy: Policy, engine: TransformersEngine, checkpointing: bool
+) -> None:
     """A follower's life: do what the leader says until it says that it is over."""
-    while (command := crew.next()) is not None:
-        crew.spread(policy.factors())
+    while (command := process_group.next()) is not None:
+        process_group.broadcast(policy.factors())
         if isinstance(command, Update):
             budget = TokenBudget(command.tokens)
-            follow_update(policy, command.batch, policy.settings, budget, checkpointing, crew)
+            follow_update(
+                policy, command.batch, policy.settings, budget, checkpointing, process_group
+            )
         else:
-            generate_together(crew, engine, command)
+            generate_together(process_group, engine, command)
 
 
 def _scatter(flat: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -50,15 +50,15 @@ from pubswap_client.doctor.private_data import (
     survey,
 )
 from pubswap_client.doctor.public_data import PUBLIC, check_public
-from pubswap_client.doctor.report import Report
+from pubswap_client.doctor.report import Checklist
 from pubswap_client.doctor.state_folder import COORDINATOR, RUN, ask_run, check_coordinator
 from pubswap_client.doctor.template import MODEL, check_model
-from pubswap_client.doctor.trial import Rehearsal, rehearsal
+from pubswap_client.doctor.trial import TrialRun, rehearsal
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.progress_bar import Display
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
-from pubswap_client.training.memory import Needs, find_place, needs
+from pubswap_client.training.memory import MemoryEstimate, measure_device, needs
 from pubswap_client.training.trainer import Scorer
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import RunView
@@ -93,7 +93,7 @@ class Examination:
         """The run's settings; the defaults if it is not known."""
         return self._run.settings if self._run else RunSettings()
 
-    def examine(self) -> Report:
+    def examine(self) -> Checklist:
         """All checks."""
         self._state()
         self._coordinator()
@@ -104,7 +104,7 @@ class Examination:
             self._device()
             self._engine()
             self._rehearse(pool)
-        return Report(self.record.findings, self.prediction)
+        return Checklist(self.record.findings, self.prediction)
 
     def _state(self) -> None:
         state = self.settings.state
@@ -217,14 +217,14 @@ class Examination:
     def _device(self) -> None:
         place = None
         with self.record.guarded(DEVICE, _NO_GPU):
-            place = find_place(self.settings)
+            place = measure_device(self.settings)
             self.record.add(check_device(self.settings, place))
         if place is None or self._run is None or self._folder is None or self._card is None:
             self.record.skip("a device, the run and the model's files", MEMORY)
             return
         run, card, folder = self._run.settings, self._card, self._folder
 
-        def estimate(settings: ClientSettings) -> Needs:
+        def estimate(settings: ClientSettings) -> MemoryEstimate:
             return needs(settings, run, card, folder, place)
 
         self.record.note(MEMORY, partial(check_memory, self.settings, run, place, estimate))
@@ -262,7 +262,7 @@ class Examination:
             and self.record.all(state_folder.DAEMON, well=(Status.OK,))
         )
 
-    def _try(self, loaded: Rehearsal, run: RunView, score: Scorer) -> None:
+    def _try(self, loaded: TrialRun, run: RunView, score: Scorer) -> None:
         assert self._membership is not None  # it was what the run was asked for with
         trial = loaded.step(
             self._membership.membership.name, self._trainable, score, self.display.tell
@@ -281,7 +281,7 @@ def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_
         settings = load_settings(config, **options)
     except InvalidSettings as error:
         advice = "Correct this key; nothing else can be checked before."
-        return _print(Report([failure(SETTINGS, error.detail, advice)]), as_json)
+        return _print(Checklist([failure(SETTINGS, error.detail, advice)]), as_json)
     if launched_rank() not in (None, 0):
         from pubswap_client.distributed.launch import run_follower
 
@@ -290,7 +290,7 @@ def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_
     return _print(_examined(settings, config, trial), as_json)
 
 
-def _examined(settings: ClientSettings, config: Path | None, trial: bool) -> Report:
+def _examined(settings: ClientSettings, config: Path | None, trial: bool) -> Checklist:
     with Display() as display:
         display.tell("starting")
         # torch takes seconds to import, which the display is to cover.
@@ -302,7 +302,7 @@ def _examined(settings: ClientSettings, config: Path | None, trial: bool) -> Rep
         return examination.examine()
 
 
-def _print(report: Report, as_json: bool) -> bool:
+def _print(report: Checklist, as_json: bool) -> bool:
     if as_json:
         sys.stdout.write(report.json() + "\n")
     else:

@@ -9,16 +9,16 @@ from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warni
 from pubswap_client.operator.tables import size_text
 from pubswap_client.rollout.vllm_http import InferenceServer, Refused
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import Needs, Place, fitting_rows, fitting_update
+from pubswap_client.training.memory import Device, MemoryEstimate, fitting_rows, fitting_update
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
 
 DEVICE, MEMORY = "device", "memory"
 
-Estimate = Callable[[ClientSettings], Needs]
+Estimate = Callable[[ClientSettings], MemoryEstimate]
 
 
-def check_device(settings: ClientSettings, place: Place) -> Finding:
+def check_device(settings: ClientSettings, place: Device) -> Finding:
     """What there is, and enough of it for the processes that are asked for."""
     found = f"{place.name}, {size_text(place.free)} free"
     if place.cuda and settings.processes > place.count:
@@ -39,7 +39,7 @@ def check_device(settings: ClientSettings, place: Place) -> Finding:
 
 
 def check_memory(
-    settings: ClientSettings, run: RunSettings, place: Place, estimate: Estimate
+    settings: ClientSettings, run: RunSettings, place: Device, estimate: Estimate
 ) -> Finding:
     """The longest prompts and responses fit; an estimate, which may be off by half."""
     free = place.free if place.cuda else place.free // settings.processes
@@ -68,7 +68,7 @@ def check_memory(
     return warning(MEMORY, found, " ".join(advice)) if advice else ok(MEMORY, found)
 
 
-def _room(settings: ClientSettings, place: Place, needs: Needs) -> str:
+def _room(settings: ClientSettings, place: Device, needs: MemoryEstimate) -> str:
     """What to do when not even the weights fit."""
     if not place.cuda:
         return f"Take a machine with {size_text(needs.peak)} of free memory for each process."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pubswap_client.doctor.findings import Finding, ok, warning
-from pubswap_client.doctor.trial import Trial
+from pubswap_client.doctor.trial import TrialResult
 from pubswap_client.operator.tables import size_text
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
@@ -43,7 +43,7 @@ class Prediction:
         )
 
 
-def predict(trial: Trial, run: RunSettings, layout: AdapterLayout) -> Prediction:
+def predict(trial: TrialResult, run: RunSettings, layout: AdapterLayout) -> Prediction:
     """Public steps sample as private ones do and verify twice: before and after the exchange.
 
     Each way goes one adapter, and a file of b K responses for each public step.
@@ -83,7 +83,7 @@ def packed_finding(difference: float) -> Finding:
     return ok(PACKED, f"log-probabilities in packs are the model's own (within {difference:.1e})")
 
 
-def check_trial(trial: Trial, run: RunSettings) -> Finding:
+def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
     """The step went through, and its responses are something to learn from."""
     found = (
         f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "

@@ -20,7 +20,7 @@ _LOOKS = {
 
 
 @dataclass(frozen=True)
-class Report:
+class Checklist:
     """All findings in the order of the checks, and the prediction if there was a trial."""
 
     findings: Sequence[Finding]

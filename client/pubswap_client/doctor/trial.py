@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer
-from pubswap_client.distributed.launch import Charter, crew_of, load_policy
-from pubswap_client.distributed.process_group import Crew
+from pubswap_client.distributed.launch import LaunchSpec, crew_of, load_policy
+from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialResult:
     """What one private step took, in seconds, and what came of it."""
 
     rollout_seconds: float
@@ -52,17 +52,19 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class TrialRun:
     """A loaded policy that has passed its self-check, and what a step needs beside it."""
 
     settings: ClientSettings
     run: RunView
     folder: Path
     policy: Policy
-    crew: Crew | None
+    process_group: ProcessGroup | None
     packed_difference: float
 
-    def step(self, member: str, problems: Sequence[Problem], scorer: Scorer, tell: Tell) -> Trial:
+    def step(
+        self, member: str, problems: Sequence[Problem], scorer: Scorer, tell: Tell
+    ) -> TrialResult:
         """A private step of the client `member`, timed.
 
         A quick one is made again and the second one counts: in the first, libraries are loaded.
@@ -71,11 +73,17 @@ class Rehearsal:
         tell(f"starting the engine {self.settings.engine}")
         with (
             _workplace(self.settings) as settings,
-            closing(make_engine(settings, self.policy, self.folder, self.crew)) as made,
+            closing(make_engine(settings, self.policy, self.folder, self.process_group)) as made,
         ):
             watched = _Watched(made, scorer, tell, set(self.policy.card.eos_token_ids))
             trainer = make_trainer(
-                self.settings, self.policy, watched, member, problems, watched.score, self.crew
+                self.settings,
+                self.policy,
+                watched,
+                member,
+                problems,
+                watched.score,
+                self.process_group,
             )
             trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
             trial = watched.time(trainer, 1)
@@ -85,20 +93,20 @@ class Rehearsal:
 @contextmanager
 def rehearsal(
     settings: ClientSettings, run: RunView, folder: Path, tell: Tell
-) -> Iterator[Rehearsal]:
+) -> Iterator[TrialRun]:
     """Load the run's policy, on all processes that the settings ask for, and check its packed path.
 
     Raises what `pubswap client start` would raise.
     """
-    with crew_of(settings) as crew:
-        charter = Charter(folder, run.model, run.settings)
-        if crew is not None:
-            crew.tell(charter)
+    with crew_of(settings) as process_group:
+        launch_spec = LaunchSpec(folder, run.model, run.settings)
+        if process_group is not None:
+            process_group.tell(launch_spec)
         tell("loading the model")
-        policy = load_policy(settings, charter, crew)
+        policy = load_policy(settings, launch_spec, process_group)
         tell("comparing packs with the model's own pass")
         difference = check_packed_path(policy)
-        yield Rehearsal(settings, run, folder, policy, crew, difference)
+        yield TrialRun(settings, run, folder, policy, process_group, difference)
 
 
 @contextmanager
@@ -157,7 +165,7 @@ class _Watched:
     def close(self) -> None:
         """Nothing: whoever made the engine closes it."""
 
-    def time(self, trainer: LocalTrainer, step: int) -> Trial:
+    def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
         """A private step of the trainer, whose engine and scorer we are."""
         try:
             metrics = trainer.private_step(step)
@@ -170,7 +178,7 @@ class _Watched:
             ) from None
         flat = [response for group in self.groups for response in group]
         cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)
-        return Trial(
+        return TrialResult(
             rollout_seconds=self.rollout_seconds,
             reward_seconds=self.reward_seconds,
             update_seconds=metrics.seconds - self.rollout_seconds - self.reward_seconds,

@@ -85,7 +85,7 @@ _CHECKPOINT = 3  # the factors, and AdamW's two moments of each
 
 
 @dataclass(frozen=True)
-class Cost:
+class RecipeCost:
     """Of one run with the recipe's own settings; `runs` is how many its sweep has."""
 
     rounds: int
@@ -106,10 +106,10 @@ class Cost:
         return self.rounds * self.local_steps
 
 
-def cost_of(recipe: Recipe, layout: AdapterLayout | None) -> Cost:
+def cost_of(recipe: Recipe, layout: AdapterLayout | None) -> RecipeCost:
     """The cost; `layout` is the adapter's, None if the base model is not here."""
     grpo, steps = recipe.grpo, recipe.rounds * recipe.local_steps
-    return Cost(
+    return RecipeCost(
         rounds=recipe.rounds,
         local_steps=recipe.local_steps,
         public_steps=recipe.rounds * public_steps_per_round(recipe),

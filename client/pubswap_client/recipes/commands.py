@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pubswap_client.recipes.check import Cost
+    from pubswap_client.recipes.check import RecipeCost
     from pubswap_client.recipes.recipe import Reading, Recipe
     from pubswap_protocol.tensors.adapter import AdapterLayout
 
@@ -127,7 +127,7 @@ def _model(recipe: Recipe) -> tuple[AdapterLayout | None, list[str]]:
         return None, [f"model: {error.detail}"]
 
 
-def _cost_lines(recipe: Recipe, cost: Cost) -> Iterator[str]:
+def _cost_lines(recipe: Recipe, cost: RecipeCost) -> Iterator[str]:
     from pubswap_client.operator.tables import size_text
     from pubswap_client.recipes.check import KEEP_ROUNDS
 

@@ -42,7 +42,7 @@ class TokenLogprobs(BaseModel):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class Choice(BaseModel):
+class CompletionChoice(BaseModel):
     """One response; token ids are missing from servers that do not know `return_token_ids`."""
 
     index: int
@@ -54,7 +54,7 @@ class Completions(BaseModel):
     """The responses to one prompt, and the name of the adapter they came from."""
 
     model: str
-    choices: list[Choice]
+    choices: list[CompletionChoice]
 
 
 class Refused(Exception):

@@ -160,7 +160,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Device:
     """The device of one process: `free` and `total` are bytes."""
 
     name: str
@@ -174,7 +174,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class MemoryEstimate:
     """Bytes for one process; sampling and updating follow each other, so that the larger counts."""
 
     weights: int
@@ -195,20 +195,20 @@ class Needs:
         return self.fixed + max(self.update, self.rollout)
 
 
-def find_place(settings: ClientSettings) -> Place:
+def measure_device(settings: ClientSettings) -> Device:
     """The device that training would take; raises InvalidSettings if a GPU is asked for in vain."""
     device = find_device(settings.device)
     if device.type != "cuda":
         free = free_bytes(device)
-        return Place("the CPU", False, free, free, 1)
+        return Device("the CPU", False, free, free, 1)
     count = torch.cuda.device_count()
     free, total = min(torch.cuda.mem_get_info(n) for n in range(min(count, settings.processes)))
-    return Place(torch.cuda.get_device_name(0), True, free, total, count)
+    return Device(torch.cuda.get_device_name(0), True, free, total, count)
 
 
 def needs(
-    settings: ClientSettings, run: RunSettings, card: ModelCard, folder: Path, place: Place
-) -> Needs:
+    settings: ClientSettings, run: RunSettings, card: ModelCard, folder: Path, place: Device
+) -> MemoryEstimate:
     """The estimate for the longest prompts and responses that the run allows."""
     dtype = torch.bfloat16 if place.cuda else torch.float32
     shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
@@ -220,7 +220,7 @@ def needs(
     sampling, kept = _sampling(settings, run, shape, place, weights)
     engine = sampling if kept else 0
     tokens = _micro_batch(settings, run, shape, place, place.free - weights - factors - engine)
-    return Needs(
+    return MemoryEstimate(
         weights=weights,
         factors=factors,
         engine=engine,
@@ -231,7 +231,7 @@ def needs(
 
 
 def fitting_update(
-    settings: ClientSettings, estimate: Callable[[ClientSettings], Needs], free: int
+    settings: ClientSettings, estimate: Callable[[ClientSettings], MemoryEstimate], free: int
 ) -> list[str]:
     """Settings, each as `key = value`, with which the update is estimated to fit; may be none."""
     found = []
@@ -251,7 +251,10 @@ def fitting_update(
 
 
 def fitting_rows(
-    settings: ClientSettings, estimate: Callable[[ClientSettings], Needs], free: int, group: int
+    settings: ClientSettings,
+    estimate: Callable[[ClientSettings], MemoryEstimate],
+    free: int,
+    group: int,
 ) -> int | None:
     """A `rollout_rows` of at least one prompt's `group` with which sampling fits, if there is."""
     rows = settings.rollout_rows
@@ -267,12 +270,12 @@ def _with(settings: ClientSettings, change: Mapping[str, bool | int]) -> ClientS
     return settings.model_copy(update=dict(change))
 
 
-def _fits(found: Needs, free: int) -> bool:
+def _fits(found: MemoryEstimate, free: int) -> bool:
     return found.fixed + found.update <= free
 
 
 def _micro_batch(
-    settings: ClientSettings, run: RunSettings, shape: Shape, place: Place, free: int
+    settings: ClientSettings, run: RunSettings, shape: Shape, place: Device, free: int
 ) -> int:
     """Tokens of the largest pack: at least one row, at most the whole step."""
     grpo = run.grpo
@@ -287,7 +290,7 @@ def _micro_batch(
 
 
 def _sampling(
-    settings: ClientSettings, run: RunSettings, shape: Shape, place: Place, weights: int
+    settings: ClientSettings, run: RunSettings, shape: Shape, place: Device, weights: int
 ) -> tuple[int, bool]:
     """Bytes that the engine takes of this device to sample, and whether it keeps them always."""
     grpo, vllm = run.grpo, settings.vllm

@@ -17,7 +17,7 @@ class Team(Protocol):
         ...
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this is the process that holds the optimizer and speaks to the coordinator."""
         ...
 
@@ -34,11 +34,11 @@ class Team(Protocol):
         """The packs that this process computes; all processes together compute each one once."""
         ...
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor, in place, by its sum over the processes."""
         ...
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor, in place, by the leader's."""
         ...
 
@@ -47,11 +47,11 @@ class Team(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """A single process."""
 
     size = 1
-    leads = True
+    is_leader = True
     lockstep = False
 
     def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
@@ -61,10 +61,10 @@ class Alone:
         """All of them."""
         return list(plans)
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Nobody to give them to."""
 
     def any(self, flag: bool) -> bool:
@@ -72,4 +72,4 @@ class Alone:
         return flag
 
 
-ALONE = Alone()
+SINGLE = SingleProcess()

@@ -19,7 +19,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.team import ALONE, Team
+from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
@@ -99,7 +99,7 @@ class LocalTrainer:
         scorer: Scorer,
         budget: TokenBudget,
         checkpointing: bool = False,
-        team: Team = ALONE,
+        team: Team = SINGLE,
         max_mismatch: float | None = None,
     ) -> None:
         """Train `client` on its private `problems`, with a micro-batch's token budget.

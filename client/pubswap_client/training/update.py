@@ -20,7 +20,7 @@ from pubswap_client.training.memory import TokenBudget, is_out_of_memory, memory
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
-from pubswap_client.training.team import ALONE, Team
+from pubswap_client.training.team import SINGLE, Team
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 
@@ -33,7 +33,7 @@ def update(
     round_start: Sequence[Tensor],
     budget: TokenBudget | None = None,
     checkpointing: bool = False,
-    team: Team = ALONE,
+    team: Team = SINGLE,
     max_mismatch: float | None = None,
 ) -> StepMetrics:
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
@@ -60,7 +60,7 @@ def update(
             loss, kl, clip_share = sums.tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=norm.item())
             optimizer.step()
-            team.spread(policy.trainable())
+            team.broadcast(policy.trainable())
             epochs.append(Epoch(loss + penalty, kl, clip_share, norm.item()))
     return step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
@@ -90,7 +90,7 @@ def follow_update(
         passes.score_reference()
         for number in range(settings.grpo.gradient_epochs):
             passes.accumulate(first=number == 0)
-            team.spread(policy.trainable())
+            team.broadcast(policy.trainable())
 
 
 class _Passes:
@@ -121,7 +121,7 @@ class _Passes:
 
         with self.policy.reference():
             self._each_pack(score, clear=[reference])
-        self.team.add([reference])
+        self.team.all_reduce([reference])
 
     def accumulate(self, first: bool) -> Tensor:
         """Leave the whole batch's gradient in the factors; returns its loss, KL and clip share.
@@ -146,7 +146,7 @@ class _Passes:
 
         old = [self.targets.old] if first else []
         self._each_pack(learn, clear=[*gradients, sums, *old])
-        self.team.add([*gradients, sums, *old])
+        self.team.all_reduce([*gradients, sums, *old])
         return sums
 
     def mismatch(self) -> Mismatch:

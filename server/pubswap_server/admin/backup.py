@@ -20,13 +20,13 @@ from pubswap_server.admin.manifest import (
     DATABASES,
     NAME,
     TOKEN,
+    BackupManifest,
     DatabaseFile,
-    Manifest,
     copy_file,
     database_name,
     write_manifest,
 )
-from pubswap_server.admin.opened import Place, newest_schema, opened_in_use
+from pubswap_server.admin.opened import Deployment, newest_schema, opened_in_use
 from pubswap_server.admin.progress import Progress
 from pubswap_server.admin.restore import copy_rows
 from pubswap_server.admin.verify import required
@@ -34,7 +34,7 @@ from pubswap_server.database.engine import migrate
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.files import publish
 from pubswap_server.storage.local import LocalBlobs
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 
 _TRIES = 3
 _SHOWN = 5
@@ -46,7 +46,7 @@ class Folder:
 
     path: Path
     blobs: LocalBlobs
-    incoming: Incoming
+    incoming: Spool
 
 
 @dataclass
@@ -68,7 +68,7 @@ def backup(
     *,
     with_token: bool = False,
     allow_missing: bool = False,
-) -> Manifest:
+) -> BackupManifest:
     """Make `folder` a backup of the coordinator, which may be serving meanwhile.
 
     Into the folder of an earlier backup only new blobs are copied. A step of `progress` is a blob.
@@ -89,7 +89,7 @@ def backup(
         return _publish(into, moment, token)
 
 
-def _take_moment(place: Place, incoming: Incoming) -> Moment:
+def _take_moment(place: Deployment, incoming: Spool) -> Moment:
     """Copy the rows of this moment into a new SQLite file."""
     file = incoming.new()
     migrate(f"sqlite:///{file}")
@@ -102,12 +102,12 @@ def _take_moment(place: Place, incoming: Incoming) -> Moment:
         target.dispose()
 
 
-def _needed_now(place: Place) -> set[str]:
+def _needed_now(place: Deployment) -> set[str]:
     with place.snapshot() as connection:
         return set(required(connection))
 
 
-def _copy_blobs(place: Place, into: Folder, moment: Moment, progress: Progress) -> None:
+def _copy_blobs(place: Deployment, into: Folder, moment: Moment, progress: Progress) -> None:
     """Every blob into the backup; those that are there already are only looked at."""
     progress.begin(len(moment.needed))
     for digest in sorted(moment.needed):
@@ -118,7 +118,7 @@ def _copy_blobs(place: Place, into: Folder, moment: Moment, progress: Progress) 
         progress.step()
 
 
-def _copied(place: Place, into: Folder, digest: str) -> int:
+def _copied(place: Deployment, into: Folder, digest: str) -> int:
     with suppress(DamagedBlob):
         return into.blobs.path(digest).stat().st_size
     source, file = place.blobs.path(digest), into.incoming.new()
@@ -134,7 +134,7 @@ def _copied(place: Place, into: Folder, digest: str) -> int:
         place.forget_fetched()
 
 
-def _publish(into: Folder, moment: Moment, token: bytes | None) -> Manifest:
+def _publish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifest:
     digest = digest_of_file(moment.file)
     name = database_name(digest)
     size = moment.file.stat().st_size
@@ -143,7 +143,7 @@ def _publish(into: Folder, moment: Moment, token: bytes | None) -> Manifest:
         temporary = into.incoming.new()  # for its owner only, as mkstemp makes files
         temporary.write_bytes(token)
         publish(temporary, into.path / TOKEN)
-    manifest = Manifest(
+    manifest = BackupManifest(
         software=__version__,
         schema_revision=newest_schema(),
         made_at=moment.made_at,
@@ -158,7 +158,7 @@ def _publish(into: Folder, moment: Moment, token: bytes | None) -> Manifest:
     return manifest
 
 
-def _prune(into: Folder, manifest: Manifest) -> None:
+def _prune(into: Folder, manifest: BackupManifest) -> None:
     """Remove what only the backup before needed."""
     for path in into.path.glob(DATABASES):
         if path.name != manifest.database.file:
@@ -215,6 +215,6 @@ def _writing(folder: Path) -> Iterator[Folder]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BackupFault(f"Another backup into {folder} is under way; wait for it.") from None
-        incoming = Incoming(folder / "incoming")
+        incoming = Spool(folder / "incoming")
         closing.callback(incoming.close)
         yield Folder(folder, LocalBlobs(folder / "blobs", incoming), incoming)

@@ -34,7 +34,7 @@ class DatabaseFile(_Written):
     size: int
 
 
-class Manifest(_Written):
+class BackupManifest(_Written):
     """What a backup holds; sizes in bytes."""
 
     format: Literal[1] = 1
@@ -67,13 +67,13 @@ def database_name(digest: str) -> str:
     return DATABASES.replace("*", hexadecimal(digest)[:16])
 
 
-def write_manifest(folder: Path, manifest: Manifest, temporary: Path) -> None:
+def write_manifest(folder: Path, manifest: BackupManifest, temporary: Path) -> None:
     """From now on the folder is this backup, durably."""
     temporary.write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
     publish(temporary, folder / NAME)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> BackupManifest:
     """The folder's manifest; raises BackupFault."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> Manifest:
             "again with `pubswap admin backup`, or name another folder."
         ) from None
     try:
-        return Manifest.model_validate_json(text)
+        return BackupManifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

@@ -41,7 +41,7 @@ def _scripts() -> ScriptDirectory:
 
 
 @dataclass(frozen=True)
-class Place:
+class Deployment:
     """Where a coordinator keeps everything; blobs that had to be fetched lie in `scratch`."""
 
     engine: Engine
@@ -72,7 +72,7 @@ class Place:
 
 
 @contextmanager
-def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Place]:
+def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Deployment]:
     """Open a coordinator's place; with a bucket, what is fetched goes to `scratch` if given.
 
     The coordinator's own cache is left alone then. Raises InvalidSettings or Unavailable.
@@ -83,7 +83,7 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Pl
     )
     database = Database(settings.sqlalchemy_url)
     try:
-        yield Place(database.engine, storage, fetched)
+        yield Deployment(database.engine, storage, fetched)
     except SQLAlchemyError as error:
         raise unusable(settings.sqlalchemy_url, error) from None
     finally:
@@ -92,7 +92,7 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Pl
 
 
 @contextmanager
-def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Place]:
+def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deployment]:
     """Open the place of a coordinator that has run; raises InvalidSettings if there is none."""
     url = make_url(settings.sqlalchemy_url)
     name = url.render_as_string(hide_password=True)

@@ -19,8 +19,8 @@ from sqlalchemy import (
 
 from pubswap_protocol.digests import algorithm_of, file_matches
 from pubswap_protocol.errors import BackupFault, DamagedBlob
-from pubswap_server.admin.manifest import TOKEN, Manifest, copy_file, read_manifest
-from pubswap_server.admin.opened import Place, known_schemas, newest_schema, opened
+from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_file, read_manifest
+from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
 from pubswap_server.admin.progress import Progress
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
@@ -28,7 +28,7 @@ from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.private import make_private
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 
 # An upload's bytes are not kept: its sender opens another one.
 LEFT_OUT = frozenset({"uploads", "leases"})
@@ -87,7 +87,7 @@ def count_rows(connection: Connection) -> dict[str, int]:
     }
 
 
-def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Manifest:
+def restore(settings: ServerSettings, folder: Path, progress: Progress) -> BackupManifest:
     """Fill the empty place that the settings name from the backup in `folder`.
 
     The whole backup is checked before anything is written. Blobs come first and rows last, in one
@@ -117,7 +117,9 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Manif
     return manifest
 
 
-def _check_files(folder: Path, manifest: Manifest, kept: LocalBlobs, progress: Progress) -> None:
+def _check_files(
+    folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Progress
+) -> None:
     """Raises BackupFault unless every file of the backup has its digest."""
     database = folder / manifest.database.file
     if not database.is_file() or not file_matches(database, manifest.database.digest):
@@ -131,7 +133,7 @@ def _check_files(folder: Path, manifest: Manifest, kept: LocalBlobs, progress: P
 
 
 @contextmanager
-def _rows_of(folder: Path, manifest: Manifest, incoming: Incoming) -> Iterator[Engine]:
+def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterator[Engine]:
     """The backup's rows in this software's schema; the backup itself is only read."""
     file = incoming.new()
     copy_file(folder / manifest.database.file, file)
@@ -145,7 +147,7 @@ def _rows_of(folder: Path, manifest: Manifest, incoming: Incoming) -> Iterator[E
         file.unlink()
 
 
-def _check_rows(rows: Engine, manifest: Manifest) -> None:
+def _check_rows(rows: Engine, manifest: BackupManifest) -> None:
     """Raises BackupFault if the rows rely on a blob that the manifest knows nothing of."""
     with rows.connect() as connection:
         unknown = set(required(connection)) - set(manifest.blobs) - set(manifest.missing)
@@ -156,7 +158,7 @@ def _check_rows(rows: Engine, manifest: Manifest) -> None:
         )
 
 
-def _check_empty(settings: ServerSettings, place: Place, manifest: Manifest) -> None:
+def _check_empty(settings: ServerSettings, place: Deployment, manifest: BackupManifest) -> None:
     """Raises BackupFault unless the place is empty, or half filled from this very backup."""
     with place.engine.connect() as connection:
         full = [table for table, count in count_rows(connection).items() if count]
@@ -174,7 +176,7 @@ def _check_empty(settings: ServerSettings, place: Place, manifest: Manifest) -> 
         )
 
 
-def _put(place: Place, source: Path, digest: str) -> None:
+def _put(place: Deployment, source: Path, digest: str) -> None:
     file = place.storage.incoming.new()
     try:
         if copy_file(source, file, algorithm_of(digest)) != digest:
@@ -184,7 +186,7 @@ def _put(place: Place, source: Path, digest: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def _load(place: Place, rows: Engine, manifest: Manifest) -> None:
+def _load(place: Deployment, rows: Engine, manifest: BackupManifest) -> None:
     """All rows, in one transaction."""
     writing = place.engine.execution_options(immediate=True)
     with rows.connect() as source, writing.begin() as target:

@@ -14,7 +14,7 @@ from pubswap_protocol.digests import OURS, algorithm_of, digest_of
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter, initial_adapter
-from pubswap_server.admin.opened import Place, opened_in_use
+from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.admin.progress import Progress
 from pubswap_server.conductor import conductor
 from pubswap_server.conductor.maintenance import named_digests, naming_columns
@@ -22,14 +22,14 @@ from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.runs import runs
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.private import make_private
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore
 
 
-class Unkept:
+class ScratchStore:
     """Reads a store's blobs and what was written here; that is gone when the block ends."""
 
-    def __init__(self, blobs: BlobStore, incoming: Incoming) -> None:
+    def __init__(self, blobs: BlobStore, incoming: Spool) -> None:
         self._blobs = blobs
         self._incoming = incoming
         self._made: dict[str, Path] = {}
@@ -91,12 +91,12 @@ def _finished(session: Session, run: RunRow, row: RoundRow) -> Finished:
     )
 
 
-def recounted(place: Place, finished: Finished) -> str:
+def recounted(place: Deployment, finished: Finished) -> str:
     """The digest that the round's adapter must have; the blobs must all be there."""
     if finished.inputs is None:
         initial = initial_adapter(finished.layout, finished.seed)
         return digest_of(encode_adapter(finished.layout, initial), algorithm_of(finished.adapter))
-    with Unkept(place.blobs, place.storage.incoming) as scratch:
+    with ScratchStore(place.blobs, place.storage.incoming) as scratch:
         made = conductor.made_of(scratch, finished.inputs)
     place.forget_fetched()
     return made.adapter
@@ -140,7 +140,7 @@ class Unchecked(BaseModel):
     reason: str
 
 
-class Report(BaseModel):
+class StorageReport(BaseModel):
     """What was looked at, and what is wrong; orphans are no fault."""
 
     blobs: int = 0
@@ -183,7 +183,7 @@ class Report(BaseModel):
         return "\n".join(lines)
 
 
-def verify(settings: ServerSettings, progress: Progress) -> Report:
+def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
     """Look at every blob and compute every finished round again, beside a running coordinator.
 
     A step of `progress` is a blob or a round. Raises InvalidSettings or Unavailable.
@@ -199,14 +199,14 @@ def verify(settings: ServerSettings, progress: Progress) -> Report:
             known = named_digests(session)
             rounds = finished_rounds(session)
         progress.begin(len(uses) + len(rounds))
-        report = Report(orphans=sorted(stored - known))
+        report = StorageReport(orphans=sorted(stored - known))
         _check_blobs(place, uses, report, progress)
         _check_rounds(place, rounds, report, progress)
         return report
 
 
 def _check_blobs(
-    place: Place, uses: dict[str, list[str]], report: Report, progress: Progress
+    place: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Progress
 ) -> None:
     for digest, rows in sorted(uses.items()):
         try:
@@ -219,7 +219,7 @@ def _check_blobs(
     report.lost = _still_lost(place, report.lost)
 
 
-def _still_lost(place: Place, lost: list[Lost]) -> list[Lost]:
+def _still_lost(place: Deployment, lost: list[Lost]) -> list[Lost]:
     """Without what was given up while we looked, and swept."""
     if not lost:
         return []
@@ -229,7 +229,7 @@ def _still_lost(place: Place, lost: list[Lost]) -> list[Lost]:
 
 
 def _check_rounds(
-    place: Place, rounds: Iterable[Finished], report: Report, progress: Progress
+    place: Deployment, rounds: Iterable[Finished], report: StorageReport, progress: Progress
 ) -> None:
     lost = {one.digest for one in report.lost}
     for finished in rounds:

@@ -225,7 +225,7 @@ async def advance(services: Services, run: str) -> None:
     while found.due:
         found = await _close(services, run, await _outcomes(services, run, found.due))
     if found.lease is not None and found.wanted is not None:
-        await services.hints.flush()
+        await services.heartbeats.flush()
         async with services.leases.held(services.database, found.lease):
             await _aggregate(services, found.lease, found.wanted)
 

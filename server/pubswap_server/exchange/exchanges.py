@@ -18,7 +18,7 @@ from pubswap_server.exchange.answers import Closed
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.exchange.prompts import learn, prompts_of
 from pubswap_server.runs import members, runs
-from pubswap_server.runs.auth import Member, require_going
+from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import Turnout, closes
 from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
@@ -62,7 +62,7 @@ def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseR
 
 
 def earlier(
-    session: Session, run: RunRow, member: Member, round_: int, swap: int, digest: str
+    session: Session, run: RunRow, member: MemberPrincipal, round_: int, swap: int, digest: str
 ) -> Receipt | None:
     """The receipt of the same submission, if it was made before; raises IdempotencyMismatch."""
     row = session.get(SubmissionRow, (run.id, round_, swap, member.name))
@@ -78,7 +78,7 @@ def earlier(
 def submit(
     session: Session,
     run: RunRow,
-    member: Member,
+    member: MemberPrincipal,
     round_: int,
     swap: int,
     digest: str,

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """Work of members of runs, in a fair order."""
 
     def __init__(self) -> None:

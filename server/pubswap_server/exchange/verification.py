@@ -25,7 +25,7 @@ from pubswap_server.database.tables import now
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.budget import Case
 from pubswap_server.exchange.exchanges import Key, Unverified, Verdicts
-from pubswap_server.exchange.turns import Turns
+from pubswap_server.exchange.turns import FairQueue
 from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class Verification:
         """`problems` and `tokenizer` are what a digest names."""
         self._database, self._blobs, self._pool = database, blobs, pool
         self._problems, self._tokenizer = problems, tokenizer
-        self._turns: Turns[Key] = Turns()
+        self._turns: FairQueue[Key] = FairQueue()
         self._cases: dict[Key, Case] = {}
         self._queued: set[Key] = set()
         self._slow = 0

@@ -18,7 +18,7 @@ from pubswap_protocol.errors import Invalid, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.runs.auth import (
-    Member,
+    MemberPrincipal,
     Operator,
     Principal,
     authenticate,
@@ -86,7 +86,7 @@ async def get_principal(
 
     def look(session: Session) -> Principal:
         principal = authenticate(session, token, services.operator_sha256, key)
-        if isinstance(principal, Member) and services.settings.require_client_certificate:
+        if isinstance(principal, MemberPrincipal) and services.settings.require_client_certificate:
             require_certificate(session, principal, _certificate(services, request))
         return principal
 
@@ -96,10 +96,10 @@ async def get_principal(
         services.limits.failed(peer)
         raise
     services.limits.passed(sha256(token))
-    if isinstance(principal, Member):
+    if isinstance(principal, MemberPrincipal):
         bind_contextvars(run=principal.run, member=principal.name)
         services.limits.check_member(principal.id)
-        services.hints.alive(principal)
+        services.heartbeats.alive(principal)
     else:
         bind_contextvars(member="operator")
     return principal
@@ -114,12 +114,12 @@ async def get_operator(principal: PrincipalDep) -> Operator:
     return Operator()
 
 
-async def get_member(principal: PrincipalDep) -> Member:
+async def get_member(principal: PrincipalDep) -> MemberPrincipal:
     """A member of any role; raises Forbidden for the operator."""
     return require_member(principal)
 
 
-async def get_client(principal: PrincipalDep) -> Member:
+async def get_client(principal: PrincipalDep) -> MemberPrincipal:
     """A member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
     member = require_member(principal, Role.CLIENT)
     require_going(member.cancelled)
@@ -127,7 +127,7 @@ async def get_client(principal: PrincipalDep) -> Member:
     return member
 
 
-async def get_evaluator(principal: PrincipalDep) -> Member:
+async def get_evaluator(principal: PrincipalDep) -> MemberPrincipal:
     """A member that evaluates; raises Forbidden or HelloNeeded."""
     member = require_member(principal, Role.EVALUATOR)
     require_accepted(member)
@@ -135,9 +135,9 @@ async def get_evaluator(principal: PrincipalDep) -> Member:
 
 
 OperatorDep = Annotated[Operator, Depends(get_operator)]
-MemberDep = Annotated[Member, Depends(get_member)]
-ClientDep = Annotated[Member, Depends(get_client)]
-EvaluatorDep = Annotated[Member, Depends(get_evaluator)]
+MemberDep = Annotated[MemberPrincipal, Depends(get_member)]
+ClientDep = Annotated[MemberPrincipal, Depends(get_client)]
+EvaluatorDep = Annotated[MemberPrincipal, Depends(get_evaluator)]
 Wait = Annotated[
     float,
     Query(

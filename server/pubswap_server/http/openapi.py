@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from pubswap_protocol.errors import (
     Invalid,
     LocalFault,
-    Problem,
+    ProblemDetails,
     PubSwapError,
     StateInUse,
     UnknownSetting,
@@ -45,7 +45,7 @@ def _complete(document: Json) -> None:
     components = document["components"]
     for unsent in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(unsent, None)
-    components["schemas"]["ProblemDetails"] = Problem.model_json_schema(mode="serialization")
+    components["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema(mode="serialization")
     components["responses"] = {
         _name(status): _refusal(status, errors) for status, errors in _by_status().items()
     }

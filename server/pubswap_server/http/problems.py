@@ -14,7 +14,7 @@ from pubswap_protocol.errors import (
     Invalid,
     NoSpace,
     NotFound,
-    Problem,
+    ProblemDetails,
     PubSwapError,
     TooLarge,
     TooSlow,
@@ -40,7 +40,7 @@ SAFETY_HEADERS = {
 }
 
 
-def problem_response(problem: Problem, retry_after: float | None = None) -> Response:
+def problem_response(problem: ProblemDetails, retry_after: float | None = None) -> Response:
     """The reply that carries a problem; `retry_after` is in seconds."""
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
     if retry_after is not None:

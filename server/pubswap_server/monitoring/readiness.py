@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pubswap_protocol.errors import PubSwapError
 from pubswap_server.clock import steady
 from pubswap_server.database.engine import Database
-from pubswap_server.notifications import Work
+from pubswap_server.notifications import ChangedRuns
 from pubswap_server.storage.store import BlobStore
 
 FRESH_SECONDS = 1.0
@@ -100,7 +100,7 @@ def checks_of(
     }
 
 
-def turns_check(work: Work, tick_seconds: float) -> Check:
+def turns_check(work: ChangedRuns, tick_seconds: float) -> Check:
     """Whether the conductor still asks for work, as it does at each of its turns."""
 
     async def conductor_turns() -> str | None:

@@ -27,7 +27,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Member:
+class MemberPrincipal:
     """The holder of a member's token."""
 
     id: int
@@ -38,7 +38,7 @@ class Member:
     accepted: bool = False  # its last hello
 
 
-Principal = Operator | Member
+Principal = Operator | MemberPrincipal
 
 _NOT_VALID = "This token is not valid here; it may have been revoked, or its run deleted."
 
@@ -90,10 +90,10 @@ def authenticate(
     row = _good(row)
     state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
     cancelled = state == RunState.CANCELLED
-    return Member(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
+    return MemberPrincipal(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
 
 
-def require_still_good(session: Session, member: Member) -> None:
+def require_still_good(session: Session, member: MemberPrincipal) -> None:
     """Raises Unauthenticated or Suspended for a member that was revoked or suspended meanwhile.
 
     A transaction asks again: between authentication and commit, or in a long poll, the operator
@@ -102,7 +102,7 @@ def require_still_good(session: Session, member: Member) -> None:
     _good(session.get(MemberRow, member.id))
 
 
-def require_certificate(session: Session, member: Member, certificate: str | None) -> None:
+def require_certificate(session: Session, member: MemberPrincipal, certificate: str | None) -> None:
     """Raises Unauthenticated if the member is bound to another client certificate than this."""
     bound = session.get_one(MemberRow, member.id).certificate
     if bound is not None and bound != certificate:
@@ -130,7 +130,7 @@ def require_good(active: bool, suspended: bool) -> None:
         )
 
 
-def require_own(run: str, member: Member) -> None:
+def require_own(run: str, member: MemberPrincipal) -> None:
     """Raises UnknownRun for a run that is not the member's."""
     if run != member.run:
         raise UnknownRun(f"There is no run {run!r} for this token.")
@@ -142,7 +142,7 @@ def require_going(cancelled: bool) -> None:
         raise RunCancelled()
 
 
-def require_accepted(member: Member) -> None:
+def require_accepted(member: MemberPrincipal) -> None:
     """Raises HelloNeeded for a member whose last hello was refused, or that has said none."""
     if not member.accepted:
         raise HelloNeeded(
@@ -157,9 +157,9 @@ def require_operator(principal: Principal) -> None:
         raise Forbidden("Only the operator may do this.")
 
 
-def require_member(principal: Principal, role: Role | None = None) -> Member:
+def require_member(principal: Principal, role: Role | None = None) -> MemberPrincipal:
     """The member; raises Forbidden for the operator, or for a member with another role."""
-    if not isinstance(principal, Member):
+    if not isinstance(principal, MemberPrincipal):
         raise Forbidden("This is for members of the run; the operator's token does not serve.")
     if role is not None and principal.role is not role:
         raise Forbidden(f"This is for members with the role {role}; yours is {principal.role}.")

@@ -20,7 +20,7 @@ from pubswap_server.clock import now
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import MemberRow, RunRow
 from pubswap_server.runs import traffic
-from pubswap_server.runs.auth import Member
+from pubswap_server.runs.auth import MemberPrincipal
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ _Seen = dict[int, Progress]
 _Sizes = Counter[tuple[str, int, str, traffic.Kind]]
 
 
-class Hints:
+class WriteBehind:
     """What the database will hear of soon."""
 
     def __init__(self, database: Database) -> None:
@@ -42,15 +42,17 @@ class Hints:
         self._sizes: _Sizes = Counter()
         self._one_at_a_time = asyncio.Lock()
 
-    def alive(self, member: Member) -> None:
+    def alive(self, member: MemberPrincipal) -> None:
         """The member has asked for something, whatever it was."""
         self._alive[member.id] = now()
 
-    def seen(self, member: Member, progress: Progress) -> None:
+    def seen(self, member: MemberPrincipal, progress: Progress) -> None:
         """The member is this far."""
         self._seen[member.id] = progress
 
-    def downloaded(self, member: Member, round_: int, kind: traffic.Kind, size: int) -> None:
+    def downloaded(
+        self, member: MemberPrincipal, round_: int, kind: traffic.Kind, size: int
+    ) -> None:
         """The member was sent this many bytes."""
         self._sizes[member.run, round_, member.name, kind] += size
 

@@ -24,7 +24,13 @@ from pubswap_protocol.messages import (
 )
 from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, now
 from pubswap_server.runs import traffic
-from pubswap_server.runs.auth import Member, new_secret, require_still_good, secret_after, sha256
+from pubswap_server.runs.auth import (
+    MemberPrincipal,
+    new_secret,
+    require_still_good,
+    secret_after,
+    sha256,
+)
 from pubswap_server.runs.events import record
 
 
@@ -104,12 +110,14 @@ def enroll(
     return _membership(session, before, token)
 
 
-def accept(session: Session, member: Member, accepted: bool) -> None:
+def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
     """Remember whether a member's hello was the run's."""
     session.get_one(MemberRow, member.id).accepted = accepted
 
 
-def rotate(session: Session, member: Member, old: str, key: str | None = None) -> Membership:
+def rotate(
+    session: Session, member: MemberPrincipal, old: str, key: str | None = None
+) -> Membership:
     """A new token in place of the old one; again with the same key, the answer is the same."""
     require_still_good(session, member)
     row = session.get_one(MemberRow, member.id)

@@ -18,14 +18,14 @@ from pubswap_protocol.messages import (
 )
 from pubswap_server.database.tables import BlobRow, RunRow, UpdateRow, now
 from pubswap_server.runs import members, runs
-from pubswap_server.runs.auth import Member, require_going
+from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import Turnout, closes
 from pubswap_server.runs.state import ROUND_UNDER_WAY, reconsidered, updates_closed
 
 
 def submit(
-    session: Session, run: RunRow, member: Member, round_: int, wanted: SubmitUpdate
+    session: Session, run: RunRow, member: MemberPrincipal, round_: int, wanted: SubmitUpdate
 ) -> Receipt:
     """Take a member's update.
 

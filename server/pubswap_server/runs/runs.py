@@ -33,7 +33,13 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.verifiers import check_verifier, verifier_version
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.runs import history, members, retention
-from pubswap_server.runs.auth import Member, Operator, Principal, require_still_good, sha256
+from pubswap_server.runs.auth import (
+    MemberPrincipal,
+    Operator,
+    Principal,
+    require_still_good,
+    sha256,
+)
 from pubswap_server.runs.events import record
 from pubswap_server.runs.state import ENDED, RunStatus, opened, started
 
@@ -82,9 +88,9 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
         query = select(RunRow).where(or_(RunRow.id == reference, RunRow.name == reference))
     query = query.order_by(RunRow.created_at.desc()).limit(1)
     row = session.scalar(query.with_for_update() if lock else query)
-    if row is None or (isinstance(principal, Member) and row.id != principal.run):
+    if row is None or (isinstance(principal, MemberPrincipal) and row.id != principal.run):
         raise UnknownRun(f"There is no run {reference!r} for this token.")
-    if isinstance(principal, Member):
+    if isinstance(principal, MemberPrincipal):
         require_still_good(session, principal)
     return row
 

@@ -18,13 +18,13 @@ from pubswap_server.database.tables import (
     SwapRow,
     UpdateRow,
 )
-from pubswap_server.runs.auth import Member, require_going, require_good
+from pubswap_server.runs.auth import MemberPrincipal, require_going, require_good
 from pubswap_server.runs.events import last_at
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeState:
     """An exchange of the round under way, and while it is open, whose responses are in it."""
 
     closed: bool
@@ -32,7 +32,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class RunSnapshot:
     """Where a run is, at one moment.
 
     `adapter` is what the round under way begins from, `handed_in` are the members whose updates
@@ -47,13 +47,13 @@ class Board:
     round: int
     adapter: str | None
     handed_in: frozenset[str]
-    exchanges: Mapping[int, Exchange]
+    exchanges: Mapping[int, ExchangeState]
     backlog: tuple[int, str] | None
     residuals: tuple[tuple[int, str], ...]
     refused: Mapping[str, tuple[bool, bool]]
 
 
-def read_board(session: Session, run: str) -> Board:
+def read_snapshot(session: Session, run: str) -> RunSnapshot:
     """The board of a run; raises UnknownRun for one that was deleted."""
     row = session.get(RunRow, run)
     if row is None:
@@ -67,7 +67,7 @@ def read_board(session: Session, run: str) -> Board:
         .order_by(RoundRow.round)
         .limit(1)
     ).first()
-    return Board(
+    return RunSnapshot(
         state=RunState(row.state),
         paused_since=last_at(session, run, ["paused"]) if row.paused else None,
         round=row.round,
@@ -81,7 +81,7 @@ def read_board(session: Session, run: str) -> Board:
 
 
 def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
-    """The rounds that have a residual, and its digest, in their order; see `Board`."""
+    """The rounds that have a residual, and its digest, in their order; see `RunSnapshot`."""
     rows = session.execute(
         select(RoundRow.round, RoundRow.residual)
         .where(RoundRow.run_id == run, RoundRow.residual.is_not(None))
@@ -99,7 +99,7 @@ def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
     return {name: (active, suspended) for name, active, suspended in rows}
 
 
-def _exchanges(session: Session, run: RunRow) -> dict[int, Exchange]:
+def _exchanges(session: Session, run: RunRow) -> dict[int, ExchangeState]:
     rows = select(SwapRow.swap, SwapRow.closed).where(
         SwapRow.run_id == run.id, SwapRow.round == run.round
     )
@@ -114,55 +114,55 @@ def _exchanges(session: Session, run: RunRow) -> dict[int, Exchange]:
         )
         for swap, member in session.execute(in_time):
             members[swap].add(member)
-    return {swap: Exchange(ended, frozenset(members[swap])) for swap, ended in closed.items()}
+    return {swap: ExchangeState(ended, frozenset(members[swap])) for swap, ended in closed.items()}
 
 
-def task_for(board: Board, member: Member) -> Task:
+def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
     """What the member is to do now; raises Unauthenticated or Suspended."""
-    require_good(*board.refused.get(member.name, (True, False)))
+    require_good(*snapshot.refused.get(member.name, (True, False)))
     if member.role is Role.EVALUATOR:
-        if board.backlog is not None and board.state is not RunState.CANCELLED:
-            return _work(board, TaskKind.EVALUATE, *board.backlog)
-    elif _trains(board, member):
-        return _work(board, TaskKind.TRAIN, board.round, board.adapter)
-    if board.state in ENDED:
-        return Task(kind=TaskKind.FINISHED, state=board.state, round=board.round)
-    reason = waits_for(board)
-    return Task(kind=TaskKind.WAIT, state=board.state, round=board.round, waits_for=reason)
+        if snapshot.backlog is not None and snapshot.state is not RunState.CANCELLED:
+            return _work(snapshot, TaskKind.EVALUATE, *snapshot.backlog)
+    elif _trains(snapshot, member):
+        return _work(snapshot, TaskKind.TRAIN, snapshot.round, snapshot.adapter)
+    if snapshot.state in ENDED:
+        return Task(kind=TaskKind.FINISHED, state=snapshot.state, round=snapshot.round)
+    reason = waits_for(snapshot)
+    return Task(kind=TaskKind.WAIT, state=snapshot.state, round=snapshot.round, waits_for=reason)
 
 
-def _trains(board: Board, member: Member) -> bool:
-    under_way = board.state in ROUND_UNDER_WAY and board.paused_since is None
-    return under_way and member.name not in board.handed_in
+def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
+    under_way = snapshot.state in ROUND_UNDER_WAY and snapshot.paused_since is None
+    return under_way and member.name not in snapshot.handed_in
 
 
-def waits_for(board: Board) -> str:
+def waits_for(snapshot: RunSnapshot) -> str:
     """What a member without work waits for, in a few words."""
-    if board.paused_since is not None:
-        return f"the operator to resume the run, paused since {board.paused_since:%F %T} UTC"
-    if board.state in (RunState.CREATED, RunState.OPEN):
+    if snapshot.paused_since is not None:
+        return f"the operator to resume the run, paused since {snapshot.paused_since:%F %T} UTC"
+    if snapshot.state in (RunState.CREATED, RunState.OPEN):
         return "the operator to start the run"
-    if board.state is RunState.AGGREGATING:
-        return f"the coordinator to aggregate round {board.round}"
-    return f"the other organisations to finish round {board.round}"
+    if snapshot.state is RunState.AGGREGATING:
+        return f"the coordinator to aggregate round {snapshot.round}"
+    return f"the other organisations to finish round {snapshot.round}"
 
 
-def _work(board: Board, kind: TaskKind, round_: int, adapter: str | None) -> Task:
+def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | None) -> Task:
     """Training from, or evaluating, an adapter, with the residuals that belong to it."""
     last = round_ - 1 if kind is TaskKind.TRAIN else round_
-    residuals = [digest for made, digest in board.residuals if made <= last]
-    return Task(kind=kind, state=board.state, round=round_, adapter=adapter, residuals=residuals)
+    residuals = [digest for made, digest in snapshot.residuals if made <= last]
+    return Task(kind=kind, state=snapshot.state, round=round_, adapter=adapter, residuals=residuals)
 
 
-def settled(board: Board, member: Member, round_: int, swap: int) -> bool:
+def settled(snapshot: RunSnapshot, member: MemberPrincipal, round_: int, swap: int) -> bool:
     """Whether the member has nothing to wait for in this exchange: it is closed, or not in it.
 
     Raises Unauthenticated, Suspended or RunCancelled.
     """
-    require_good(*board.refused.get(member.name, (True, False)))
-    require_going(board.state is RunState.CANCELLED)
-    exchange = board.exchanges.get(swap)
-    under_way = round_ == board.round and board.state in ROUND_UNDER_WAY
+    require_good(*snapshot.refused.get(member.name, (True, False)))
+    require_going(snapshot.state is RunState.CANCELLED)
+    exchange = snapshot.exchanges.get(swap)
+    under_way = round_ == snapshot.round and snapshot.state in ROUND_UNDER_WAY
     if exchange is None or not under_way:
         return True
     return exchange.closed or member.name not in exchange.members

@@ -17,7 +17,7 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.messages import OpenUpload
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.runs import traffic
-from pubswap_server.runs.auth import Member
+from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.state import ENDED
 
 ADAPTERS_A_ROUND = 3
@@ -38,7 +38,7 @@ class UploadLimits:
 def open_session(
     session: Session,
     run: RunRow,
-    member: Member,
+    member: MemberPrincipal,
     wanted: OpenUpload,
     limits: UploadLimits,
     free: int | None,
@@ -73,7 +73,7 @@ def open_session(
     return row, ended
 
 
-def require_turn(session: Session, run: RunRow, member: Member) -> None:
+def require_turn(session: Session, run: RunRow, member: MemberPrincipal) -> None:
     """Raises WrongState or TooManyAdapters unless the member may store another adapter now."""
     if run.state in ENDED:
         raise WrongState(f"The run is {run.state}; it takes no more adapters.")
@@ -87,7 +87,7 @@ def require_turn(session: Session, run: RunRow, member: Member) -> None:
         )
 
 
-def find(session: Session, run: RunRow, member: Member, upload: str) -> UploadRow:
+def find(session: Session, run: RunRow, member: MemberPrincipal, upload: str) -> UploadRow:
     """A member's own open session; raises UnknownUpload for any other."""
     row = session.get(UploadRow, upload)
     if row is None or (row.run_id, row.member) != (run.id, member.name) or row.expires_at <= now():
@@ -95,7 +95,9 @@ def find(session: Session, run: RunRow, member: Member, upload: str) -> UploadRo
     return row
 
 
-def finish(session: Session, run: RunRow, member: Member, upload: UploadRow, stored: str) -> None:
+def finish(
+    session: Session, run: RunRow, member: MemberPrincipal, upload: UploadRow, stored: str
+) -> None:
     """Note that the upload is the blob `stored`; the session ends.
 
     Raises UnknownUpload if the session has ended otherwise, or as `require_turn` does.
@@ -128,7 +130,7 @@ def take_expired(session: Session) -> list[str]:
     return expired
 
 
-def _open(session: Session, run: RunRow, member: Member) -> list[UploadRow]:
+def _open(session: Session, run: RunRow, member: MemberPrincipal) -> list[UploadRow]:
     """The member's sessions, the oldest first."""
     rows = session.scalars(
         select(UploadRow)

@@ -17,9 +17,9 @@ from pubswap_protocol.digests import OURS
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
 from pubswap_server.storage.files import publish
 from pubswap_server.storage.private import private_folder
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import Stored
-from pubswap_server.storage.verified import Believed, file_name, folder_name, named
+from pubswap_server.storage.verified import VerifiedFiles, file_name, folder_name, named
 
 _DAMAGED = ".damaged"
 
@@ -27,10 +27,10 @@ _DAMAGED = ".damaged"
 class LocalBlobs:
     """Implements BlobStore."""
 
-    def __init__(self, folder: Path, incoming: Incoming) -> None:
+    def __init__(self, folder: Path, incoming: Spool) -> None:
         self.folder = private_folder(folder)
         self._incoming = incoming
-        self._believed = Believed()
+        self._believed = VerifiedFiles()
 
     def take_damaged(self) -> set[str]:
         """See BlobStore."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs, LocalUploads
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore, UploadStore
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=
 class Storage:
     """The places of a coordinator's bytes."""
 
-    incoming: Incoming
+    incoming: Spool
     blobs: BlobStore
     uploads: UploadStore
 
 
 def make_storage(settings: ServerSettings) -> Storage:
     """Folders in data_dir, or the bucket that `blob_url` names; raises InvalidSettings."""
-    incoming = Incoming(settings.data_dir / "incoming")
+    incoming = Spool(settings.data_dir / "incoming")
     if settings.blob_url is None:
         return Storage(
             incoming,

@@ -28,9 +28,9 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_server.storage.private import private_folder
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import Stored
-from pubswap_server.storage.verified import Believed, file_name, folder_name, named
+from pubswap_server.storage.verified import VerifiedFiles, file_name, folder_name, named
 
 _PIECE = 4 << 20
 _IN_USE_SECONDS = 60
@@ -39,14 +39,12 @@ _IN_USE_SECONDS = 60
 class BucketBlobs:
     """Implements BlobStore."""
 
-    def __init__(
-        self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Incoming
-    ) -> None:
+    def __init__(self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Spool) -> None:
         self._store = store
         self._cache = private_folder(cache)
         self._cache_bytes = cache_bytes
         self._incoming = incoming
-        self._believed = Believed()
+        self._believed = VerifiedFiles()
         self._lock = threading.Lock()
         self._flights: dict[str, Future[None]] = {}  # what is being fetched, by digest
 
@@ -189,7 +187,7 @@ class BucketUploads:
 
     at_hand = False
 
-    def __init__(self, store: ObjectStore, incoming: Incoming) -> None:
+    def __init__(self, store: ObjectStore, incoming: Spool) -> None:
         self._store = store
         self._incoming = incoming
 

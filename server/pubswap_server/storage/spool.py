@@ -32,7 +32,7 @@ class Received:
         self.path.unlink(missing_ok=True)
 
 
-class Incoming:
+class Spool:
     """A folder that holds only what this process is receiving.
 
     Its lock ends with the process, so that the next one to start knows which folders are left

@@ -33,7 +33,7 @@ def named(file: str) -> str:
     return f"{algorithm or _PLAIN}:{name}"
 
 
-class Believed:
+class VerifiedFiles:
     """Which files were found intact, so that not every read hashes a file again.
 
     A file is hashed again when its size, times or inode are others, and after ten minutes.

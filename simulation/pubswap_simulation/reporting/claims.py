@@ -21,7 +21,7 @@ Verdict = Literal["holds", "does not", "undecided", "not run"]
 Values = Mapping[int, float]
 
 
-class Finding(BaseModel):
+class ClaimResult(BaseModel):
     """A claim, what was compared for it, and what came of it."""
 
     model_config = ConfigDict(frozen=True)
@@ -45,30 +45,30 @@ def verdict(difference: Difference | None, sign: int) -> Verdict:
     return "holds" if seen.low > 0 else "does not"
 
 
-def findings(section: Section) -> list[Finding]:
+def findings(section: Section) -> list[ClaimResult]:
     """Every claim at this section's tau; the largest and the smallest are those FedAvg has."""
     taus = sorted(section.cells.get(FEDAVG, {}))
     if not taus:
         return []
-    found: list[Finding] = []
+    found: list[ClaimResult] = []
     for rule in _RULES:
         found += rule(section, taus[0], taus[-1])
     return found
 
 
-def _keep_over_fedavg(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _keep_over_fedavg(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "keep is better than FedAvg at the largest τ"
     for keep in _rows(section, "keep"):
         yield _compare(section, claim, FINAL, (keep, large), (FEDAVG, large), 1)
 
 
-def _keep_over_fedprox(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _keep_over_fedprox(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "keep is better than FedProx at the largest τ"
     for keep in _rows(section, "keep"):
         yield _compare(section, claim, FINAL, (keep, large), (_FEDPROX, large), 1)
 
 
-def _gain_grows(section: Section, small: int, large: int) -> Iterator[Finding]:
+def _gain_grows(section: Section, small: int, large: int) -> Iterator[ClaimResult]:
     claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
     if small == large:
         return
@@ -81,7 +81,7 @@ def _gain_grows(section: Section, small: int, large: int) -> Iterator[Finding]:
         yield _finding(claim, compared, FINAL.share, paired(gains[0], gains[1]), 1)
 
 
-def _random_when_small(section: Section, small: int, large: int) -> Iterator[Finding]:
+def _random_when_small(section: Section, small: int, large: int) -> Iterator[ClaimResult]:
     if small == large:
         return
     for random in _rows(section, "random"):
@@ -92,30 +92,30 @@ def _random_when_small(section: Section, small: int, large: int) -> Iterator[Fin
         yield _compare(section, claim, FINAL, (random, small), (keep, small), 1)
 
 
-def _random_when_large(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _random_when_large(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "random is worse than keep at the largest τ"
     for random in _rows(section, "random"):
         yield _compare(section, claim, FINAL, (random, large), (_like(random), large), -1)
 
 
-def _less_drift(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _less_drift(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "clients drift less with public steps"
     for method in [*_rows(section, "random"), *_rows(section, "keep")]:
         yield _compare(section, claim, PAIRWISE, (method, large), (FEDAVG, large), -1)
 
 
-def _fedavg_falls(section: Section, small: int, large: int) -> Iterator[Finding]:
+def _fedavg_falls(section: Section, small: int, large: int) -> Iterator[ClaimResult]:
     claim = "FedAvg falls from the smallest τ to the largest"
     if small != large:
         yield _compare(section, claim, FINAL, (FEDAVG, large), (FEDAVG, small), -1)
 
 
-def _fedprox_no_cure(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _fedprox_no_cure(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "FedProx, with its μ chosen, is worse than FedAvg at the largest τ"
     yield _compare(section, claim, FINAL, (_FEDPROX, large), (FEDAVG, large), -1)
 
 
-def _fewer_replaced_later(section: Section, _: int, large: int) -> Iterator[Finding]:
+def _fewer_replaced_later(section: Section, _: int, large: int) -> Iterator[ClaimResult]:
     claim = "fewer responses are replaced later in training"
     for keep in _rows(section, "keep"):
         change = section.values(keep, large, replaced_change)
@@ -123,7 +123,7 @@ def _fewer_replaced_later(section: Section, _: int, large: int) -> Iterator[Find
         yield _finding(claim, compared, True, paired(change, dict.fromkeys(change, 0.0)), -1)
 
 
-def _server_optimizer(section: Section, small: int, _: int) -> Iterator[Finding]:
+def _server_optimizer(section: Section, small: int, _: int) -> Iterator[ClaimResult]:
     claim = "a server optimizer helps at the smallest τ"
     for method in section.methods:
         optimizer = dict(method.variant).get("aggregation.server_optimizer")
@@ -137,7 +137,7 @@ def _server_optimizer(section: Section, small: int, _: int) -> Iterator[Finding]
             yield _compare(section, claim, FINAL, (method, small), (plain, small), 1)
 
 
-_Rule = Callable[[Section, int, int], Iterator[Finding]]
+_Rule = Callable[[Section, int, int], Iterator[ClaimResult]]
 _RULES: tuple[_Rule, ...] = (
     _keep_over_fedavg,
     _keep_over_fedprox,
@@ -179,7 +179,7 @@ def _replaced_variant(
 
 def _compare(
     section: Section, claim: str, measure: Measure, ours: _At, theirs: _At, sign: int
-) -> Finding:
+) -> ClaimResult:
     (left, tau), (right, other) = ours, theirs
     compared = (
         f"{left.label}, minus {right.label}; τ = {tau}"
@@ -194,8 +194,8 @@ def _compare(
 
 def _finding(
     claim: str, compared: str, share: bool, difference: Difference | None, sign: int
-) -> Finding:
-    return Finding(
+) -> ClaimResult:
+    return ClaimResult(
         claim=claim,
         compared=compared,
         share=share,

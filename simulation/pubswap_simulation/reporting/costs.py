@@ -44,7 +44,7 @@ class Cost(BaseModel):
     seconds: float
 
 
-class Sizes(BaseModel):
+class PayloadSizes(BaseModel):
     """Numbers of a model: of an adapter, sum of r (m + d); of the layers it adapts, sum of m d."""
 
     model_config = ConfigDict(frozen=True)
@@ -72,9 +72,9 @@ def full_fine_tuning(run: WholeRun) -> int:
     return 2 * FLOAT_BYTES * run.model.parameters
 
 
-def sizes(run: WholeRun) -> Sizes:
+def sizes(run: WholeRun) -> PayloadSizes:
     """Numbers of the adapter, of the layers it adapts, and of the model."""
-    return Sizes(
+    return PayloadSizes(
         adapter=run.model.layout.parameters,
         adapted_layers=_adapted(run.model.layout),
         model=run.model.parameters,

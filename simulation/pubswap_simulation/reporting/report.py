@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting import metrics
-from pubswap_simulation.reporting.claims import Finding, findings
-from pubswap_simulation.reporting.costs import Bytes, Cost, Sizes, costs, sizes, traffic
+from pubswap_simulation.reporting.claims import ClaimResult, findings
+from pubswap_simulation.reporting.costs import Bytes, Cost, PayloadSizes, costs, sizes, traffic
 from pubswap_simulation.reporting.estimates import Estimate
 from pubswap_simulation.reporting.metrics import BEST, FINAL, MEASURES, PAIRWISE
 from pubswap_simulation.reporting.section import Section, sections
@@ -68,9 +68,9 @@ class SectionReport(_Data):
     tuned_mu: dict[str, dict[int, float]]
     replaced_by_client: ByName
     by_topic: ByName
-    sizes: Sizes
+    sizes: PayloadSizes
     costs: list[Cost]
-    claims: list[Finding]
+    claims: list[ClaimResult]
     notes: list[str]
     runs: list[Run]
 

@@ -14,13 +14,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pubswap_client.distributed.launch import die_with_the_leader, followers, launched_rank
-from pubswap_client.distributed.process_group import Crew, CrewEngine, follow
+from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine, follow
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
 from pubswap_client.training.memory import TokenBudget
-from pubswap_client.training.team import ALONE, Team
+from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -37,30 +37,36 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
     sharded, busy = kind == "sharded", kind == "busy"
     if processes == 1:
         policy = _policy(folder, None)
-        _lead(policy, TransformersEngine(policy), ALONE, out, rows)
+        _lead(policy, TransformersEngine(policy), SINGLE, out, rows)
     elif launched_rank() is None:
         with followers(processes - 1):
-            crew = Crew(cpu=True, sharded=sharded)
-            policy = _policy(folder, crew)
+            process_group = ProcessGroup(cpu=True, sharded=sharded)
+            policy = _policy(folder, process_group)
             check_packed_path(policy)
             if busy:
                 out.with_suffix(".busy").touch()
                 time.sleep(600)
-            _lead(policy, CrewEngine(crew, policy, TransformersEngine(policy)), crew, out, rows)
-            crew.dismiss()
-            crew.close()
+            _lead(
+                policy,
+                ProcessGroupEngine(process_group, policy, TransformersEngine(policy)),
+                process_group,
+                out,
+                rows,
+            )
+            process_group.dismiss()
+            process_group.close()
     else:
         die_with_the_leader()
-        crew = Crew(cpu=True, sharded=sharded)
-        policy = _policy(folder, crew)
+        process_group = ProcessGroup(cpu=True, sharded=sharded)
+        policy = _policy(folder, process_group)
         check_packed_path(policy)
-        follow(crew, policy, TransformersEngine(policy), checkpointing=False)
-        crew.close()
+        follow(process_group, policy, TransformersEngine(policy), checkpointing=False)
+        process_group.close()
 
 
-def _policy(folder: Path, crew: Crew | None) -> Policy:
+def _policy(folder: Path, process_group: ProcessGroup | None) -> Policy:
     settings = RunSettings.model_validate({"lora": {"rank": 2, "alpha": 4}, "grpo": GRPO})
-    mesh = crew.mesh() if crew is not None and crew.lockstep else None
+    mesh = process_group.mesh() if process_group is not None and process_group.lockstep else None
     return Policy.load(
         folder, model_card(folder, settings.lora, "m", None), settings, "cpu", mesh=mesh
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.daemon.public_steps import Participation
+from pubswap_client.daemon.public_steps import RoundContext
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.checkpoint import Owner
@@ -177,7 +177,7 @@ class World:
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
                 told = reporter or LogLines()
-                one = LocalRound(Participation(api, run, trainer, store, told, number, start))
+                one = LocalRound(RoundContext(api, run, trainer, store, told, number, start))
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)

@@ -95,7 +95,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
     try:
         yield Server(f"http://127.0.0.1:{port}", app, settings.data_dir)
     finally:
-        app.state.services.bells.close()
+        app.state.services.changes.close()
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()

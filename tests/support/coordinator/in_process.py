@@ -28,7 +28,7 @@ from pubswap_server.conductor import conductor
 from pubswap_server.database import engine
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage import files, local
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 
@@ -147,7 +147,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield application, "migrate", lambda url: None  # the template was
     yield application, "conduct", never
     yield application, "keep_house", never
-    yield Incoming, "close", unlock
+    yield Spool, "close", unlock
     # A life's connections are its own; what was compiled of its statements is everybody's.
     yield engine, "_sqlite", cache(engine._sqlite)
 

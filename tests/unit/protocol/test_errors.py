@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pubswap_protocol import errors
-from pubswap_protocol.errors import Invalid, Problem, PubSwapError, ServerFault, error_for
+from pubswap_protocol.errors import Invalid, ProblemDetails, PubSwapError, ServerFault, error_for
 
 
 def tree(root: type[PubSwapError], depth: int = 0) -> list[tuple[int, type[PubSwapError]]]:
@@ -36,7 +36,7 @@ def test_codes_are_unique() -> None:
 def test_an_error_comes_back_from_its_problem_as_itself(error: type[PubSwapError]) -> None:
     """Class, code and detail survive the wire; without a detail, the title is said."""
     again = error_for(
-        Problem.model_validate_json(error("try this").problem("id").model_dump_json())
+        ProblemDetails.model_validate_json(error("try this").problem("id").model_dump_json())
     )
     assert (type(again), again.detail) == (error, "try this")
     assert error().detail == error.title()
@@ -45,4 +45,4 @@ def test_an_error_comes_back_from_its_problem_as_itself(error: type[PubSwapError
 @pytest.mark.parametrize(("status", "kind"), [(599, ServerFault), (499, Invalid)])
 def test_an_unknown_code_becomes_its_nearest_relative(status: int, kind: type) -> None:
     """A newer coordinator's codes are understood by their status."""
-    assert type(error_for(Problem(title="t", status=status, detail="d", code="new"))) is kind
+    assert type(error_for(ProblemDetails(title="t", status=status, detail="d", code="new"))) is kind

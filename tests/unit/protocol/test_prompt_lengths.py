@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pubswap_client.base_model import prompt_limit
 from pubswap_client.daemon.reporters import LogLines
-from pubswap_client.daemon.session import Member, make_daemon, make_evaluator
+from pubswap_client.daemon.session import Session, make_daemon, make_evaluator
 from pubswap_client.data.commands import data_commands
 from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
@@ -170,7 +170,7 @@ def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path
     run: Any = SimpleNamespace(id="r", settings=policy.settings)
     api: Any = SimpleNamespace(problem_set=problem_set)
     nothing: Any = None
-    member = Member(api, "a", run, policy, nothing, nothing)
+    member = Session(api, "a", run, policy, nothing, nothing)
     settings = ClientSettings(state=tmp_path)
     with pytest.raises(InvalidProblems, match=r"The operator's public set: .* \(x: 41 tokens\)"):
         make_daemon(settings, member, sums("own", 6), LogLines())

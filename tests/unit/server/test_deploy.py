@@ -48,8 +48,8 @@ def alerts() -> list[dict[str, Any]]:
 
 def dashboard() -> dict[str, Any]:
     """Grafana's dashboard."""
-    board: dict[str, Any] = json.loads((DEPLOY / "grafana" / "pubswap.json").read_text())
-    return board
+    snapshot: dict[str, Any] = json.loads((DEPLOY / "grafana" / "pubswap.json").read_text())
+    return snapshot
 
 
 def expressions() -> list[str]:

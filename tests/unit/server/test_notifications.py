@@ -1,10 +1,10 @@
-"""Bells, readings that are shared, and the conductor's list of work."""
+"""Change notifications, shared readings, and the queue of changed runs."""
 
 import asyncio
 
 import pytest
 
-from pubswap_server.notifications import Bells, Shared, Work
+from pubswap_server.notifications import ChangedRuns, ChangeNotifier, SingleFlight
 
 
 class Readings:
@@ -27,7 +27,7 @@ def test_all_that_ask_before_a_reading_begins_share_it() -> None:
 
     async def play() -> None:
         readings = Readings()
-        shared = Shared(readings)
+        shared = SingleFlight(readings)
         asked = [asyncio.create_task(shared.get("run")) for _ in range(1000)]
         await asyncio.sleep(0)
         readings.go_on.set()
@@ -42,7 +42,7 @@ def test_nobody_gets_what_was_read_before_it_asked() -> None:
 
     async def play() -> None:
         readings = Readings()
-        shared = Shared(readings)
+        shared = SingleFlight(readings)
         early = asyncio.create_task(shared.get("run"))
         await asyncio.sleep(0.01)
         readings.truth = 1
@@ -69,7 +69,7 @@ def test_a_failed_reading_fails_for_its_askers_and_not_for_the_next() -> None:
                 raise ValueError("no")
             return key
 
-        shared = Shared(read)
+        shared = SingleFlight(read)
         failed = await asyncio.gather(shared.get("a"), shared.get("a"), return_exceptions=True)
         assert [str(error) for error in failed] == ["no", "no"]
         assert await shared.get("a") == "a"
@@ -81,16 +81,16 @@ def test_a_bell_that_rings_while_somebody_looks_is_heard() -> None:
     """The change between the look and the wait is not missed."""
 
     async def play() -> None:
-        bells, looks = Bells(), 0
+        changes, looks = ChangeNotifier(), 0
 
         async def look() -> int:
             nonlocal looks
             looks += 1
             if looks == 1:
-                bells.ring("run")
+                changes.notify("run")
             return looks
 
-        found = await asyncio.wait_for(bells.until("run", look, lambda n: n > 1, 60), 1)
+        found = await asyncio.wait_for(changes.until("run", look, lambda n: n > 1, 60), 1)
         assert found == 2
 
     asyncio.run(play())
@@ -101,19 +101,19 @@ def test_whoever_waits_is_woken(wake: str) -> None:
     """By a change of its run, of perhaps any run, and when the server stops."""
 
     async def play() -> None:
-        bells, done = Bells(), False
+        changes, done = ChangeNotifier(), False
 
         async def look() -> bool:
             return done
 
-        waiting = asyncio.create_task(bells.until("run", look, bool, 60))
+        waiting = asyncio.create_task(changes.until("run", look, bool, 60))
         await asyncio.sleep(0.01)
-        bells.ring("another")
+        changes.notify("another")
         await asyncio.sleep(0.01)
         assert not waiting.done()
         done = wake != "the end"
-        {"the run": lambda: bells.ring("run"), "all runs": lambda: bells.ring(None)}.get(
-            wake, bells.close
+        {"the run": lambda: changes.notify("run"), "all runs": lambda: changes.notify(None)}.get(
+            wake, changes.close
         )()
         assert await asyncio.wait_for(waiting, 1) is done
 
@@ -124,7 +124,7 @@ def test_work_is_what_changed_or_else_everything() -> None:
     """Runs that changed, once each; all when any may have, or when nothing did for a while."""
 
     async def play() -> None:
-        work = Work()
+        work = ChangedRuns()
         for run in ("a", "b", "a"):
             work.add(run)
         assert await work.take(60) == {"a", "b"}

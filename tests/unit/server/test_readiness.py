@@ -72,7 +72,7 @@ def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPat
 
     async def play() -> None:
         nonlocal present
-        asked = notifications.Work()
+        asked = notifications.ChangedRuns()
         check = readiness.turns_check(asked, tick_seconds=5.0)
         present += 34
         assert await check() is None

@@ -15,7 +15,7 @@ from obstore.store import HTTPStore
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob
 from pubswap_server.storage.s3 import BucketBlobs
-from pubswap_server.storage.spool import Incoming
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.verified import file_name
 
 SECONDS = 0.5
@@ -58,7 +58,7 @@ def blobs(tmp_path: Path, asked: Counter[str]) -> Iterator[BucketBlobs]:
     store = HTTPStore.from_url(
         f"http://127.0.0.1:{server.server_port}", client_options={"allow_http": True}
     )
-    incoming = Incoming(tmp_path / "incoming")
+    incoming = Spool(tmp_path / "incoming")
     yield BucketBlobs(store, tmp_path / "cache", 3000, incoming)
     incoming.close()
     server.shutdown()

@@ -6,7 +6,7 @@ import pytest
 
 from pubswap_protocol.verifiers.worker import Scored
 from pubswap_server.exchange.budget import Case
-from pubswap_server.exchange.turns import Turns
+from pubswap_server.exchange.turns import FairQueue
 
 SECONDS = 5.0
 
@@ -72,7 +72,7 @@ def test_slow_answers_made_to_measure_are_bounded() -> None:
 
 def test_runs_take_turns_and_so_do_their_members() -> None:
     """One member with many submissions does not come before others with one."""
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     for number in range(5):
         turns.add("one", "a", f"a{number}")
     turns.add("one", "b", "b")
@@ -87,7 +87,7 @@ def test_runs_take_turns_and_so_do_their_members() -> None:
 
 def test_a_member_has_one_turn_at_a_time() -> None:
     """Its next begins where that ended; what is done is done."""
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.add("one", "a", "first")
     turns.add("one", "a", "second")
     assert turns.take() == ("one", "a", "first")

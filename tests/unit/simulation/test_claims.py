@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from pubswap_protocol.draws import rng_for
-from pubswap_simulation.reporting.claims import Finding, Verdict, findings, verdict
+from pubswap_simulation.reporting.claims import ClaimResult, Verdict, findings, verdict
 from pubswap_simulation.reporting.estimates import paired
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result, Value
@@ -29,7 +29,7 @@ def runs(setting: Mapping[str, Value], tau: int, final: float, drift: float = 1.
     return results
 
 
-def found(results: Sequence[Result], words: str) -> list[Finding]:
+def found(results: Sequence[Result], words: str) -> list[ClaimResult]:
     (section,) = sections(results)
     return [finding for finding in findings(section) if words in finding.claim]
 

@@ -17,7 +17,7 @@ from pubswap_server.http.bodies import BLOB_REPLIES, CONDITIONAL, HEAD_REPLIES
 from pubswap_server.http.dependencies import MemberDep, ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import runs
-from pubswap_server.runs.auth import Member
+from pubswap_server.runs.auth import MemberPrincipal
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
@@ -62,11 +62,13 @@ async def get_blob(
     path = await to_thread.run_sync(services.blobs.path, stored)
     response = BlobResponse(path, stored, request.headers, paths.TENSORS_TYPE)
     if member.role is Role.CLIENT and response.status_code in (200, 206):
-        services.hints.downloaded(member, row.round, "adapters_down", response.length)
+        services.heartbeats.downloaded(member, row.round, "adapters_down", response.length)
     return response
 
 
-def _visible(session: Session, run: str, digest: str, member: Member) -> tuple[RunRow, str]:
+def _visible(
+    session: Session, run: str, digest: str, member: MemberPrincipal
+) -> tuple[RunRow, str]:
     """The run, and the stored file's digest; raises UnknownBlob unless the member may see it."""
     row = runs.find(session, run, member)
     sent = session.get(BlobRow, (row.id, digest, member.name))

@@ -29,7 +29,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import runs, traffic
-from pubswap_server.runs.auth import Member, require_going, require_own
+from pubswap_server.runs.auth import MemberPrincipal, require_going, require_own
 from pubswap_server.runs.snapshot import settled, waits_for
 
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
@@ -44,7 +44,7 @@ async def get_swap(
     Where the run chooses its prompts by what they have shown, it does so for the first client
     that asks, and keeps to it.
     """
-    if isinstance(principal, Member):
+    if isinstance(principal, MemberPrincipal):
         require_going(principal.cancelled)
 
     def undecided(session: Session) -> bool:
@@ -61,7 +61,7 @@ async def get_swap(
         rules = exchanges.rules_of(session, row, round, swap)
         return rules, session.get_one(SetRow, (row.id, "public")).digest
 
-    takes_part = isinstance(principal, Member) and principal.role is Role.CLIENT
+    takes_part = isinstance(principal, MemberPrincipal) and principal.role is Role.CLIENT
     if takes_part and await services.database.read(undecided):
         await services.database.write(choose)
     rules, digest = await services.database.read(look)
@@ -167,13 +167,13 @@ async def get_exchanged(
     require_own(run, member)
 
     async def look() -> tuple[bool, str | None]:
-        board = await services.boards.get(run)
-        paused = waits_for(board) if board.paused_since is not None else None
-        return settled(board, member, round, swap), paused
+        snapshot = await services.snapshots.get(run)
+        paused = waits_for(snapshot) if snapshot.paused_since is not None else None
+        return settled(snapshot, member, round, swap), paused
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        ready, paused = await services.bells.until(run, look, itemgetter(0), seconds)
+        ready, paused = await services.changes.until(run, look, itemgetter(0), seconds)
     if not ready:
         headers = {paths.WAITS_HEADER: paused} if paused is not None else {}
         return Response(status_code=204, headers=headers)
@@ -188,5 +188,5 @@ async def get_exchanged(
             lambda session: exchanges.closed(session, runs.find(session, run, member), round, swap)
         ),
     )
-    services.hints.downloaded(member, round, "responses_down", len(data))
+    services.heartbeats.downloaded(member, round, "responses_down", len(data))
     return Response(data, media_type=paths.TENSORS_TYPE)

@@ -95,7 +95,7 @@ async def list_members(run: Word, operator: OperatorDep, services: ServicesDep) 
     def look(session: Session) -> MemberList:
         return MemberList(members=members.views(session, runs.find(session, run, operator).id))
 
-    await services.hints.flush()
+    await services.heartbeats.flush()
     return await services.database.read(look)
 
 
@@ -208,5 +208,5 @@ async def heartbeat(
     """
     require_own(run, member)
     require_going(member.cancelled)
-    services.hints.seen(member, body)
+    services.heartbeats.seen(member, body)
     return Response(status_code=204)

@@ -36,11 +36,13 @@ async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wa
     require_accepted(member)
 
     async def look() -> Task:
-        return task_for(await services.boards.get(run), member)
+        return task_for(await services.snapshots.get(run), member)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        return await services.bells.until(run, look, lambda t: t.kind is not TaskKind.WAIT, seconds)
+        return await services.changes.until(
+            run, look, lambda t: t.kind is not TaskKind.WAIT, seconds
+        )
 
 
 @router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")

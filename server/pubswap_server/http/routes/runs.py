@@ -54,7 +54,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import events, history, retention, rounds, runs
-from pubswap_server.runs.auth import Member, Operator, Principal
+from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
 from pubswap_server.runs.rollback import roll_back
 from pubswap_server.runs.snapshot import read_residuals
 from pubswap_server.runs.state import cancelled, paused, resumed
@@ -99,7 +99,7 @@ async def list_runs(
 @router.get(paths.RUN, operation_id="show_run", summary="One run")
 async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) -> RunView:
     """Members see their own run, without the list of members."""
-    await services.hints.flush()
+    await services.heartbeats.flush()
     return await _viewed(run, principal, services)
 
 
@@ -121,7 +121,7 @@ async def list_rounds(
         numbers = 2 * settings.clients * public_steps_per_round(settings)
         return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
 
-    await services.hints.flush()
+    await services.heartbeats.flush()
     return await services.database.read(look)
 
 
@@ -229,7 +229,7 @@ async def get_set(
 
     def look(session: Session) -> str:
         found = runs.find(session, run, principal)
-        trains = isinstance(principal, Member) and principal.role is not Role.EVALUATOR
+        trains = isinstance(principal, MemberPrincipal) and principal.role is not Role.EVALUATOR
         if kind is SetKind.TEST and trains:
             raise Forbidden("The test set is for the evaluator alone.")
         row = session.get(SetRow, (found.id, kind))

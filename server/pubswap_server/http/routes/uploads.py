@@ -27,7 +27,7 @@ from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.problems import problem_response
 from pubswap_server.http.upload_body import append, asked_bytes, kept
 from pubswap_server.runs import runs, uploads
-from pubswap_server.runs.auth import Member
+from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.uploads import UploadLimits
 from pubswap_server.services import Services
 
@@ -120,7 +120,7 @@ async def show_upload(
     return await _session(services, await _find(services, run, upload, member))
 
 
-async def _find(services: Services, run: str, upload: str, member: Member) -> UploadRow:
+async def _find(services: Services, run: str, upload: str, member: MemberPrincipal) -> UploadRow:
     return await services.database.read(
         lambda session: uploads.find(session, runs.find(session, run, member), member, upload)
     )

@@ -15,7 +15,7 @@ from pubswap_client.data.loading import tables
 from pubswap_client.data.manifest import check_files, read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.sources import HUB_SETS, MATH_SUBJECTS
-from pubswap_client.data.spec import DataSpec, Sizes, SourceName
+from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_client.data.tasks import half_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem, read_problems
@@ -264,8 +264,8 @@ def test_repeated_prompts_are_used_once(tmp_path: Path) -> None:
 def test_the_papers_sizes_give_way_to_a_few_unusable_rows() -> None:
     """Default private sets may be 1 % smaller than the paper's; sizes that were given may not."""
     spec = DataSpec(source="math")
-    assert fitted(spec, spec.sizes(), {"math": 12_500}) == Sizes(2500, 1250, 1250)
-    assert fitted(spec, spec.sizes(), {"math": 12_493}) == Sizes(2498, 1250, 1250)
+    assert fitted(spec, spec.sizes(), {"math": 12_500}) == SplitSizes(2500, 1250, 1250)
+    assert fitted(spec, spec.sizes(), {"math": 12_493}) == SplitSizes(2498, 1250, 1250)
     with pytest.raises(InvalidSettings, match="12350 to use"):
         fitted(spec, spec.sizes(), {"math": 12_350})
     given = spec.model_copy(update={"private_size": 2500})

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.data.spec import DataSpec, Sizes, load_spec
+from pubswap_client.data.spec import DataSpec, SplitSizes, load_spec
 from pubswap_protocol.errors import InvalidSettings
 
 
 @pytest.mark.parametrize(
     ("source", "sizes", "total"),
     [
-        ("math", Sizes(2500, 1250, 1250), 12_500),
-        ("deepmath", Sizes(4000, 3000, 1000), 20_000),
-        ("medical", Sizes(3956, 1977, 1977), 19_778),
+        ("math", SplitSizes(2500, 1250, 1250), 12_500),
+        ("deepmath", SplitSizes(4000, 3000, 1000), 20_000),
+        ("medical", SplitSizes(3956, 1977, 1977), 19_778),
     ],
 )
-def test_the_papers_sizes_are_the_defaults(source: Any, sizes: Sizes, total: int) -> None:
+def test_the_papers_sizes_are_the_defaults(source: Any, sizes: SplitSizes, total: int) -> None:
     """A source alone gives the paper's four clients and its sizes."""
     spec = DataSpec(source=source)
     assert (spec.clients, spec.alpha, spec.sizes()) == (4, 0.3, sizes)
@@ -26,14 +26,14 @@ def test_the_papers_sizes_are_the_defaults(source: Any, sizes: Sizes, total: int
 
 def test_other_numbers_of_clients_share_the_same_private_problems() -> None:
     """What is not given follows from the paper's total; what is given is kept."""
-    assert DataSpec(source="math", clients=8).sizes() == Sizes(1250, 1250, 1250)
-    assert DataSpec(source="math", private_size=7, test_size=5).sizes() == Sizes(7, 1250, 5)
+    assert DataSpec(source="math", clients=8).sizes() == SplitSizes(1250, 1250, 1250)
+    assert DataSpec(source="math", private_size=7, test_size=5).sizes() == SplitSizes(7, 1250, 5)
 
 
 def test_a_jsonl_is_divided_in_shares() -> None:
     """Without sizes a file's problems go 80, 10 and 10 per cent to the sets."""
     spec = DataSpec(source="jsonl", from_=Path("x.jsonl"))
-    assert spec.sizes(1000) == Sizes(200, 100, 100)
+    assert spec.sizes(1000) == SplitSizes(200, 100, 100)
 
 
 def test_tasks_may_be_names_alone() -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.memory import check_device, check_memory
 from pubswap_client.settings import ClientSettings, VllmSettings
-from pubswap_client.training.memory import Needs, Place, find_place, needs
+from pubswap_client.training.memory import Device, MemoryEstimate, measure_device, needs
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.model import model_card
+from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
 
 MEASURED = Path(__file__).parents[3] / "support" / "client" / "measured.py"
@@ -69,14 +70,20 @@ def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
         assert measured / 2 - AT_HAND <= estimated <= 2 * measured + AT_HAND
 
 
-def place(free: int, cuda: bool = True, count: int = 1) -> Place:
-    return Place("a GPU" if cuda else "the CPU", cuda, free, 80 * GIB, count)
+def _estimate(
+    settings: ClientSettings, run: RunSettings, card: ModelCard, device: Device
+) -> MemoryEstimate:
+    return needs(settings, run, card, MODEL, device)
 
 
-def look(settings: ClientSettings, there: Place) -> tuple[Finding, Needs]:
+def place(free: int, cuda: bool = True, count: int = 1) -> Device:
+    return Device("a GPU" if cuda else "the CPU", cuda, free, 80 * GIB, count)
+
+
+def look(settings: ClientSettings, there: Device) -> tuple[Finding, MemoryEstimate]:
     """The finding for the demo's model, and the estimate behind it."""
     card = model_card(MODEL, RUN.lora, "model", None)
-    estimate: Callable[[ClientSettings], Needs] = lambda s: needs(s, RUN, card, MODEL, there)  # noqa: E731
+    estimate = partial(_estimate, run=RUN, card=card, device=there)
     return check_memory(settings, RUN, there, estimate), estimate(settings)
 
 
@@ -107,7 +114,7 @@ def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
     there = place(8 * GIB, cuda=False)
     run = RUN.model_copy(update={"grpo": RUN.grpo.model_copy(update={"prompts_per_step": 64})})
     card = model_card(MODEL, run.lora, "model", None)
-    estimate: Callable[[ClientSettings], Needs] = lambda s: needs(s, run, card, MODEL, there)  # noqa: E731
+    estimate = partial(_estimate, run=run, card=card, device=there)
     tight = place(estimate(settings).fixed + estimate(settings).rollout // 2, cuda=False)
     found = check_memory(settings, run, tight, estimate)
     assert found.status is Status.WARNING
@@ -154,8 +161,8 @@ def test_the_gpus_must_be_enough_for_the_processes() -> None:
 def test_the_cpu_is_found_and_a_missing_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is asked for in vain is a failure, not a fall-back."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found = find_place(ClientSettings())
+    found = measure_device(ClientSettings())
     assert (found.cuda, found.count) == (False, 1)
     assert check_device(ClientSettings(), found).status is Status.OK
     with pytest.raises(InvalidSettings, match="no GPU"):
-        find_place(ClientSettings(device="cuda"))
+        measure_device(ClientSettings(device="cuda"))

@@ -16,8 +16,8 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.examination import Examination
 from pubswap_client.doctor.findings import Finding, Status, failure, named, of_error, ok, skipped
 from pubswap_client.doctor.prediction import check_trial, duration_text, predict
-from pubswap_client.doctor.report import Report
-from pubswap_client.doctor.trial import Trial, rehearsal
+from pubswap_client.doctor.report import Checklist
+from pubswap_client.doctor.trial import TrialResult, rehearsal
 from pubswap_client.progress_bar import Display
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import InvalidSettings, OutOfMemory, StaleAdapter
@@ -29,7 +29,7 @@ from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
 from support.vllm.fake_vllm import fake_vllm
 
-TRIAL = Trial(
+TRIAL = TrialResult(
     rollout_seconds=8.0,
     reward_seconds=0.5,
     update_seconds=1.5,
@@ -217,12 +217,12 @@ def test_a_check_that_breaks_is_a_failure_of_that_check(tmp_path: Path) -> None:
 def test_a_report_is_healthy_unless_something_failed() -> None:
     """The table says so in words; JSON holds the same."""
     findings = [ok("one", "[red]well"), skipped("two", "one"), failure("three", "bad", "mend")]
-    report = Report(
+    report = Checklist(
         findings,
         predict(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
     )
     assert not report.healthy
-    assert Report(findings[:2]).healthy
+    assert Checklist(findings[:2]).healthy
     console = Console(file=io.StringIO(), width=100)
     console.print(report.rendered())
     text = console.file.getvalue()
@@ -231,7 +231,7 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
     read = json.loads(report.json())
     assert [finding["status"] for finding in read["findings"]] == ["ok", "skipped", "failure"]
     assert read["prediction"]["round_seconds"] > 0
-    assert json.loads(Report([]).json())["prediction"] is None
+    assert json.loads(Checklist([]).json())["prediction"] is None
 
 
 def test_errors_become_findings_with_something_to_do() -> None:
