@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
-from pubswap_protocol.errors import Unavailable
+from pubswap_protocol.errors import InvalidSettings, Unavailable
 from pubswap_server.database.errors import collided, fault_of
 from pubswap_server.database.wakeups import OneProcess, Wakeups
 from pubswap_server.storage.private import keep_private, make_private
@@ -145,7 +146,7 @@ def _answered(once: Callable[[], T]) -> T:
 
 
 def migrate(url: str) -> None:
-    """Bring the database's schema up to date."""
+    """Bring the database's schema up to date; raises InvalidSettings if it is not of this line."""
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         make_private(Path(parsed.database).parent)
@@ -156,7 +157,14 @@ def migrate(url: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.attributes["url"] = url
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise InvalidSettings(
+            f"The database {parsed.render_as_string(hide_password=True)} has a schema that this "
+            f"version of PubSwap does not know ({error}). Serve it with the version that made it, "
+            "or name an empty one with --database-url or --data-dir."
+        ) from None
 
 
 def database_time(session: Session) -> datetime:

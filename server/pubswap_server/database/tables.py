@@ -13,7 +13,6 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -142,7 +141,7 @@ class MemberRow(Base):
     token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     active: Mapped[bool] = mapped_column(default=True)
     suspended: Mapped[bool] = mapped_column(default=False)
-    accepted: Mapped[bool] = mapped_column(default=False, server_default=false())
+    accepted: Mapped[bool] = mapped_column(default=False)
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
@@ -159,7 +158,7 @@ class InviteRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
-    reissue: Mapped[bool] = mapped_column(default=False, server_default=false())
+    reissue: Mapped[bool] = mapped_column(default=False)
 
 
 class BlobRow(Base):
