@@ -78,7 +78,9 @@ class ClientSettings(BaseSettings):
         default=None, description="A local folder or a hub id; by default the run's own source."
     )
     revision: str | None = Field(default=None, description="The hub revision.")
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: a GPU if any."
+    )
     threads: Positive | None = Field(
         default=None, description="CPU threads of each process; by default all, shared out."
     )
@@ -112,8 +114,12 @@ class ClientSettings(BaseSettings):
     rollout_rows: Positive = Field(
         default=512, description="Sequences sampled at a time by the engine transformers."
     )
-    verifier_workers: Positive = 1
-    verifier_seconds: float = Field(default=5.0, gt=0)
+    verifier_workers: Positive = Field(
+        default=1, description="Processes for verifiers that could hang."
+    )
+    verifier_seconds: float = Field(
+        default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
+    )
 
     @model_validator(mode="after")
     def _shards_have_processes(self) -> Self:

@@ -45,8 +45,8 @@ Precision = Literal["float32", "bfloat16", "int8"]
 class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
-    rank: Group = 32
-    alpha: PositiveFactor = 64
+    rank: Group = Field(default=32, description="r, the rows of A and the columns of B.")
+    alpha: PositiveFactor = Field(default=64, description="B A is scaled by alpha / rank.")
     target_modules: Literal["all-linear"] | Modules = Field(
         default="all-linear",
         description="'all-linear', or the last parts of the module names, such as 'q_proj'.",
@@ -56,23 +56,33 @@ class LoraSettings(Strict):
 class GrpoSettings(Strict):
     """One GRPO step (paper, section 3.1 and appendix)."""
 
-    prompts_per_step: Group = Field(default=8, description="b")
+    prompts_per_step: Group = Field(default=8, description="b, the prompts of one step.")
     responses_per_prompt: Annotated[int, Field(ge=2, le=1 << 16, strict=True)] = Field(
-        default=8, description="K"
+        default=8, description="K, the responses to each prompt."
     )
-    gradient_epochs: Group = 2
-    learning_rate: PositiveFactor = 1e-5
-    weight_decay: Factor = 0.01
-    max_grad_norm: PositiveFactor = 1.0
-    clip_low: Decay = 0.2
-    clip_high: Factor = 0.25
+    gradient_epochs: Group = Field(default=2, description="Optimizer steps on one batch.")
+    learning_rate: PositiveFactor = Field(default=1e-5, description="AdamW's, at the clients.")
+    weight_decay: Factor = Field(default=0.01, description="AdamW's.")
+    max_grad_norm: PositiveFactor = Field(
+        default=1.0, description="A longer gradient is scaled down."
+    )
+    clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
+    clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
     dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
-        default=None, description="verl's default is 3.0."
+        default=None,
+        description="Bounds the term of a token with negative advantage; verl has 3.0.",
     )
-    kl_beta: Factor = 1e-4
-    entropy_coefficient: Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, strict=True)] = 0.0
-    advantage_epsilon: Factor = 1e-6
-    loss_aggregation: Literal["sequence_mean", "token_mean"] = "sequence_mean"
+    kl_beta: Factor = Field(default=1e-4, description="Weight of the KL to the base model.")
+    entropy_coefficient: Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, strict=True)] = (
+        Field(default=0.0, description="Weight of the entropy bonus.")
+    )
+    advantage_epsilon: Factor = Field(
+        default=1e-6, description="Added to the standard deviation of a group's rewards."
+    )
+    loss_aggregation: Literal["sequence_mean", "token_mean"] = Field(
+        default="sequence_mean",
+        description="The mean over responses of each one's mean, or the mean over all tokens.",
+    )
     donor_ratio: Literal["local", "donor", "decoupled"] = Field(
         default="local",
         description="The old log-probabilities of a donated response: recomputed here, its "
@@ -89,16 +99,24 @@ class GrpoSettings(Strict):
         default="kl",
         description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
     )
-    optimizer_state: Literal["reset", "keep"] = "reset"
-    temperature: PositiveFactor = 0.7
-    max_prompt_tokens: Tokens = 1024
-    max_response_tokens: Tokens = 2048
+    optimizer_state: Literal["reset", "keep"] = Field(
+        default="reset", description="AdamW's state at the start of a round: new, or the last one."
+    )
+    temperature: PositiveFactor = Field(default=0.7, description="At which responses are sampled.")
+    max_prompt_tokens: Tokens = Field(
+        default=1024, description="Sets with longer ones are refused."
+    )
+    max_response_tokens: Tokens = Field(default=2048, description="Responses end there.")
 
 
 class SwapSettings(Strict):
     """Public steps and the exchange (paper, section 3.4)."""
 
-    strategy: Literal["keep", "random"] = "keep"
+    strategy: Literal["keep", "random"] = Field(
+        default="keep",
+        description="keep: peers' correct responses fill a group of wrong ones up to half. "
+        "random: K of the responses of all.",
+    )
     period: Rounds = Field(
         default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
     )
@@ -172,14 +190,18 @@ class SwapSettings(Strict):
 class FedProxSettings(Strict):
     """(mu / 2) |theta - theta_round|^2 over the LoRA factors."""
 
-    mu: Factor = 0.01
+    mu: Factor = Field(default=0.01, description="Weight of the term; method fedprox alone.")
 
 
 class AggregationSettings(Strict):
-    """How the clients' factors become the next global ones; see the README's table of rules."""
+    """How the clients' factors become the next global ones; see docs/aggregation.md."""
 
-    rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = "fedit"
-    weights: Literal["uniform", "examples"] = "uniform"
+    rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = Field(
+        default="fedit", description="docs/aggregation.md compares them."
+    )
+    weights: Literal["uniform", "examples"] = Field(
+        default="uniform", description="All clients alike, or by the number of private examples."
+    )
     max_weight_share: PositiveShare = Field(
         default=0.5,
         description="With weights = 'examples', which members report themselves: the largest share "
@@ -197,12 +219,14 @@ class AggregationSettings(Strict):
         default=None,
         description="c: no |theta_n - theta_round| is over c times the median of them.",
     )
-    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
+    server_optimizer: Literal["none", "momentum", "adam", "yogi"] = Field(
+        default="none", description="Takes the averaged update as a gradient."
+    )
     server_learning_rate: PositiveFactor | None = Field(
         default=None, description="eta; if not set, 1 for momentum and 0.01 for the others."
     )
-    server_beta1: Decay = 0.9
-    server_beta2: Decay = 0.99
+    server_beta1: Decay = Field(default=0.9, description="Decay of the first moment.")
+    server_beta2: Decay = Field(default=0.99, description="Decay of the second moment.")
     server_tau: PositiveFactor = Field(default=1e-3, description="Adaptivity; v begins at tau^2.")
     quorum: Clients = Field(default=1, description="Fewest updates a round may close with.")
     deadline_seconds: Deadline = Field(
@@ -252,9 +276,9 @@ class AggregationSettings(Strict):
 class EvaluationSettings(Strict):
     """pass@1 on the held-out test set, after every round."""
 
-    samples: Group = 1
-    temperature: PositiveFactor = 0.7
-    batch_size: Group = 512
+    samples: Group = Field(default=1, description="Responses to each test problem.")
+    temperature: PositiveFactor = Field(default=0.7, description="At which they are sampled.")
+    batch_size: Group = Field(default=512, description="Test problems at a time.")
 
 
 class WireSettings(Strict):
@@ -271,13 +295,19 @@ class WireSettings(Strict):
 class RunSettings(Strict):
     """Everything that decides what a run computes."""
 
-    seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = 0
-    method: Literal["fedavg", "fedprox", "pubswap"] = "pubswap"
-    rounds: Rounds = 9
-    local_steps: Rounds = Field(default=40, description="tau")
+    seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
+        default=0, description="Decides every random draw of the run."
+    )
+    method: Literal["fedavg", "fedprox", "pubswap"] = Field(
+        default="pubswap", description="fedavg and fedprox have no public steps."
+    )
+    rounds: Rounds = Field(default=9, description="Each: local training, then the average.")
+    local_steps: Rounds = Field(default=40, description="tau, the GRPO steps of a round.")
     clients: Clients = Field(default=4, description="N: a run starts when this many have joined.")
-    verifier: Word = "math"
-    chat_template: Literal["auto", "none"] = "auto"
+    verifier: Word = Field(default="math", description="Decides which responses are correct.")
+    chat_template: Literal["auto", "none"] = Field(
+        default="auto", description="auto: the base model's own, if it has one."
+    )
     # Unset, it is left out, so that a run from before it was a setting is the same run.
     chat_template_options: TemplateOptions = Field(
         default={},

@@ -64,7 +64,7 @@ def check_memory(
     if needs.fixed + needs.rollout > free:
         rows = fitting_rows(settings, estimate, free, run.grpo.responses_per_prompt)
         change = f"rollout_rows = {rows}, or " if rows else ""
-        advice.append(f"For sampling, set {change}engine = 'vllm' (README, vLLM).")
+        advice.append(f"For sampling, set {change}engine = 'vllm' (docs/engines.md).")
     return warning(MEMORY, found, " ".join(advice)) if advice else ok(MEMORY, found)
 
 
