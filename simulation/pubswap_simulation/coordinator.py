@@ -55,7 +55,7 @@ class Coordinator:
 
     def flush(self) -> None:
         """Have what is written late written now, such as the bytes of downloads."""
-        self.call(self._app.state.services.hints.flush())
+        self.call(self._app.state.services.heartbeats.flush())
 
     def stop(self) -> None:
         """End every request that waits, and take no more: who asks gets Stopped."""

@@ -68,7 +68,7 @@ class InProcess:
         """Be gone, without a word to anybody."""
         living, self._living = self._living, None
         if living is not None:
-            self._app.state.services.hints.flush = _nothing
+            self._app.state.services.heartbeats.flush = _nothing
             self._loop.run_until_complete(living.__aexit__(None, None, None))
 
     def close(self) -> None:
