@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.command_line.explaining import first_fault
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, first_fault
 
 Positive = Annotated[int, Field(gt=0)]
 

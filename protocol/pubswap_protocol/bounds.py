@@ -27,6 +27,13 @@ Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
 Word = Annotated[str, Field(max_length=200)]
 
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+NAME_FORM = (
+    "1 to 63 small letters, digits, dots, underscores and hyphens, with a letter or digit first, "
+    "such as hospital-a"
+)
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
 
 class Strict(BaseModel):
     """Base of bodies and settings. An unknown field is an error, and so is a NaN or an infinity.

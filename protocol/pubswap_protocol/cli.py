@@ -8,9 +8,9 @@ import typer
 from pydantic import ValidationError
 
 from pubswap_protocol import __version__
-from pubswap_protocol.command_line.explaining import first_fault, system_fault
+from pubswap_protocol.command_line.explaining import system_fault
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
-from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.errors import PubSwapError, first_fault
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {

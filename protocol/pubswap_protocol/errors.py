@@ -56,9 +56,12 @@ The server sends an error as RFC 9457 problem+json; the client raises the same c
 `code` is stable; the detail is for people and says what to do next.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN
 
 
 class ProblemDetails(BaseModel):
@@ -447,3 +450,17 @@ def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubS
     if known is None:
         known = ServerFault if problem.status >= 500 else Invalid
     return known(problem.detail, retry_after=retry_after)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first fault of a validation in words: `key: message`."""
+    return fault_text(error.errors()[0])
+
+
+def fault_text(fault: Mapping[str, Any]) -> str:
+    """One of a validation's faults in words: `key: message`, or the message if all is at fault."""
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault.get("ctx", {}).get("pattern") == NAME_PATTERN:
+        message = f"{fault['input']!r} is no name: a name is {NAME_FORM}"
+    key = ".".join(map(str, fault["loc"]))
+    return f"{key}: {message}" if key else message

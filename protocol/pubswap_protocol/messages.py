@@ -15,6 +15,7 @@ from pubswap_protocol.bounds import (
     MAX_SECONDS,
     Count,
     Measured,
+    Name,
     Norm,
     Number,
     Positive,
@@ -23,13 +24,11 @@ from pubswap_protocol.bounds import (
     Strict,
     Word,
 )
-from pubswap_protocol.command_line.explaining import NAME_PATTERN
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
 from pubswap_protocol.bounds import Strict, Word
-from pubswap_protocol.errors import InvalidProblems
+from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
 
@@ -34,10 +34,8 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
     try:
         return Problem.model_validate_json(line, extra=extra)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the line"
         raise InvalidProblems(
-            f"{where}: {field}: {first['msg']}. "
+            f"{where}: {first_fault(error)}. "
             'A line looks like {"id": "1", "prompt": "2 + 2 =", "answer": "4"}.'
         ) from None
 

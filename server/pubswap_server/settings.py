@@ -10,8 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from pubswap_protocol.command_line.explaining import first_fault
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_server.storage.private import make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")

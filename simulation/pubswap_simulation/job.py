@@ -13,8 +13,7 @@ from pubswap_client.base_model import model_folder
 from pubswap_client.operator.runfile import Prepared
 from pubswap_client.recipes.sets import check_lengths
 from pubswap_client.recipes.sources import DataFiles, ModelSource
-from pubswap_protocol.command_line.explaining import first_fault
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, read_problems

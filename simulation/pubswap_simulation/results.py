@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pubswap_client.daemon.reporters import StepReport
 from pubswap_client.state.files import write_whole
 from pubswap_client.state.journal import ProgressStore
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
 from pubswap_protocol.schedule import update_order
 from pubswap_protocol.settings import RunSettings
@@ -80,9 +80,7 @@ def read_results(store: Path) -> Iterator[Result]:
         try:
             yield Result.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise InvalidSettings(f"{path} is no result: {key}: {first['msg']}") from None
+            raise InvalidSettings(f"{path} is no result: {first_fault(error)}") from None
 
 
 class RewardLog:

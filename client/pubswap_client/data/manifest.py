@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.data.spec import DataSpec
-from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 # What the hub and `save_to_disk` put beside the rows.
@@ -143,9 +143,7 @@ def read_manifest(folder: Path) -> DataManifest:
             "`pubswap data prepare`."
         ) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidProblems(f"{path} is no manifest: {key}: {first['msg']}.") from None
+        raise InvalidProblems(f"{path} is no manifest: {first_fault(error)}.") from None
 
 
 def check_files(folder: Path, manifest: DataManifest) -> None:

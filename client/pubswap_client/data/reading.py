@@ -18,7 +18,7 @@ from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.tasks import TaskSpec
 from pubswap_client.progress_bar import bar
 from pubswap_protocol.draws import rng_for
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import check_usable
@@ -45,9 +45,7 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
                 **values,
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise InvalidProblems(f"{where}: {field}: {first['msg']}.") from None
+            raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
         if problem.verifier not in seen:
             _check_verifier(str(problem.verifier), where)
             seen.add(problem.verifier)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.verifiers import check_verifier
 
 SourceName = Literal["math", "deepmath", "medical", "gsm8k", "jsonl", "reasoning-gym"]
@@ -153,8 +153,6 @@ class DataSpec(BaseModel):
 
 def load_spec(values: Mapping[str, Any]) -> DataSpec:
     """A spec from a table of settings; raises InvalidSettings with the key that is wrong."""
-    from pubswap_protocol.command_line.explaining import first_fault
-
     try:
         return DataSpec(**values)
     except ValidationError as error:

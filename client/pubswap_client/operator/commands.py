@@ -13,8 +13,7 @@ import typer
 
 from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import MAX_NUMBER
-from pubswap_protocol.command_line.explaining import NAME_FORM, NAME_PATTERN
+from pubswap_protocol.bounds import MAX_NUMBER, NAME_FORM, NAME_PATTERN
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import (
     CreateInvite,

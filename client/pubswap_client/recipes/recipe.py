@@ -23,10 +23,8 @@ from pubswap_client.recipes.layers import (
 )
 from pubswap_client.recipes.sources import ModelSource, RecipeData
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
-from pubswap_protocol.bounds import Positive
-from pubswap_protocol.command_line.explaining import fault_text
-from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import Name
+from pubswap_protocol.bounds import Name, Positive
+from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 

@@ -6,8 +6,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.state.files import write_whole
-from pubswap_protocol.command_line.explaining import first_fault
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Membership
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_protocol.digests import OURS, Digester, hexadecimal
-from pubswap_protocol.errors import BackupFault
+from pubswap_protocol.errors import BackupFault, first_fault
 from pubswap_protocol.messages import Digest
 from pubswap_server.storage.files import publish
 
@@ -85,11 +85,9 @@ def read_manifest(folder: Path) -> BackupManifest:
     try:
         return BackupManifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
         raise BackupFault(
-            f"{folder / NAME} cannot be read ({place}: {first['msg']}). It is damaged, or of a "
-            "newer PubSwap."
+            f"{folder / NAME} cannot be read ({first_fault(error)}). It is damaged, or of a newer "
+            "PubSwap."
         ) from None
 
 

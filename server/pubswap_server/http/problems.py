@@ -8,7 +8,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from pubswap_protocol.command_line.explaining import fault_text
 from pubswap_protocol.errors import (
     Forbidden,
     Invalid,
@@ -19,6 +18,7 @@ from pubswap_protocol.errors import (
     TooLarge,
     TooSlow,
     UnsupportedType,
+    fault_text,
 )
 from pubswap_protocol.paths import PROBLEM_TYPE
 
