@@ -4,14 +4,19 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study check format install up down clean
+.PHONY: demo test test-full test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
 
-test: .venv/dev.stamp  ## all tests, with coverage
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: .venv/dev.stamp  ## every behaviour once, in minutes
+	$(PYTEST)
+
+test-full: .venv/dev.stamp  ## all tests, with coverage: real federations, every database, chaos
 	$(BIN)/coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
+	$(PYTEST) --full --cov --cov-report=term
 
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines

@@ -1,6 +1,31 @@
-"""What the tests of real processes share."""
+"""Which tests a run has, and what those of real processes share."""
+
+from importlib.util import find_spec
 
 import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="also the tests marked `full`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: long; for --full, or when its file is named")
+    if find_spec("hypothesis"):  # which vLLM's environment does not have
+        from hypothesis import settings
+
+        examples = 100 if config.getoption("full") else 20
+        settings.register_profile("pubswap", max_examples=examples, deadline=None)
+        settings.load_profile("pubswap")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `full`, unless --full or their file is given."""
+    if config.getoption("full") or any(".py" in word for word in config.args):
+        return
+    full = [item for item in items if item.get_closest_marker("full")]
+    config.hook.pytest_deselected(items=full)
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from support.coordinator.processes import (
     wait_finished,
 )
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.usefixtures("unmeasured")
 def test_ffa_clients_train_and_send_b_alone(tmp_path: Path) -> None:

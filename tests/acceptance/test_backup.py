@@ -85,7 +85,13 @@ def the_same_members(fed: Federation, server: Server) -> Federation:
     return Federation(server, fed.run, server.client(), members, fed.tokens)
 
 
-@pytest.mark.parametrize(("source", "target"), [("folder", "services"), ("services", "folder")])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("folder", "services"),
+        pytest.param("services", "folder", marks=pytest.mark.full),
+    ],
+)
 def test_a_run_goes_on_from_a_backup_with_the_same_bits(
     made: Places, tmp_path: Path, source: str, target: str
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from support.client.simulations import simulated, write_recipe
 from support.coordinator.processes import federated_adapter
 
-pytestmark = pytest.mark.usefixtures("unmeasured")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
 PERIOD_2 = {"local_steps": 4, "swap.period": 2}
 

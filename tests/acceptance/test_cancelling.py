@@ -5,10 +5,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.errors import ServerFault
 from support.coordinator.processes import create_run, enroll, serve, start, start_client
+
+pytestmark = pytest.mark.full
 
 
 def until(holds: Callable[[], bool], seconds: float = 90) -> float:

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from pubswap_client.demo.federation import MODEL
 
+pytestmark = pytest.mark.full
+
 KEYS = {
     "base_pass_at_1",
     "final_pass_at_1",

@@ -92,6 +92,7 @@ def seen_there(coordinator: Coordinator, run: RunView) -> tuple[list[MemberView]
     return members, view, len(events)
 
 
+@pytest.mark.full
 def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
     """Exit 0, nothing changed here or there, and a real round takes about what was predicted."""
     overrides = {"name": "healthy", "clients": 1, "rounds": 2, "local_steps": 8}
@@ -120,6 +121,7 @@ def test_all_is_well_and_the_prediction_holds(coordinator: Coordinator) -> None:
     assert view.rounds[-1].updates == 1
 
 
+@pytest.mark.full
 def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinator) -> None:
     """A revoked token, an overlong prompt and an answer that no response can match: exit 1."""
     run = create_run(coordinator, {"name": "ill"})
@@ -153,6 +155,7 @@ def test_several_faults_are_named_at_once_with_what_to_do(coordinator: Coordinat
     assert "the second" not in table.stdout + table.stderr
 
 
+@pytest.mark.full
 def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coordinator) -> None:
     """A warning that names the process; the daemon keeps its lock, its memory and its folder."""
     run = create_run(coordinator, {"name": "busy", "clients": 1, "rounds": 1})
@@ -175,6 +178,7 @@ def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coord
     assert wait_finished(coordinator, run).rounds[-1].updates == 1
 
 
+@pytest.mark.full
 def test_the_trial_step_takes_all_processes(coordinator: Coordinator) -> None:
     """As many as training would, and none is left."""
     run = create_run(coordinator, {"name": "several"})

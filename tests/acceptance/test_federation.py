@@ -14,7 +14,12 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 
 @pytest.mark.parametrize(
     ("method", "strategy"),
-    [("pubswap", "keep"), ("pubswap", "random"), ("fedavg", "keep"), ("fedprox", "keep")],
+    [
+        ("pubswap", "keep"),
+        pytest.param("pubswap", "random", marks=pytest.mark.full),
+        pytest.param("fedavg", "keep", marks=pytest.mark.full),
+        pytest.param("fedprox", "keep", marks=pytest.mark.full),
+    ],
 )
 def test_two_clients_train_two_rounds(tmp_path: Path, method: str, strategy: str) -> None:
     """The run finishes, with two updates a round and exchanges only under PubSwap."""
@@ -33,6 +38,7 @@ def test_two_clients_train_two_rounds(tmp_path: Path, method: str, strategy: str
         assert summary.drift.pairwise > 0
 
 
+@pytest.mark.full
 def test_same_seed_gives_the_same_adapter_bit_for_bit(tmp_path: Path) -> None:
     """Two runs with the same seed agree in every bit, in whichever order the clients start."""
     _, first = federated_adapter(tmp_path / "first", {}, order=("alpha", "beta"))
@@ -42,6 +48,7 @@ def test_same_seed_gives_the_same_adapter_bit_for_bit(tmp_path: Path) -> None:
     assert first != other
 
 
+@pytest.mark.full
 def test_clients_of_two_processes_train_what_clients_of_one_do(tmp_path: Path) -> None:
     """Whole runs end within 1e-5 of each other: sums are in another order, and nothing else."""
     overrides = {"grpo.learning_rate": 1e-5}

@@ -4,10 +4,14 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from support.coordinator.processes import create_run, enroll, serve, start, start_client
 from support.eventually import until
+
+pytestmark = pytest.mark.full
 
 STEPS = 60
 

@@ -29,6 +29,8 @@ from support.coordinator.processes import (
     wait_finished,
 )
 
+pytestmark = pytest.mark.full
+
 PROGRAM = Path(__file__).parents[1] / "support" / "client" / "crewed.py"
 SingleProcess = Callable[[int], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]

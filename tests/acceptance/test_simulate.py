@@ -35,6 +35,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> tuple
     return result, adapter_of(store)
 
 
+@pytest.mark.full
 def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     tmp_path: Path, undisturbed: tuple[Result, bytes]
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -89,6 +91,7 @@ def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, by
     assert result.setting == {}
 
 
+@pytest.mark.full
 def test_a_killed_simulation_goes_on_with_the_same_bits(
     tmp_path: Path, recipe: Path, undisturbed: tuple[Result, bytes]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from pubswap_simulation.results import read_results
 from support.client.simulations import command, simulated, write_recipe
@@ -15,6 +16,7 @@ SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg"
 SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
 
 
+@pytest.mark.full
 def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     """It is listed with its log; the same command then does it, and not what is done."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
@@ -36,6 +38,7 @@ def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     assert "client-2 seed=7: was done" in printed
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
     """Nothing goes on in the background, and the next call is told of."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"

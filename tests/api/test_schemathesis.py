@@ -34,7 +34,6 @@ DOCUMENTED = [
     response_schema_conformance,
 ]
 ROLES = ("operator", "client", "evaluator")
-EXAMPLES = 10
 # It would end the run, and a run that has ended refuses most requests for that alone.
 ENDS = ("cancel_run", "operator")
 
@@ -86,8 +85,7 @@ def test_no_request_makes_a_server_error(
 
     @seed(20261121)
     @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
+        max_examples=settings().max_examples // 10,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.cuts import cutting, run
 from support.chaos.proxy import seeded
 
 
+@pytest.mark.full
 def test_adapters_travel_whole_through_cut_connections(tmp_path: Path) -> None:
     """Of 40 cuts at random bytes none loses or changes an adapter, and little is sent again."""
     found = run(40, seed=4, folder=tmp_path)

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.corrupt import KINDS, run
+
+pytestmark = pytest.mark.full
 
 
 def test_a_flipped_bit_is_found_and_made_good(tmp_path: Path) -> None:

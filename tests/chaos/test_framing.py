@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.framing import CASES, run
+
+pytestmark = pytest.mark.full
 
 
 def test_no_byte_of_a_body_is_answered_as_a_request(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.faults.disk import PLACES, missing, run
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 
 def test_a_full_disk_costs_nothing_but_time(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pubswap_protocol.tensors import safetensors_header
 from support.chaos.mutations import make
 
 
+@pytest.mark.full
 def test_no_input_is_read_wrongly(tmp_path: Path) -> None:
     """20,000 inputs: accepted as the safetensors library reads them, or refused with our errors."""
     result = fuzz.run(20_000, 20261121, tmp_path)

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults import hostile_numbers
+
+pytestmark = pytest.mark.full
 
 
 def test_a_member_with_extreme_numbers_ends_no_run(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.faults.clock import missing, run
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 
 def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pubswap_client.demo.processes import Processes
 from support.chaos.zygote import Zygote
 from support.coordinator.processes import (
@@ -16,6 +18,8 @@ from support.coordinator.processes import (
     start_client,
     wait_finished,
 )
+
+pytestmark = pytest.mark.full
 
 STEPS = 4
 PERIOD = 2

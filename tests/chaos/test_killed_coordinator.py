@@ -3,11 +3,15 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.coordinator import SETTINGS, run
 from pubswap_server.storage.verified import file_name, folder_name
 from support.client.lives import Lives
 from support.coordinator.coordinator import begun
 from support.coordinator.fleet import Fleet, counted_wrong
+
+pytestmark = pytest.mark.full
 
 
 def test_a_coordinator_killed_at_any_point_keeps_every_receipt(tmp_path: Path) -> None:

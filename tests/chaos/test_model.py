@@ -7,6 +7,8 @@ import pytest
 from chaos.faults.model import run
 from pubswap_server.runs import rounds
 
+pytestmark = pytest.mark.full
+
 
 def test_a_run_behaves_as_its_model(tmp_path: Path) -> None:
     """Duplicates, late and reordered requests, crashes inside and between them: same answers."""

@@ -9,7 +9,7 @@ import pytest
 from chaos.faults.order import judge, missing, run
 from support.chaos.straced import Call, calls
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 NO_FSYNC = """
 import os

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults import postgres, replica
+
+pytestmark = pytest.mark.full
 
 
 def test_no_receipt_is_lost_when_postgresql_is_killed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from chaos.faults.room import missing, run
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytestmark = [pytest.mark.full, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 
 def test_honest_rounds_go_on_beside_a_member_that_hoards(tmp_path: Path) -> None:

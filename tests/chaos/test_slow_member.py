@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.slow import run
+
+pytestmark = pytest.mark.full
 
 
 def test_rounds_close_on_time_without_a_slow_member(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.upgrade import run
+
+pytestmark = pytest.mark.full
 
 
 def test_an_upgrade_is_no_way_past_the_deadlines(tmp_path: Path) -> None:

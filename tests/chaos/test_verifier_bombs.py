@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from chaos.faults.bombs import run
+
+pytestmark = pytest.mark.full
 
 
 def test_bombs_cost_honest_members_next_to_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from support.coordinator.coordinator import Server, serving, settings_for
 from support.coordinator.postgres import Postgres, postgres
 from support.coordinator.s3 import BUCKET, serving_s3
 
-PLACES = ("sqlite and folder", "postgresql and bucket")
+PLACES = (
+    "sqlite and folder",
+    pytest.param("postgresql and bucket", marks=pytest.mark.full),
+)
 
 
 @pytest.fixture(scope="session")

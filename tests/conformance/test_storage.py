@@ -24,7 +24,7 @@ from support.coordinator.s3 import BUCKET, serving_s3
 DATA = bytes(range(256)) * 5000
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.full)])
 def places(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[ServerSettings, Path]]:

@@ -316,6 +316,7 @@ def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> No
     assert "[forbidden]" in done.stderr
 
 
+@pytest.mark.full
 def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -359,6 +360,7 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     ]
 
 
+@pytest.mark.full
 def test_a_daemon_waits_for_a_coordinator_that_is_not_there_yet(tmp_path: Path) -> None:
     """Started first, the daemon keeps trying and joins once the coordinator answers."""
     with Processes(tmp_path / "logs") as processes:
