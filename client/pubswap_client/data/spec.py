@@ -54,30 +54,32 @@ class DataSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    source: SourceName
+    source: SourceName = Field(description="The data set.")
     from_: Path | None = Field(
         default=None,
         alias="from",
         description="Local files in the hub's own format instead of the hub; jsonl: the file.",
     )
-    clients: Size = 4
+    clients: Size = Field(default=4, description="Private sets; in a recipe, the run's.")
     alpha: float = Field(
         default=0.3,
         gt=0,
         allow_inf_nan=False,
         description="Of the Dirichlet priors over topics: the smaller, the fewer a client has.",
     )
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(
+        default=0, ge=0, description="Decides the split; in a recipe by default the run's."
+    )
     private_size: Size | None = Field(
         default=None, description="Problems of each client; by default the paper's."
     )
-    public_size: Size | None = None
-    test_size: Size | None = None
+    public_size: Size | None = Field(default=None, description="Public problems.")
+    test_size: Size | None = Field(default=None, description="Test problems.")
     topic_column: str | None = Field(
         default=None, description="By default the data set's own, in JSONL 'topic'."
     )
-    prompt_column: str = "prompt"
-    answer_column: str = "answer"
+    prompt_column: str = Field(default="prompt", description="jsonl: the column of prompts.")
+    answer_column: str = Field(default="answer", description="jsonl: the column of answers.")
     verifier: str | None = Field(
         default=None, description="jsonl: for the lines that name none; by default the run's."
     )

@@ -177,7 +177,7 @@ def _count(value: Any) -> bool:
 class Recipe(RunSettings):
     """The whole file: what a run is, and in `[sweep]` what is varied."""
 
-    name: Name
+    name: Name = Field(description="The run's name; by default the file's.")
     about: str = Field(default="", description="One line for `pubswap recipe list`.")
     model: ModelSource
     data: RecipeData

@@ -17,8 +17,8 @@ class ModelSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: str
-    revision: str | None = None
+    source: str = Field(description="A hub id, or a folder.")
+    revision: str | None = Field(default=None, description="The hub revision.")
     folder: Path | None = Field(
         default=None, description="Where the files are, if they are here; found by itself."
     )
@@ -48,8 +48,8 @@ class RecipeData(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    public: Path | None = None
-    test: Path | None = None
+    public: Path | None = Field(default=None, description="The public problems (JSONL).")
+    test: Path | None = Field(default=None, description="The held-out problems (JSONL).")
     private: tuple[Path, ...] = Field(default=(), description="One file for each client.")
     folder: Path | None = Field(default=None, description="What `pubswap data prepare` wrote.")
     prepare: DataSpec | None = None

@@ -24,8 +24,12 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
-    grid: tuple[dict[str, tuple[Value, ...]], ...] = ()
+    seeds: tuple[Seed, ...] = Field(
+        default=(0,), min_length=1, description="Each setting is run with each of them."
+    )
+    grid: tuple[dict[str, tuple[Value, ...]], ...] = Field(
+        default=(), description="Tables of axes; an axis is a dotted key with its values."
+    )
 
     @field_validator("seeds")
     @classmethod
