@@ -36,7 +36,9 @@ def test_indexes_and_keys_are_those_of_the_tables(engine: Engine, database_url: 
     migrate(database_url)
     inspector, where = inspect(engine), f"{engine.dialect.name}_where"
     for table in Base.metadata.sorted_tables:
-        assert inspector.get_pk_constraint(table.name)["name"] == f"pk_{table.name}"
+        key = inspector.get_pk_constraint(table.name)
+        assert key["name"] == f"pk_{table.name}"
+        assert key["constrained_columns"] == [column.name for column in table.primary_key]
         indexes = inspector.get_indexes(table.name)
         assert {index["name"] for index in indexes if where in index["dialect_options"]} == {
             index.name for index in table.indexes if index.dialect_kwargs.get(where) is not None

@@ -1,6 +1,7 @@
 """The database: short transactions in worker threads, and nothing held while anybody waits."""
 
 import contextlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from pubswap_protocol.errors import InvalidSettings, Unavailable
 from pubswap_server.database.errors import collided, fault_of
-from pubswap_server.database.wakeups import OneProcess, Wakeups
+from pubswap_server.database.wakeups import Wakeups
 from pubswap_server.storage.private import keep_private, make_private
 
 T = TypeVar("T")
@@ -37,14 +38,15 @@ _POSTGRES = (
     "-c lock_timeout=5s -c idle_in_transaction_session_timeout=10s -c statement_timeout=60s "
     "-c synchronous_commit=on"
 )
+# All statements of a reading see the same state, as they do in SQLite.
+_SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _CHANGED = "changed runs"
+# An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
+_json = partial(json.dumps, allow_nan=False)
 
 
 def changed(session: Session, run: str, *, awaited: bool = True) -> None:
-    """Say that the transaction changes a run: the conductor looks at it after the commit.
-
-    Unless nobody waits for such a change, all that wait for the run look again too.
-    """
+    """Wake the conductor for a run after the commit, and its members too if they await this."""
     runs = session.info.setdefault(_CHANGED, {})
     runs[run] = runs.get(run, False) or awaited
 
@@ -59,24 +61,22 @@ class Database:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         self.shared = not sqlite  # with other machines
         self.engine = _sqlite(url) if sqlite else _postgres(url)
-        # Told of each run that a committed transaction has changed, and whether that is awaited.
+        # Called with each run that a committed transaction has changed, and whether it is awaited.
         self.heard: Callable[[str, bool], None] = lambda run, awaited: None
-        self._wakeups = wakeups or OneProcess()
+        self._wakeups = wakeups or Wakeups()
         self._idle, self._under_way, self._closed = threading.Condition(), 0, False
-        options = {"immediate": False} if sqlite else _SNAPSHOT
-        self._reading = sessionmaker(
-            self.engine.execution_options(**options), expire_on_commit=False, autoflush=True
-        )
-        self._writing = sessionmaker(
-            self.engine.execution_options(immediate=True), expire_on_commit=False, autoflush=True
-        )
+        reading = self.engine.execution_options(**({} if sqlite else _SNAPSHOT))
+        writing = self.engine.execution_options(immediate=True)
+        self._reading = sessionmaker(reading, expire_on_commit=False)
+        self._writing = sessionmaker(writing, expire_on_commit=False)
         self._readers = CapacityLimiter(READERS)
         # SQLite has one writer: those that wait stand in a queue rather than try its lock.
         self._writers = CapacityLimiter(1 if sqlite else WRITERS)
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction that changes nothing."""
-        return await to_thread.run_sync(self._read, work, limiter=self._readers)
+        call = partial(self._transact, self._reading, work)
+        return (await to_thread.run_sync(call, limiter=self._readers))[0]
 
     async def write(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction, which is committed before this returns.
@@ -84,7 +84,8 @@ class Database:
         `work` is done again if another transaction took a key or lock that it needs, so it must
         have no effect but on the database. Raises Fenced if it relied on an older state of a run.
         """
-        result, runs = await to_thread.run_sync(self._write, work, limiter=self._writers)
+        call = partial(self._transact, self._writing, work)
+        result, runs = await to_thread.run_sync(call, limiter=self._writers)
         for run, awaited in runs.items():
             self.heard(run, awaited)
         return result
@@ -110,39 +111,26 @@ class Database:
                 self._under_way -= 1
                 self._idle.notify_all()
 
-    def _read(self, work: Callable[[Session], T]) -> T:
-        def once() -> T:
-            with self._reading.begin() as session:
-                return work(session)
-
+    def _transact(
+        self, sessions: sessionmaker[Session], work: Callable[[Session], T]
+    ) -> tuple[T, dict[str, bool]]:
+        """The result of `work`, and the runs that it has changed."""
         with self._counted():
-            return _answered(once)
-
-    def _write(self, work: Callable[[Session], T]) -> tuple[T, dict[str, bool]]:
-        def once() -> tuple[T, dict[str, bool]]:
-            with self._writing.begin() as session:
-                result = work(session)
-                session.flush()
-                runs: dict[str, bool] = session.info.get(_CHANGED, {})
-                self._wakeups.announce(session, runs)
-            return result, runs
-
-        with self._counted():
-            return _answered(once)
-
-
-def _answered(once: Callable[[], T]) -> T:
-    for attempt in range(1, TRIES + 1):
-        try:
-            return once()
-        except SQLAlchemyError as error:
-            if attempt < TRIES and collided(error):
-                continue
-            fault = fault_of(error)
-            if fault is None:
-                raise
-            raise fault from error
-    raise AssertionError("unreachable")
+            for attempt in itertools.count(1):
+                try:
+                    with sessions.begin() as session:
+                        result = work(session)
+                        session.flush()
+                        runs = session.info.get(_CHANGED, {})
+                        self._wakeups.announce(session, runs)
+                    return result, runs
+                except SQLAlchemyError as error:
+                    if attempt < TRIES and collided(error):
+                        continue
+                    if (fault := fault_of(error)) is None:
+                        raise
+                    raise fault from error
+        raise AssertionError("unreachable")
 
 
 def migrate(url: str) -> None:
@@ -171,14 +159,6 @@ def database_time(session: Session) -> datetime:
     """The moment on the clock of PostgreSQL's machine, which all replicas share."""
     moment: datetime = session.execute(text("SELECT clock_timestamp()")).scalar_one()
     return moment
-
-
-# All statements of a reading see the same state, as they do in SQLite.
-_SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-
-
-# An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
-_json = partial(json.dumps, allow_nan=False)
 
 
 def _postgres(url: str) -> Engine:

@@ -186,7 +186,17 @@ class UploadRow(Base):
     expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
-class RoundRow(Base):
+# `sort_order`: a mixin's columns would come last, also in the key.
+class _Round:
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True, sort_order=-3)
+    round: Mapped[int] = mapped_column(primary_key=True, sort_order=-2)
+
+
+class _PublicStep(_Round):
+    swap: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class RoundRow(_Round, Base):
     """A round, and the global adapter that it ended with; round 0 holds the initial one.
 
     `residual` is FedEx-LoRA's, and `server_state` what the server optimizer remembers: blobs too.
@@ -194,8 +204,6 @@ class RoundRow(Base):
 
     __tablename__ = "rounds"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
     adapter: Mapped[str | None] = mapped_column(String(71))
     residual: Mapped[str | None] = mapped_column(String(71))
     server_state: Mapped[str | None] = mapped_column(String(71))
@@ -203,7 +211,7 @@ class RoundRow(Base):
     evaluation: Mapped[dict[str, Any] | None]
 
 
-class UpdateRow(Base):
+class UpdateRow(_Round, Base):
     """A member's update of a round.
 
     `canonical` is the stored file: null once it is freed, see `retention`, or if a late update came
@@ -213,8 +221,6 @@ class UpdateRow(Base):
     __tablename__ = "updates"
     __table_args__ = (_kept("updates", "canonical"),)
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     canonical: Mapped[str | None] = mapped_column(String(71))
@@ -223,20 +229,17 @@ class UpdateRow(Base):
     received_at: Mapped[datetime] = mapped_column(default=now)
 
 
-class SwapRow(Base):
+class SwapRow(_PublicStep, Base):
     """A public step's exchange, from its first responses on."""
 
     __tablename__ = "swaps"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
-    swap: Mapped[int] = mapped_column(primary_key=True)
     first_at: Mapped[datetime] = mapped_column(default=now)
     closed: Mapped[bool] = mapped_column(default=False)
     summary: Mapped[dict[str, Any] | None]
 
 
-class PromptsRow(Base):
+class PromptsRow(_PublicStep, Base):
     """The prompts of a public step, where a run chooses them by what it has seen.
 
     `right` counts each prompt's correct answers among so many `responses`, of all clients in the
@@ -245,15 +248,12 @@ class PromptsRow(Base):
 
     __tablename__ = "prompts"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
-    swap: Mapped[int] = mapped_column(primary_key=True)
     prompts: Mapped[list[int]]
     right: Mapped[list[int] | None]
     responses: Mapped[int] = mapped_column(default=0)
 
 
-class SubmissionRow(Base):
+class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
     `correct` is null until they are verified; those that came too late never are. `stored` is the
@@ -264,9 +264,6 @@ class SubmissionRow(Base):
     __tablename__ = "submissions"
     __table_args__ = (_kept("submissions", "stored"),)
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
-    swap: Mapped[int] = mapped_column(primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     digest: Mapped[str] = mapped_column(String(71))
     stored: Mapped[str | None] = mapped_column(String(71))
@@ -276,13 +273,11 @@ class SubmissionRow(Base):
     received_at: Mapped[datetime] = mapped_column(default=now)
 
 
-class TrafficRow(Base):
+class TrafficRow(_Round, Base):
     """Bytes of a member in a round, by kind."""
 
     __tablename__ = "traffic"
 
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
-    round: Mapped[int] = mapped_column(primary_key=True)
     member: Mapped[str] = mapped_column(String(63), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     bytes: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -1,12 +1,10 @@
-"""How the processes that share a database hear of each other's changes.
+"""Wake-ups between the processes that share a database.
 
-One class for each way: nothing to hear in one process, PostgreSQL's LISTEN/NOTIFY, and for the
-workers on one SQLite file its change counter.
+PostgreSQL has LISTEN/NOTIFY; for the workers on one SQLite file there is its change counter.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import psycopg
 import structlog
@@ -25,48 +23,34 @@ RECONNECT_SECONDS = 0.5
 QUIET_SECONDS = 5.0
 
 
-class Wakeups(Protocol):
-    """Carries the names of changed runs from process to process."""
+class Wakeups:
+    """Carries the names of changed runs from process to process; here there is but one."""
 
     def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
-        """Tell the others; called in the transaction of the change, just before its commit.
-
-        For each run, whether members wait for such a change.
-        """
+        """Tell the others, in the transaction of the change, whether members wait for each run."""
 
     async def listen(self, heard: Heard) -> None:
-        """For ever: call `heard` with each run that another process changed; None for any."""
+        """Call `heard` for ever with each run that another process changed; None for any."""
+        await asyncio.Event().wait()
 
 
 def wakeups_for(url: str, replica: str, workers: int) -> Wakeups:
     """The way that fits this database, and the number of processes on this machine."""
     if make_url(url).get_backend_name() == "postgresql":
         return ListenNotify(url, replica)
-    return DataVersion(url) if workers > 1 else OneProcess()
+    return DataVersion(url) if workers > 1 else Wakeups()
 
 
-class OneProcess:
-    """There is nobody to tell and nothing to hear."""
+class DataVersion(Wakeups):
+    """SQLite's counter of what other connections have committed, looked at often.
 
-    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
-        """See `Wakeups`."""
-
-    async def listen(self, heard: Heard) -> None:
-        """See `Wakeups`."""
-        await asyncio.Event().wait()
-
-
-class DataVersion:
-    """SQLite's counter of the changes that other connections have committed, looked at often."""
+    The commit itself moves it. Which run has changed is not known.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
-        """The commit itself moves the counter."""
-
     async def listen(self, heard: Heard) -> None:
-        """See `Wakeups`. Which run changed is not known."""
         # A thread of its own: the database's threads may all be waiting for a lock.
         limiter = CapacityLimiter(1)
         engine = create_engine(
@@ -85,8 +69,11 @@ class DataVersion:
             connection.close()
 
 
-class ListenNotify:
-    """PostgreSQL's LISTEN on a connection of its own, and NOTIFY in the change's transaction."""
+class ListenNotify(Wakeups):
+    """PostgreSQL's LISTEN on a connection of its own, and NOTIFY in the change's transaction.
+
+    A lost connection is made again for ever; what was missed meanwhile may be any run.
+    """
 
     def __init__(self, url: str, replica: str) -> None:
         plain = make_url(url).set(drivername="postgresql")
@@ -94,13 +81,11 @@ class ListenNotify:
         self._replica = replica
 
     def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
-        """See `Wakeups`."""
         for run, awaited in sorted(runs.items()):
             payload = f"{run} {self._replica} {'awaited' if awaited else 'quiet'}"
             session.execute(text("SELECT pg_notify(:c, :p)"), {"c": CHANNEL, "p": payload})
 
     async def listen(self, heard: Heard) -> None:
-        """See `Wakeups`. Connects again for ever; what was missed meanwhile may be any run."""
         while True:
             try:
                 await self._listen(heard)
@@ -117,9 +102,9 @@ class ListenNotify:
             heard(None, True)
             while True:
                 async for notice in connection.notifies(timeout=QUIET_SECONDS):
-                    run, replica, *more = notice.payload.split(" ")
+                    run, replica, awaited = notice.payload.split(" ")
                     if replica != self._replica:
-                        heard(run, more != ["quiet"])
+                        heard(run, awaited == "awaited")
                 # A connection that died silently is noticed only when it is used.
                 async with asyncio.timeout(QUIET_SECONDS):
                     await connection.execute("SELECT 1")

@@ -1,4 +1,4 @@
-"""Whether requests can be served now: database and store answer, disk has room, runs move."""
+"""Readiness: database and store answer, the disk has room, the conductor takes its turns."""
 
 import asyncio
 import os
@@ -26,49 +26,46 @@ Check = Callable[[], Coroutine[Any, Any, str | None]]
 
 
 class Readiness:
-    """Looks at most once a second, whoever asks how often, and never waits for long.
+    """Runs the checks at most once a second, whoever asks how often, and never waits for long.
 
     A check that hangs is left running and not begun again, so that a store that does not answer
     does not gather threads.
     """
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
-        """Each check returns the reason why not, or None; its name is told if it does not end."""
+        """Each check returns the reason why not, or None."""
         self._checks = checks
         self._running: dict[str, asyncio.Task[str | None]] = {}
-        self._looking = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._reasons: list[str] = []
-        self._looked = -FRESH_SECONDS
+        self._checked_at = -FRESH_SECONDS
 
     async def reasons(self) -> list[str]:
         """Why requests cannot be served; empty if they can. Holds no secret and no address."""
-        async with self._looking:
-            if time.monotonic() - self._looked >= FRESH_SECONDS:
-                self._reasons = await self._look()
-                self._looked = time.monotonic()
+        async with self._one_at_a_time:
+            if time.monotonic() - self._checked_at >= FRESH_SECONDS:
+                self._reasons = await self._run_checks()
+                self._checked_at = time.monotonic()
             return self._reasons
 
-    async def _look(self) -> list[str]:
+    async def _run_checks(self) -> list[str]:
         for name, check in self._checks.items():
             if name not in self._running:
                 self._running[name] = asyncio.create_task(check())
         await asyncio.wait(self._running.values(), timeout=ANSWER_SECONDS)
-        found = []
+        reasons = []
         for name, task in list(self._running.items()):
             if not task.done():
-                found.append(f"the {name} does not answer within {ANSWER_SECONDS:.0f} s")
-                continue
-            del self._running[name]
-            reason = task.result()
-            if reason is not None:
-                found.append(reason)
-        return found
+                reasons.append(f"the {name} does not answer within {ANSWER_SECONDS:.0f} s")
+            elif (reason := self._running.pop(name).result()) is not None:
+                reasons.append(reason)
+        return reasons
 
 
 def checks_of(
     database: Database, blobs: BlobStore, data_dir: Path, spare_bytes: int
 ) -> dict[str, Check]:
-    """The coordinator's checks."""
+    """The checks of what the coordinator stands on."""
 
     async def database_answers() -> str | None:
         try:
@@ -86,18 +83,14 @@ def checks_of(
 
     async def disk_has_room() -> str | None:
         try:
-            found = await to_thread.run_sync(os.statvfs, data_dir, abandon_on_cancel=True)
+            disk = await to_thread.run_sync(os.statvfs, data_dir, abandon_on_cancel=True)
         except OSError:
             return "the data folder cannot be read"
-        if found.f_bavail * found.f_frsize < spare_bytes:
+        if disk.f_bavail * disk.f_frsize < spare_bytes:
             return f"the disk has less than {spare_bytes} bytes left (spare_bytes)"
         return None
 
-    return {
-        "database": database_answers,
-        "blob store": store_answers,
-        "disk": disk_has_room,
-    }
+    return {"database": database_answers, "blob store": store_answers, "disk": disk_has_room}
 
 
 def turns_check(work: ChangedRuns, tick_seconds: float) -> Check:

@@ -8,7 +8,6 @@ from pubswap_protocol.errors import Unavailable
 from pubswap_protocol.messages import Version
 from pubswap_server.http.dependencies import ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.monitoring.metrics import take_census
 
 router = APIRouter(tags=["health"], route_class=PlainJsonRoute)
 
@@ -36,7 +35,7 @@ async def ready(services: ServicesDep) -> dict[str, str]:
 )
 async def metrics(services: ServicesDep) -> Response:
     """The exposition format."""
-    (await services.database.read(take_census)).show(services.metrics)
+    await services.database.read(services.metrics.read_rows)
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
 
 

@@ -1,10 +1,12 @@
 """The schema of the first release. It stays as it is, whatever becomes of `tables`."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.schema import SchemaItem
 
 revision = "0001"
 down_revision = None
@@ -16,169 +18,166 @@ _NAMING = {
     "pk": "pk_%(table_name)s",
 }
 _schema = sa.MetaData(naming_convention=_NAMING)
-
-_key = partial(sa.Column, primary_key=True)
-_required = partial(sa.Column, nullable=False)
-_optional = partial(sa.Column, nullable=True)
-_ID, _NAME, _KIND, _DIGEST = sa.String(32), sa.String(63), sa.String(16), sa.String(71)
+_ID, _NAME, _WORD, _DIGEST, _SHA256 = (sa.String(length) for length in (32, 63, 16, 71, 64))
 _MOMENT = sa.DateTime(timezone=True)
-_UNFINISHED = sa.text("state NOT IN ('finished', 'cancelled')")
 
 
-def _table(name: str, *columns: sa.schema.SchemaItem) -> None:
-    sa.Table(name, _schema, *columns)
+def _columns(kind: Any, *names: str, **options: Any) -> Iterator[sa.Column[Any]]:
+    for name in names:
+        run = [sa.ForeignKey("runs.id")] if name == "run_id" else []
+        yield sa.Column(name, kind, *run, **options)
 
 
-def _run(column: Callable[..., sa.Column[str]], index: bool | None = None) -> sa.Column[str]:
-    return column("run_id", _ID, sa.ForeignKey("runs.id"), index=index)
+_keys = partial(_columns, primary_key=True)
+_required = partial(_columns, nullable=False)
+_optional = partial(_columns, nullable=True)
+_unique = partial(_columns, nullable=False, unique=True)
+_indexed = partial(_columns, nullable=False, index=True)
 
 
-def _index(name: str, *columns: str, where: sa.TextClause, unique: bool = False) -> sa.Index:
-    return sa.Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+def _table(name: str, *columns: Iterable[SchemaItem]) -> None:
+    sa.Table(name, _schema, *(column for group in columns for column in group))
+
+
+def _index(name: str, *columns: str, where: str, unique: bool = False) -> Iterator[sa.Index]:
+    rows = sa.text(where)
+    yield sa.Index(name, *columns, unique=unique, sqlite_where=rows, postgresql_where=rows)
 
 
 _table(
     "runs",
-    _key("id", _ID),
-    _required("name", _NAME, index=True),
-    _required("state", _KIND, index=True),
-    _required("paused", sa.Boolean),
-    _required("round", sa.Integer),
-    _required("settings", sa.JSON),
-    _required("model", sa.JSON),
-    _optional("tokenizer", _DIGEST),
-    _optional("waiting_for", sa.Text),
-    _optional("failure", sa.Text),
-    _required("rollbacks", sa.Integer),
-    _required("created_at", _MOMENT),
-    _required("epoch", sa.Integer),
-    _index("uq_runs_unfinished_name", "name", where=_UNFINISHED, unique=True),
+    _keys(_ID, "id"),
+    _indexed(_NAME, "name"),
+    _indexed(_WORD, "state"),
+    _required(sa.Boolean, "paused"),
+    _required(sa.Integer, "round", "rollbacks", "epoch"),
+    _required(sa.JSON, "settings", "model"),
+    _optional(_DIGEST, "tokenizer"),
+    _optional(sa.Text, "waiting_for", "failure"),
+    _required(_MOMENT, "created_at"),
+    _index(
+        "uq_runs_unfinished_name",
+        "name",
+        where="state NOT IN ('finished', 'cancelled')",
+        unique=True,
+    ),
 )
 _table(
     "leases",
-    _run(_key),
-    _optional("holder", sa.String(255)),
-    _required("term", sa.Integer),
-    _required("beats", sa.BigInteger),
+    _keys(_ID, "run_id"),
+    _optional(sa.String(255), "holder"),
+    _required(sa.Integer, "term"),
+    _required(sa.BigInteger, "beats"),
 )
 _table(
     "problem_sets",
-    _run(_key),
-    _key("kind", _KIND),
-    _required("digest", _DIGEST),
-    _required("problems", sa.Integer),
+    _keys(_ID, "run_id"),
+    _keys(_WORD, "kind"),
+    _required(_DIGEST, "digest"),
+    _required(sa.Integer, "problems"),
 )
 _table(
     "members",
-    _key("id", sa.Integer),
-    _run(_required),
-    _required("name", _NAME),
-    _required("role", _KIND),
-    _required("token_sha256", sa.String(64), unique=True),
-    _required("active", sa.Boolean),
-    _required("suspended", sa.Boolean),
-    _required("accepted", sa.Boolean),
-    _optional("certificate", sa.String(64)),
-    _optional("last_seen", _MOMENT),
-    _optional("progress", sa.JSON),
-    sa.UniqueConstraint("run_id", "name"),
+    _keys(sa.Integer, "id"),
+    _required(_ID, "run_id"),
+    _required(_NAME, "name"),
+    _required(_WORD, "role"),
+    _unique(_SHA256, "token_sha256"),
+    _required(sa.Boolean, "active", "suspended", "accepted"),
+    _optional(_SHA256, "certificate"),
+    _optional(_MOMENT, "last_seen"),
+    _optional(sa.JSON, "progress"),
+    [sa.UniqueConstraint("run_id", "name")],
 )
 _table(
     "invites",
-    _key("code_sha256", sa.String(64)),
-    _run(_required),
-    _required("name", _NAME),
-    _required("role", _KIND),
-    _required("expires_at", _MOMENT),
-    _optional("used_at", _MOMENT),
-    _required("reissue", sa.Boolean),
+    _keys(_SHA256, "code_sha256"),
+    _required(_ID, "run_id"),
+    _required(_NAME, "name"),
+    _required(_WORD, "role"),
+    _required(_MOMENT, "expires_at"),
+    _optional(_MOMENT, "used_at"),
+    _required(sa.Boolean, "reissue"),
 )
 _table(
     "blobs",
-    _run(_key),
-    _key("digest", _DIGEST),
-    _key("member", _NAME),
-    _required("canonical", _DIGEST),
-    _required("size", sa.BigInteger),
+    _keys(_ID, "run_id"),
+    _keys(_DIGEST, "digest"),
+    _keys(_NAME, "member"),
+    _required(_DIGEST, "canonical"),
+    _required(sa.BigInteger, "size"),
 )
 _table(
     "uploads",
-    _key("id", _ID),
-    _run(_required, index=True),
-    _required("member", _NAME),
-    _required("digest", _DIGEST),
-    _required("size", sa.BigInteger),
-    _required("expires_at", _MOMENT, index=True),
+    _keys(_ID, "id"),
+    _indexed(_ID, "run_id"),
+    _required(_NAME, "member"),
+    _required(_DIGEST, "digest"),
+    _required(sa.BigInteger, "size"),
+    _indexed(_MOMENT, "expires_at"),
 )
 _table(
     "rounds",
-    _run(_key),
-    _key("round", sa.Integer),
-    _optional("adapter", _DIGEST),
-    _optional("residual", _DIGEST),
-    _optional("server_state", _DIGEST),
-    _optional("drift", sa.JSON),
-    _optional("evaluation", sa.JSON),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round"),
+    _optional(_DIGEST, "adapter", "residual", "server_state"),
+    _optional(sa.JSON, "drift", "evaluation"),
 )
 _table(
     "updates",
-    _run(_key),
-    _key("round", sa.Integer),
-    _key("member", _NAME),
-    _required("digest", _DIGEST),
-    _optional("canonical", _DIGEST),
-    _required("metrics", sa.JSON),
-    _required("late", sa.Boolean),
-    _required("received_at", _MOMENT),
-    _index("ix_updates_kept", "run_id", "round", where=sa.text("canonical IS NOT NULL")),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round"),
+    _keys(_NAME, "member"),
+    _required(_DIGEST, "digest"),
+    _optional(_DIGEST, "canonical"),
+    _required(sa.JSON, "metrics"),
+    _required(sa.Boolean, "late"),
+    _required(_MOMENT, "received_at"),
+    _index("ix_updates_kept", "run_id", "round", where="canonical IS NOT NULL"),
 )
 _table(
     "swaps",
-    _run(_key),
-    _key("round", sa.Integer),
-    _key("swap", sa.Integer),
-    _required("first_at", _MOMENT),
-    _required("closed", sa.Boolean),
-    _optional("summary", sa.JSON),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round", "swap"),
+    _required(_MOMENT, "first_at"),
+    _required(sa.Boolean, "closed"),
+    _optional(sa.JSON, "summary"),
 )
 _table(
     "prompts",
-    _run(_key),
-    _key("round", sa.Integer),
-    _key("swap", sa.Integer),
-    _required("prompts", sa.JSON),
-    _optional("right", sa.JSON),
-    _required("responses", sa.Integer),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round", "swap"),
+    _required(sa.JSON, "prompts"),
+    _optional(sa.JSON, "right"),
+    _required(sa.Integer, "responses"),
 )
 _table(
     "submissions",
-    _run(_key),
-    _key("round", sa.Integer),
-    _key("swap", sa.Integer),
-    _key("member", _NAME),
-    _required("digest", _DIGEST),
-    _optional("stored", _DIGEST),
-    _optional("correct", sa.JSON),
-    _optional("donatable", sa.JSON),
-    _required("late", sa.Boolean),
-    _required("received_at", _MOMENT),
-    _index("ix_submissions_kept", "run_id", "round", where=sa.text("stored IS NOT NULL")),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round", "swap"),
+    _keys(_NAME, "member"),
+    _required(_DIGEST, "digest"),
+    _optional(_DIGEST, "stored"),
+    _optional(sa.JSON, "correct", "donatable"),
+    _required(sa.Boolean, "late"),
+    _required(_MOMENT, "received_at"),
+    _index("ix_submissions_kept", "run_id", "round", where="stored IS NOT NULL"),
 )
 _table(
     "traffic",
-    _run(_key),
-    _key("round", sa.Integer),
-    _key("member", _NAME),
-    _key("kind", _KIND),
-    _required("bytes", sa.BigInteger),
+    _keys(_ID, "run_id"),
+    _keys(sa.Integer, "round"),
+    _keys(_NAME, "member"),
+    _keys(_WORD, "kind"),
+    _required(sa.BigInteger, "bytes"),
 )
 _table(
     "events",
-    _key("id", sa.Integer),
-    _run(_required, index=True),
-    _required("at", _MOMENT),
-    _required("kind", sa.String(32)),
-    _required("details", sa.JSON),
+    _keys(sa.Integer, "id"),
+    _indexed(_ID, "run_id"),
+    _required(_MOMENT, "at"),
+    _required(sa.String(32), "kind"),
+    _required(sa.JSON, "details"),
 )
 
 # Events are never changed, and deleted only when their run's state says `deleted`. A later revision
