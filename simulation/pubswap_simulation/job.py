@@ -46,7 +46,7 @@ class Job(BaseModel):
     @property
     def folder(self) -> Path:
         """The base model's folder."""
-        return model_folder(self.model.place, self.model.revision)
+        return model_folder(self.model.location, self.model.revision)
 
     def title(self, without: Set[str] = frozenset()) -> str:
         """What it is, in a few words; axes `without` which it is known are left out."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.data.prepare import prepare
-from pubswap_client.recipes.layers import key_and_text, value_of
+from pubswap_client.recipes.inheritance import key_and_text, value_of
 from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_client.settings import load_settings
@@ -108,7 +108,7 @@ class Planner:
         if digest not in self._splits:
             folder, limit = self._store / DATA / digest, None
             if not folder.exists():
-                model = model_folder(recipe.model.place, recipe.model.revision)
+                model = model_folder(recipe.model.location, recipe.model.revision)
                 limit = prompt_limit(model, recipe.run_settings)
             self._splits[digest] = prepare(spec, folder, limit)
         return self._splits[digest]

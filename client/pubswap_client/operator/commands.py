@@ -121,7 +121,7 @@ def create(
     stay where they are made, for you to hand to their organisations.
     """
     from pubswap_client.operator.runfile import create_and_open, prepare
-    from pubswap_client.recipes.layers import parse_set
+    from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import load_recipe
     from pubswap_client.recipes.sets import make_sets
 

@@ -27,7 +27,7 @@ def prepare(recipe: Recipe, files: DataFiles) -> Prepared:
     Raises InvalidSettings or InvalidProblems before anything is sent.
     """
     check_sets(recipe, files)  # before a model is downloaded
-    folder = model_folder(recipe.model.place, recipe.model.revision)
+    folder = model_folder(recipe.model.location, recipe.model.revision)
     settings = recipe.run_settings
     model = recipe.model
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)

@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_core import ErrorDetails
 
-from pubswap_client.recipes.layers import (
+from pubswap_client.recipes.inheritance import (
     EXTENDS,
-    Layer,
-    Merged,
+    absolute,
     find_recipe,
-    given,
-    located,
-    merge,
-    read_layers,
+    flat,
+    merged,
+    nested,
+    read_values,
+    without,
 )
 from pubswap_client.recipes.sources import ModelSource, RecipeData
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
@@ -28,42 +27,7 @@ from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_verifier
 
-
-def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted keys of a settings class and of the tables within it; not tables."""
-    keys: list[str] = []
-    for name, field in model.model_fields.items():
-        key = prefix + (field.alias or name)
-        table = _table(field.annotation)
-        keys += known_keys(table, key + ".") if table else [key]
-    return keys
-
-
-def unknown(key: str, known: list[str]) -> str:
-    """What is said of a key that does not exist: which one was probably meant."""
-    near = _nearest(key, known)
-    return f"{key}: there is no such key" + (f"; is {near} meant?" if near else "")
-
-
-def _nearest(key: str, known: list[str]) -> str | None:
-    tables = {name[:at] for name in known for at, sign in enumerate(name) if sign == "."}
-    if near := get_close_matches(key, [*known, *sorted(tables)], n=1, cutoff=0.75):
-        return near[0]
-    # Or it is right, or nearly, but in the wrong table.
-    by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
-    near = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.8)
-    return by_last[near[0]] if near else None
-
-
-def _table(annotation: Any) -> type[BaseModel] | None:
-    for choice in (annotation, *get_args(annotation)):
-        if isinstance(choice, type) and issubclass(choice, BaseModel):
-            return choice
-    return None
-
-
-if TYPE_CHECKING:
-    pass
+ELSE = "else"
 
 _NOT_SWEPT = {
     "seed": "seeds are listed in sweep.seeds",
@@ -73,105 +37,6 @@ _NOT_SWEPT = {
     "sweep.seeds": "seeds are no axis",
     "sweep.grid": "a grid holds no other",
 }
-
-
-def contradictions(recipe: Recipe) -> Iterator[str]:
-    """Each thing that is wrong, beginning with its key."""
-    yield from _schedule(recipe)
-    try:
-        check_verifier(recipe.verifier)
-    except InvalidSettings as error:
-        yield f"verifier: {error.detail}"
-    yield from _data(recipe)
-    yield from _axes(recipe)
-
-
-def set_sizes(recipe: Recipe, public: int | None, private: dict[str, int]) -> Iterator[str]:
-    """What is wrong with sets of so many problems; `private` is by what the set is called."""
-    b = recipe.grpo.prompts_per_step
-    if recipe.method == "pubswap" and public is not None and public < b:
-        yield f"the public set holds {public} problems, but a step takes {b}"
-    for name, size in private.items():
-        if size < b:
-            yield f"{name} holds {size} problems, but a step takes {b}"
-
-
-def _schedule(recipe: Recipe) -> Iterator[str]:
-    # The paper's period is shorter than a round (section 3.4). One as long would be possible, but
-    # leaves one public step just before the mean, which is no coordination of local training.
-    if recipe.method == "pubswap" and recipe.swap.period >= recipe.local_steps:
-        yield (
-            f"swap.period: {recipe.swap.period} is not below local_steps = {recipe.local_steps}, "
-            "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
-        )
-
-
-def _data(recipe: Recipe) -> Iterator[str]:
-    spec, clients = recipe.data.prepare, recipe.clients
-    if recipe.data.private and len(recipe.data.private) != clients:
-        yield f"data.private: {len(recipe.data.private)} files for clients = {clients}"
-    if spec is None:
-        return
-    if spec.clients != clients:
-        yield f"data.prepare.clients: {spec.clients}, but clients = {clients}; leave it out"
-    if spec.sizes_known:
-        sizes = spec.sizes()
-        for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
-            yield f"data.prepare: {fault}"
-
-
-def _axes(recipe: Recipe) -> Iterator[str]:
-    known = known_keys(type(recipe))
-    axes = dict.fromkeys(axis for table in recipe.sweep.grid for axis in table)
-    for axis in axes:
-        if axis in _NOT_SWEPT:
-            yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
-        elif axis not in (*known, MEMBERS):
-            yield f"sweep.grid: {unknown(axis, [*known, MEMBERS])}"
-
-
-ELSE = "else"
-
-
-def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's nested values, with `total_steps` as one number and `rounds` following from it.
-
-    Raises ValueError, beginning with the key, where that cannot be. Values of a wrong type stay
-    as they are.
-    """
-    total = values.get("total_steps")
-    if total is None:
-        return dict(values)
-    if "rounds" in values:
-        raise ValueError("rounds: it follows from total_steps; give one of the two")
-    tau = values.get("local_steps", RunSettings.model_fields["local_steps"].default)
-    if isinstance(total, Mapping):
-        total = _chosen(total, tau)
-    if not _count(total) or not _count(tau):
-        return {**values, "total_steps": total}
-    if total % tau:
-        below = total // tau * tau
-        near = f"{below} or {below + tau}" if below else f"{tau}"
-        raise ValueError(
-            f"total_steps: {total} is no multiple of local_steps = {tau}, and a run ends with a "
-            f"round; use {near}"
-        )
-    return {**values, "total_steps": total, "rounds": total // tau}
-
-
-def _chosen(table: Mapping[str, Any], tau: Any) -> Any:
-    wrong = [key for key in table if key != ELSE and not key.isdecimal()]
-    if wrong:
-        raise ValueError(
-            f"total_steps.{wrong[0]}: the keys are numbers of local_steps, or {ELSE!r}"
-        )
-    if str(tau) not in table and ELSE not in table:
-        raise ValueError(f"total_steps: the table has no value for local_steps = {tau}, nor `else`")
-    return table.get(str(tau), table.get(ELSE))
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 class Recipe(RunSettings):
@@ -196,20 +61,19 @@ class Recipe(RunSettings):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a recipe's layers come to, and what is wrong with it.
+    """A recipe's values, and all that is wrong with them.
 
     With faults `recipe` is what else could be read, or None; it is only to look for more of them.
     """
 
     path: Path
-    layers: list[Layer]
-    merged: Merged
+    values: dict[str, Any]  # by dotted key; only those that some file or option gives
     recipe: Recipe | None
     faults: list[str]
 
     def varied(self, values: Mapping[str, Any]) -> Reading:
-        """The same recipe with other values by dotted key."""
-        return _read(self.path, [*self.layers, given(values)])
+        """The same recipe with other values; relative paths are the working folder's."""
+        return _reading(self.path, merged(self.values, absolute(flat(values), Path.cwd())))
 
     def sound(self) -> Recipe:
         """The recipe; raises InvalidSettings with the key that is wrong."""
@@ -232,68 +96,142 @@ def load_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) 
 def read_recipe(source: Path | str, overrides: Mapping[str, Any] | None = None) -> Reading:
     """As `load_recipe`, with all that is wrong; raises InvalidSettings for no file, or no TOML."""
     path = find_recipe(source)
-    layers = read_layers(path)
-    return _read(path, [*layers, given(overrides)] if overrides else layers)
+    overrides = absolute(flat(overrides or {}), Path.cwd())
+    return _reading(path, merged(read_values(path), overrides))
 
 
-def _read(path: Path, layers: list[Layer]) -> Reading:
-    merged = located(merge(layers))
-    values: dict[str, Any] = {"name": path.stem, **merged.nested()}
-    _tell_split(values)
-    faults = []
-    try:
-        values = with_rounds(values)
-    except ValueError as error:
-        faults.append(str(error))
-        del values["total_steps"]
-    recipe, found = _validated(values)
-    faults += found
-    if recipe is not None:
-        faults += contradictions(recipe)
-    return Reading(path, layers, merged, recipe, faults)
-
-
-def _tell_split(values: dict[str, Any]) -> None:
-    """A split has the run's number of clients and its seed, unless it says otherwise itself.
-
-    So the seeds of a sweep differ in who holds which problems too, and not in the training alone.
-    """
-    data = values.get("data")
-    if isinstance(data, dict) and isinstance(data.get("prepare"), dict):
+def _reading(path: Path, values: dict[str, Any]) -> Reading:
+    filled = {"name": path.stem, **values}
+    # So the seeds of a sweep differ in who holds which problems too, not in the training alone.
+    if any(key.startswith("data.prepare.") for key in values):
         for name in ("clients", "seed"):
             run = values.get(name, RunSettings.model_fields[name].default)
-            data["prepare"].setdefault(name, run)
+            filled.setdefault(f"data.prepare.{name}", run)
+    faults = []
+    try:
+        filled = with_rounds(filled)
+    except ValueError as error:
+        faults.append(str(error))
+        del filled["total_steps"]
+    recipe, invalid = _validated(filled)
+    faults += invalid
+    if recipe is not None:
+        faults += contradictions(recipe)
+    return Reading(path, values, recipe, faults)
+
+
+def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with `total_steps` as one number, and `rounds`, which follows from it.
+
+    Raises ValueError, beginning with the key, where that cannot be. Values of a wrong type stay
+    as they are.
+    """
+    total = values.get("total_steps")
+    if total is None:
+        return dict(values)
+    if "rounds" in values:
+        raise ValueError("rounds: it follows from total_steps; give one of the two")
+    tau = values.get("local_steps", RunSettings.model_fields["local_steps"].default)
+    if isinstance(total, Mapping):
+        if wrong := [key for key in total if key != ELSE and not key.isdecimal()]:
+            raise ValueError(
+                f"total_steps.{wrong[0]}: the keys are numbers of local_steps, or {ELSE!r}"
+            )
+        if str(tau) not in total and ELSE not in total:
+            raise ValueError(
+                f"total_steps: the table has no value for local_steps = {tau}, nor `else`"
+            )
+        total = total.get(str(tau), total.get(ELSE))
+    if not (type(total) is type(tau) is int and total > 0 and tau > 0):
+        return {**values, "total_steps": total}
+    if total % tau:
+        below = total // tau * tau
+        near = f"{below} or {below + tau}" if below else f"{tau}"
+        raise ValueError(
+            f"total_steps: {total} is no multiple of local_steps = {tau}, and a run ends with a "
+            f"round; use {near}"
+        )
+    return {**values, "total_steps": total, "rounds": total // tau}
 
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
     """The recipe, and what is wrong; then it is one without those values, if that can be."""
     try:
-        return Recipe(**values), []
+        return Recipe(**nested(values)), []
     except ValidationError as error:
-        found = error.errors()
+        errors = error.errors()
     known = [EXTENDS, *known_keys(Recipe)]
-    faults = list(dict.fromkeys(_text(detail, known) for detail in found))
-    for detail in found:
-        _drop(values, [part for part in detail["loc"] if isinstance(part, str)])
+    faults = []
+    for fault in errors:
+        key = ".".join(str(part) for part in fault["loc"])
+        unknown = fault["type"] == "extra_forbidden"
+        faults.append(unknown_key(key, known) if unknown else fault_text(fault))
+        values = without(values, ".".join(part for part in fault["loc"] if isinstance(part, str)))
+    faults = list(dict.fromkeys(faults))
     try:
-        return Recipe(**values), faults
+        return Recipe(**nested(values)), faults
     except ValidationError:
         return None, faults
 
 
-def _text(detail: ErrorDetails, known: list[str]) -> str:
-    key = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        return unknown(key, known)
-    return fault_text(detail)
+def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """The dotted keys of a settings class and of the tables within it; not tables."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        key = prefix + (field.alias or name)
+        choices = (field.annotation, *get_args(field.annotation))
+        tables = [c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)]
+        keys += known_keys(tables[0], key + ".") if tables else [key]
+    return keys
 
 
-def _drop(values: dict[str, Any], path: list[str]) -> None:
-    """Take out the value at this path, or at the part of it that there is."""
-    for name in path[:-1]:
-        if not isinstance(values.get(name), dict):
-            path = path[: path.index(name) + 1]
-            break
-        values = values[name]
-    if path:
-        values.pop(path[-1], None)
+def unknown_key(key: str, known: list[str]) -> str:
+    """A key that does not exist, and which one was probably meant."""
+    tables = {name[:at] for name in known for at, sign in enumerate(name) if sign == "."}
+    near = get_close_matches(key, [*known, *sorted(tables)], n=1, cutoff=0.75)
+    if not near:
+        # Or it is right, or nearly, but in the wrong table.
+        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
+        last = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.8)
+        near = [by_last[name] for name in last]
+    return f"{key}: there is no such key" + (f"; is {near[0]} meant?" if near else "")
+
+
+def contradictions(recipe: Recipe) -> Iterator[str]:
+    """Each value that does not go with another one, or names nothing; with its key."""
+    # The paper's period is shorter than a round (section 3.4). One as long would be possible, but
+    # leaves one public step just before the mean, which is no coordination of local training.
+    if recipe.method == "pubswap" and recipe.swap.period >= recipe.local_steps:
+        yield (
+            f"swap.period: {recipe.swap.period} is not below local_steps = {recipe.local_steps}, "
+            "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
+        )
+    try:
+        check_verifier(recipe.verifier)
+    except InvalidSettings as error:
+        yield f"verifier: {error.detail}"
+    spec, clients = recipe.data.prepare, recipe.clients
+    if recipe.data.private and len(recipe.data.private) != clients:
+        yield f"data.private: {len(recipe.data.private)} files for clients = {clients}"
+    if spec is not None and spec.clients != clients:
+        yield f"data.prepare.clients: {spec.clients}, but clients = {clients}; leave it out"
+    if spec is not None and spec.sizes_known:
+        sizes = spec.sizes()
+        for fault in set_sizes(recipe, sizes.public, {"each private set": sizes.private}):
+            yield f"data.prepare: {fault}"
+    known = [*known_keys(Recipe), MEMBERS]
+    for axis in dict.fromkeys(axis for table in recipe.sweep.grid for axis in table):
+        if axis in _NOT_SWEPT:
+            yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
+        elif axis not in known:
+            yield f"sweep.grid: {unknown_key(axis, known)}"
+
+
+def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:
+    """Sets with fewer problems than a step takes; `private` is by what the set is called."""
+    b = recipe.grpo.prompts_per_step
+    if recipe.method == "pubswap" and public < b:
+        yield f"the public set holds {public} problems, but a step takes {b}"
+    for name, size in private.items():
+        if size < b:
+            yield f"{name} holds {size} problems, but a step takes {b}"

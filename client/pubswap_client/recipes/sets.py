@@ -27,7 +27,7 @@ def make_sets(recipe: Recipe, folder: Path | None = None) -> DataFiles:
         return recipe.data.files(recipe.clients)
     from pubswap_client.data.prepare import prepare
 
-    limit = prompt_limit(model_folder(recipe.model.place, recipe.model.revision), recipe)
+    limit = prompt_limit(model_folder(recipe.model.location, recipe.model.revision), recipe)
     made = prepare(spec, folder or Path(f"{recipe.name}-data"), limit)
     return recipe.data.files(recipe.clients, made)
 
@@ -73,6 +73,6 @@ def set_faults(recipe: Recipe) -> Iterator[str]:
 
 def _model_here(recipe: Recipe) -> Path | None:
     try:
-        return local_folder(recipe.model.place, recipe.model.revision)
+        return local_folder(recipe.model.location, recipe.model.revision)
     except InvalidSettings:
         return None  # a fault of the model, and no set's

@@ -29,8 +29,8 @@ class ModelSource(BaseModel):
     )
 
     @property
-    def place(self) -> str:
-        """What to load: the folder if it is here, else the hub id."""
+    def location(self) -> str:
+        """The folder if it is here, else the hub id."""
         return self.source if self.folder is None else str(self.folder)
 
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pubswap_client.recipes.layers import flat
+from pubswap_client.recipes.inheritance import flat
 
 Value = bool | int | float | str
-Seed = Annotated[int, Field(ge=0)]
+Axes = dict[str, tuple[Value, ...]]
 
 MEMBERS = "members"
-WHO = ("federated", "alone", "pooled")
+FEDERATED = "federated"
+MEMBERSHIPS = (FEDERATED, "alone", "pooled")
 
 
 class Sweep(BaseModel):
@@ -24,10 +25,10 @@ class Sweep(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seeds: tuple[Seed, ...] = Field(
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(0,), min_length=1, description="Each setting is run with each of them."
     )
-    grid: tuple[dict[str, tuple[Value, ...]], ...] = Field(
+    grid: tuple[Axes, ...] = Field(
         default=(), description="Tables of axes; an axis is a dotted key with its values."
     )
 
@@ -44,21 +45,26 @@ class Sweep(BaseModel):
         """`swap.period = [2, 4]` is a table in TOML, and one value is an axis of one."""
         if not isinstance(tables, list | tuple):
             return tables
-        return [_axes(table) if isinstance(table, Mapping) else table for table in tables]
+        return [
+            {key: v if isinstance(v, list | tuple) else [v] for key, v in flat(table).items()}
+            if isinstance(table, Mapping)
+            else table
+            for table in tables
+        ]
 
     @field_validator("grid")
     @classmethod
-    def _filled(
-        cls, tables: tuple[dict[str, tuple[Value, ...]], ...]
-    ) -> tuple[dict[str, tuple[Value, ...]], ...]:
+    def _filled(cls, tables: tuple[Axes, ...]) -> tuple[Axes, ...]:
         for table in tables:
             if not table:
                 raise ValueError("a table has no axis; give it one, or remove it")
             for axis, values in table.items():
                 if not values:
                     raise ValueError(f"the axis {axis} has no value")
-                if axis == MEMBERS and (unknown := [v for v in values if v not in WHO]):
-                    raise ValueError(f"members is one of {', '.join(WHO)}, not {unknown[0]!r}")
+                if axis == MEMBERS and (unknown := [v for v in values if v not in MEMBERSHIPS]):
+                    raise ValueError(
+                        f"members is one of {', '.join(MEMBERSHIPS)}, not {unknown[0]!r}"
+                    )
         return tables
 
     def settings(self) -> Iterator[dict[str, Value]]:
@@ -72,13 +78,6 @@ class Sweep(BaseModel):
                     yield setting
 
     def runs(self, clients: int) -> int:
-        """How many runs there are in all; each of so many clients has its own where alone."""
+        """All runs; where alone, each of so many clients has its own."""
         counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
         return sum(counts) * len(self.seeds)
-
-
-def _axes(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value if isinstance(value, list | tuple) else [value]
-        for key, value in flat(table).items()
-    }

@@ -14,7 +14,7 @@ from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
 from pubswap_client.operator.commands import operator_token
 from pubswap_client.operator.runfile import Prepared, create_and_open
-from pubswap_client.recipes.layers import given, merge
+from pubswap_client.recipes.inheritance import flat, merged, nested
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
 from pubswap_protocol.messages import (
@@ -94,7 +94,7 @@ def create_run(
         path = coordinator.folder / f"{kind}.jsonl"
         write_problems(path, sums(seed, 12, verifier))
         sets[kind] = path.read_bytes()
-    values = merge([given(SETTINGS), given(overrides)]).nested()
+    values = nested(merged(flat(SETTINGS), flat(overrides)))
     name = values.pop("name", "acceptance")
     settings = RunSettings(**values)
     card = model_card(MODEL, settings.lora, str(MODEL), None)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.recipes.check import KEEP_ROUNDS
-from pubswap_client.recipes.layers import shipped_recipes
+from pubswap_client.recipes.inheritance import shipped_recipes
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.model import model_card
@@ -32,15 +32,16 @@ def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
         assert text in lines[place + 1]
 
 
-def test_show_tells_where_a_value_comes_from() -> None:
-    """A file, the command line, or a default; and the sweep."""
+def test_show_tells_a_given_value_from_a_default() -> None:
+    """A file's and the command line's have no mark; and the sweep is shown."""
     done = recipe("show", "qwen3-4b-deepmath", "--set", "swap.period=4")
-    lines = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if "│" in line}
-    assert "4" in lines["grpo.prompts_per_step"]
-    assert "qwen3-4b-deepmath.toml" in lines["grpo.prompts_per_step"]
-    assert "given" in lines["swap.period"]
-    assert "default" in lines["wire.precision"]
-    assert "[10, 40, 90, 120]" in lines["sweep 1: local_steps"]
+    rows = [line.split("│")[1:4] for line in done.stdout.splitlines() if line.startswith("│")]
+    shown = {key.strip(): (value.strip(), note.strip()) for key, value, note in rows}
+    assert shown["grpo.prompts_per_step"] == ("4", "")
+    assert shown["swap.period"] == ("4", "")
+    assert shown["wire.precision"] == ('"float32"', "default")
+    assert shown["rounds"] == ("4", "from total_steps")
+    assert shown["sweep 1: local_steps"] == ("[10, 40, 90, 120]", "")
 
 
 def test_show_prints_one_file_that_extends_nothing(tmp_path: Path) -> None:

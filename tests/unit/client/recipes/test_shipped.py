@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.recipes import layers
-from pubswap_client.recipes.check import impossible, load_variants, repeated
-from pubswap_client.recipes.layers import shipped_folder, shipped_recipes
+from pubswap_client.recipes import inheritance
+from pubswap_client.recipes.check import impossible, repeated, variants
+from pubswap_client.recipes.inheritance import shipped_folder, shipped_recipes
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
-from pubswap_client.recipes.resolved import Entry, entries, toml_text
+from pubswap_client.recipes.shown import toml_text, values_and_notes
 from pubswap_protocol.settings import RunSettings
 
 ROOT = Path(__file__).parents[4]
@@ -88,7 +88,8 @@ def test_a_recipe_is_the_papers_experiment(name: str) -> None:
     """Model, data, sizes, b, steps, methods and tau are those of the paper's tables."""
     source, data, alpha, private, public, test, b, steps = PAPER[name]
     rows = set()
-    for _, recipe in load_variants(name):
+    for _, reading in variants(read_recipe(name)):
+        recipe = reading.sound()
         spec = recipe.data.prepare
         assert spec is not None
         assert (recipe.model.source, spec.source, spec.alpha) == (source, data, alpha)
@@ -133,36 +134,38 @@ def test_a_resolved_recipe_is_the_same_recipe(name: str, tmp_path: Path) -> None
     """`recipe show --toml` stands alone; the sweep's other local_steps have their steps in all."""
     reading = read_recipe(name)
     path = tmp_path / "alone.toml"
-    path.write_text(toml_text(reading, reading.sound()))
-    assert load_recipe(path) == reading.sound()
-    assert list(load_variants(path)) == list(load_variants(name))
+    path.write_text(toml_text(reading))
+    alone = read_recipe(path)
+    assert alone.sound() == reading.sound()
+    varied, expected = (
+        [(setting, each.sound()) for setting, each in variants(whole)] for whole in (alone, reading)
+    )
+    assert varied == expected
     assert load_recipe(path, {"seed": 9}) == load_recipe(name, {"seed": 9})
 
 
-def test_each_value_says_where_it_comes_from() -> None:
-    """A file, the command line, a default, or what it follows from."""
+def test_each_value_says_whether_it_is_given() -> None:
+    """By a file or the command line; else it is a default, or follows from another value."""
     reading = read_recipe("qwen3-1.7b-deepmath-alpha0.1", {"swap.period": 4})
-    origins = {entry.key: entry.origin for entry in entries(reading, reading.sound())}
+    notes = {key: note for key, _, note in values_and_notes(reading)}
     expected = {
-        "swap.period": "given",
-        "data.prepare.alpha": "qwen3-1.7b-deepmath-alpha0.1.toml",
-        "model.source": "qwen3-1.7b-deepmath.toml",
-        "lora.rank": "base.toml",
+        "swap.period": "",
+        "data.prepare.alpha": "",
+        "model.source": "",
         "wire.precision": "default",
         "rounds": "total_steps",
-        "name": "the file's name",
+        "name": "default",
         "data.prepare.clients": "clients",
         "data.prepare.seed": "seed",
     }
-    assert {key: origins[key] for key in expected} == expected
+    assert {key: notes[key] for key in expected} == expected
 
 
 def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
     """They are the settings' default then."""
     path = tmp_path / "run.toml"
     path.write_text('[model]\nsource = "a/b"\n[data]\nfolder = "split"\n')
-    reading = read_recipe(path)
-    assert Entry("rounds", 9, "default") in entries(reading, reading.sound())
+    assert ("rounds", 9, "default") in list(values_and_notes(read_recipe(path)))
 
 
 def test_a_wheel_has_the_recipes_where_they_are_looked_for() -> None:
@@ -171,6 +174,6 @@ def test_a_wheel_has_the_recipes_where_they_are_looked_for() -> None:
         "targets"
     ]["wheel"]
     assert "deploy/recipes" in wheel["only-include"]
-    inside = Path(layers.__file__).parent / "files"
+    inside = Path(inheritance.__file__).parent / "files"
     assert wheel["sources"]["deploy/recipes"] == inside.relative_to(ROOT / "client").as_posix()
     assert shipped_folder() == ROOT / "deploy" / "recipes"

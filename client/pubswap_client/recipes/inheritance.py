@@ -1,0 +1,195 @@
+"""Recipe files that extend one another, and values given beside them, as one.
+
+Values are flat, by dotted key; the nearest one holds.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.toml_files import read_toml
+from pubswap_protocol.errors import InvalidSettings
+
+EXTENDS = "extends"
+BASE = "base.toml"
+
+# Tables that are one value: a nearer one replaces it whole.
+_WHOLE = ("total_steps", "data.prepare.tasks")
+
+# What a file says of itself is not said of the files that extend it.
+_OWN = ("name", "about")
+
+_PATHS = (
+    "data.public",
+    "data.test",
+    "data.private",
+    "data.folder",
+    "data.prepare.from",
+    "model.folder",
+)
+
+# Alternatives: a nearer one drops those with another number in the same row.
+_ALTERNATIVES: tuple[Mapping[str, int], ...] = (
+    {"rounds": 1, "total_steps": 2},
+    {"data.public": 1, "data.test": 1, "data.private": 1, "data.folder": 2, "data.prepare": 3},
+)
+
+
+def shipped_folder() -> Path:
+    """`deploy/recipes` of a checkout; an installed package has a copy of it within."""
+    here = Path(__file__).parent
+    inside = here / "files"
+    return inside if inside.is_dir() else here.parents[2] / "deploy" / "recipes"
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The shipped recipes by name, such as `qwen3-1.7b-math`; files to extend are none."""
+    folder = shipped_folder()
+    files = [path for path in folder.rglob("*.toml") if path.name != BASE]
+    return dict(
+        sorted((path.relative_to(folder).as_posix()[: -len(".toml")], path) for path in files)
+    )
+
+
+def find_recipe(source: Path | str) -> Path:
+    """The file that a path or a shipped recipe's name means.
+
+    Raises InvalidSettings, with names that are near, if there is none.
+    """
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        return path
+    name = path.as_posix()
+    shipped = shipped_folder() / f"{name}.toml"
+    if shipped.is_file():
+        return shipped
+    near = get_close_matches(name, shipped_recipes(), n=1)
+    raise InvalidSettings(
+        f"There is no file and no recipe {name!r}. "
+        + (f"Is {near[0]!r} meant? " if near else "")
+        + "`pubswap recipe list` names the recipes."
+    )
+
+
+def read_values(path: Path, extending: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A file's values over those of the file that it extends; paths are absolute.
+
+    Raises InvalidSettings for a file that cannot be read, or that extends itself.
+    """
+    file = path.resolve()
+    if file in extending:
+        circle = " extends ".join(file.name for file in (*extending, file))
+        raise InvalidSettings(f"{extending[0]}: extends: a circle of files: {circle}.")
+    tables = read_toml(path)
+    base = tables.pop(EXTENDS, None)
+    values = absolute(flat(tables), file.parent)
+    if base is None:
+        return values
+    inherited = read_values(_base_of(file, base), (*extending, file))
+    return merged({key: inherited[key] for key in inherited if key not in _OWN}, values)
+
+
+def _base_of(file: Path, base: Any) -> Path:
+    """The file that `file` extends: beside it, or shipped, by its name without `.toml`."""
+    if not isinstance(base, str):
+        raise InvalidSettings(f"{file}: extends: the path of one file, not {base!r}.")
+    path = file.parent / base if base.endswith(".toml") else find_recipe(base)
+    if not path.is_file():
+        raise InvalidSettings(f"{file}: extends: there is no file {path}.")
+    return path
+
+
+def merged(values: Mapping[str, Any], nearer: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, without those of `values` that cannot stay beside the nearer ones."""
+    kept = {key: values[key] for key in values if not any(_drops(near, key) for near in nearer)}
+    return kept | dict(nearer)
+
+
+def _drops(nearer: str, key: str) -> bool:
+    if (nearer, key) == ("model.source", "model.folder"):
+        return True
+    if nearer != key and (_within(nearer, key) or _within(key, nearer)):
+        return True  # a table took the place of a value, or a value that of a table
+    return any(
+        _within(nearer, one) and _within(key, other) and row[one] != row[other]
+        for row in _ALTERNATIVES
+        for one in row
+        for other in row
+    )
+
+
+def _within(key: str, table: str) -> bool:
+    return key == table or key.startswith(table + ".")
+
+
+def without(values: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """The values but for a key, or for the key or table that it is in, or that is in it."""
+    return {
+        key: value
+        for key, value in values.items()
+        if not (_within(key, table) or _within(table, key))
+    }
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables in tables as values by dotted key."""
+    values: dict[str, Any] = {}
+    for name, value in tables.items():
+        key = prefix + name
+        if isinstance(value, Mapping) and key not in _WHOLE:
+            values |= flat(value, key + ".")
+        else:
+            values[key] = value
+    return values
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by dotted key as tables in tables."""
+    tables: dict[str, Any] = {}
+    for key, value in values.items():
+        target = tables
+        *names, last = key.split(".")
+        for name in names:
+            target = target.setdefault(name, {})
+        target[last] = value
+    return tables
+
+
+def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The values with paths from a folder, and with the model's own folder if it is there."""
+    full = {key: _from(folder, values[key]) if key in _PATHS else values[key] for key in values}
+    source = values.get("model.source")
+    if isinstance(source, str) and "model.folder" not in values:
+        model = folder / Path(source).expanduser()
+        full |= {"model.folder": model} if model.is_dir() else {}
+    return full
+
+
+def _from(folder: Path, value: Any) -> Any:
+    """Other types than paths are left to be refused with their key."""
+    if isinstance(value, str | Path):
+        return folder / Path(value).expanduser()
+    return [_from(folder, item) for item in value] if isinstance(value, list) else value
+
+
+def parse_set(options: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted key. Raises InvalidSettings for an option with no key or no value."""
+    return {key: value_of(text) for key, text in map(key_and_text, options)}
+
+
+def key_and_text(option: str) -> tuple[str, str]:
+    """Both sides of the first `=`. Raises InvalidSettings if one is empty, or there is none."""
+    key, _, text = option.partition("=")
+    if not key.strip() or not text.strip():
+        raise InvalidSettings(f"{option!r}: write KEY=VALUE, such as swap.period=4.")
+    return key.strip(), text.strip()
+
+
+def value_of(text: str) -> Any:
+    """A TOML value, or text where it is none: strings need no quotation marks."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,60 @@
+"""A recipe's values, as a table for people and as one TOML file."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pubswap_client.recipes.inheritance import flat
+from pubswap_client.recipes.recipe import Reading
+
+DEFAULT = "default"
+# Values that follow from another one unless they are given.
+_FOLLOWS = {"rounds": "total_steps", "data.prepare.clients": "clients", "data.prepare.seed": "seed"}
+
+
+def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
+    """All values but the sweep's grid, by dotted key, in the order of the settings.
+
+    The note is "" for a given value, "default", or the key that it follows from.
+    """
+    recipe = reading.sound()
+    values = recipe.model_dump(exclude_none=True, exclude={"data": True, "sweep": {"grid"}})
+    # A split's settings depend on its source; those of the others would be refused.
+    values["data"] = recipe.data.model_dump(by_alias=True, exclude_unset=True)
+    if recipe.data.prepare is not None:
+        spec = recipe.data.prepare
+        values["data"]["prepare"] |= {"alpha": spec.alpha, "seed": spec.seed}
+    follows = _FOLLOWS if recipe.total_steps is not None else {**_FOLLOWS, "rounds": DEFAULT}
+    for key, value in flat(values).items():
+        yield key, value, "" if key in reading.values else follows.get(key, DEFAULT)
+
+
+def toml_text(reading: Reading) -> str:
+    """One TOML file with every value, which extends nothing and is the same recipe."""
+    lines = []
+    for key, value, note in values_and_notes(reading):
+        if note in ("", DEFAULT):  # the others go on following
+            # The table, if there is one: the sweep's other values of local_steps need it.
+            value = reading.values.get(key, value) if key == "total_steps" else value
+            lines.append(f"{key} = {value_text(value)}")
+    for table in reading.sound().sweep.grid:
+        lines += ["", "[[sweep.grid]]"]
+        lines += [f"{axis} = {value_text(values)}" for axis, values in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def value_text(value: Any) -> str:
+    """A value as TOML has it."""
+    if isinstance(value, Mapping):
+        pairs = (f"{_name(str(key))} = {value_text(item)}" for key, item in value.items())
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(value_text(item) for item in value) + "]"
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)
+
+
+def _name(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else f'"{key}"'
