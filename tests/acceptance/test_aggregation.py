@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes
 from pubswap_client.rollout.peft_folder import write_peft_folder
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.messages import Role, WholeRun
@@ -28,6 +27,7 @@ from support.coordinator.processes import (
     start_client,
     wait_finished,
 )
+from support.forked import ForkedProcesses
 
 pytestmark = pytest.mark.full
 
@@ -68,7 +68,7 @@ def test_fedex_clients_train_on_the_residuals_and_the_export_holds_them(tmp_path
     """Two daemons and an evaluator finish; PEFT's model is base + factors + residuals."""
     folder = tmp_path / "run"
     folder.mkdir()
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
             run = create_run(coordinator, {"aggregation.rule": "fedex", "method": "fedavg"})

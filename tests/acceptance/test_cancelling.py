@@ -1,32 +1,22 @@
 """An operator pauses and cancels a run in the middle of its members' work."""
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.errors import ServerFault
 from support.coordinator.processes import create_run, enroll, serve, start, start_client
+from support.eventually import until
+from support.forked import ForkedProcesses
 
 pytestmark = pytest.mark.full
 
 
-def until(holds: Callable[[], bool], seconds: float = 90) -> float:
-    """Wait until it holds; how long that took."""
-    started = time.monotonic()
-    while not holds():
-        assert time.monotonic() - started < seconds
-        time.sleep(0.05)
-    return time.monotonic() - started
-
-
 def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_path: Path) -> None:
     """Their logs say so; of forty steps none but the one under way is made after the cancel."""
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
             run = create_run(coordinator, {"local_steps": 40, "method": "fedavg"})
@@ -54,10 +44,10 @@ def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_pat
             until(lambda: all("The run is cancelled." in log.read_text() for log in logs.values()))
             # One step may have ended between our looking and the cancel, and one was under way.
             assert all(made <= before[name] + 2 for name, made in steps().items())
-            until(lambda: _status(processes) == 3, 20)
+            until(lambda: _status(processes) == 3)
 
 
-def _status(processes: Processes) -> int | None:
+def _status(processes: ForkedProcesses) -> int | None:
     """The exit status of a daemon that has ended."""
     try:
         processes.check()

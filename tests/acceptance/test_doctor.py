@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes
 from pubswap_client.state.checkpoint import Owner
 from pubswap_client.state.journal import ProgressStore
 from pubswap_client.state.membership import load_membership, save_membership
@@ -29,6 +26,8 @@ from support.coordinator.processes import (
     sums,
     wait_finished,
 )
+from support.eventually import until
+from support.forked import ForkedProcesses, pubswap
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("unmeasured")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """A real coordinator for the examinations of this file."""
     folder = tmp_path_factory.mktemp("doctor")
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         running = serve(processes, folder)
         with running.api:
             yield running
@@ -46,13 +45,8 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
 def doctor(state: Path, data: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end, in a wide terminal's width."""
     options = ["--state", str(state), "--data", str(data), "--model", str(MODEL), "--threads", "1"]
-    return subprocess.run(
-        [sys.executable, "-m", "pubswap_protocol", "client", "doctor", *options, *more],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env=os.environ | ONE_THREAD | {"COLUMNS": "200"},
-    )
+    env = os.environ | ONE_THREAD | {"COLUMNS": "200"}
+    return pubswap("client", "doctor", *options, *more, env=env)
 
 
 def examined(state: Path, data: Path) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
@@ -162,11 +156,8 @@ def test_beside_a_daemon_at_work_all_but_the_trial_is_checked(coordinator: Coord
     state = enroll(coordinator, run, "worker")
     start_client(coordinator, state, seed=3)
     log = coordinator.folder / "logs" / "worker.log"
-    deadline = time.monotonic() + 60
-    while "joins run" not in log.read_text():
-        coordinator.processes.check()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    until(lambda: "joins run" in log.read_text())
+    coordinator.processes.check()
     holder = (state / "lock").read_text().strip()
     report, findings = examined(state, state / "private.jsonl")
     assert report["healthy"]

@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import load, save
 
 from pubswap_client.demo.federation import MODEL
-from support.coordinator.processes import Processes, create_run, serve
+from support.coordinator.processes import create_run, serve
+from support.forked import ForkedProcesses
 
 Tensors = dict[str, np.ndarray[Any, Any]]
 
@@ -158,7 +159,7 @@ def test_a_client_written_from_the_openapi_document_takes_part(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     """Two strangers enrol, answer a public step, hand in adapters, and the run is finished."""
-    with ExitStack() as stack, Processes(tmp_path / "logs") as processes:
+    with ExitStack() as stack, ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api:
             run = create_run(coordinator, settings).id

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from support.coordinator.processes import create_run, enroll, serve, start, start_client
 from support.eventually import until
+from support.forked import ForkedProcesses
 
 pytestmark = pytest.mark.full
 
@@ -21,7 +21,7 @@ def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> No
 
     Ten of them, in less time than a client waits for any other answer.
     """
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
             run = create_run(coordinator, {"local_steps": STEPS, "method": "fedavg", "clients": 1})

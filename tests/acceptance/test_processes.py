@@ -18,9 +18,7 @@ import pytest
 from support.client.models import save_model
 from support.coordinator.processes import (
     ONE_THREAD,
-    PUBSWAP,
     Coordinator,
-    Processes,
     client_command,
     create_run,
     enroll,
@@ -28,6 +26,7 @@ from support.coordinator.processes import (
     start,
     wait_finished,
 )
+from support.forked import Forked, ForkedProcesses
 
 pytestmark = pytest.mark.full
 
@@ -128,21 +127,16 @@ def test_a_leader_does_not_wait_for_a_dead_follower(pair: Pair) -> None:
     assert "Start again to go on from the last step" in leader.stderr.read()
 
 
-def daemon(state: Path) -> subprocess.Popen[bytes]:
+def daemon(state: Path) -> Forked:
     """A client of two processes, whose private problems are already there."""
     command = client_command(state, 3, more=["--processes", "2"])
-    return subprocess.Popen(
-        [*PUBSWAP, *command],
-        env=os.environ | ONE_THREAD,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return Forked(command, state.with_suffix(".log"), env=os.environ | ONE_THREAD)
 
 
 def trained(folder: Path, ends: Sequence[tuple[int, signal.Signals]]) -> bytes:
     """The adapter of a client that is ended by these signals once these steps are made."""
     folder.mkdir()
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
             run = create_run(coordinator, {"clients": 1, "rounds": 1, "local_steps": 8})

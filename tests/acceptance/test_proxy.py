@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.demo.processes import free_port
 from pubswap_client.operator.commands import operator_token
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol import paths
@@ -34,6 +34,7 @@ from support.coordinator.coordinator import (
 )
 from support.coordinator.nginx import nginx
 from support.coordinator.processes import Coordinator, create_run
+from support.forked import ForkedProcesses
 
 SECRET = "between-proxy-and-coordinator"
 
@@ -209,7 +210,7 @@ def test_the_coordinator_serves_tls_itself(tmp_path: Path) -> None:
     options = ["--port", url.rsplit(":", 1)[-1], "--data-dir", str(tmp_path / "c")]
     options += ["--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)]
     tls = authority.files()
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         processes.start("coordinator", ["serve", *options])
         with CoordinatorClient(url, backoff=Backoff(tries=1), tls=tls) as probe:
             wait_until_ready(probe, 60, processes.check)

@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from support.client.results import study, write_store
+from support.forked import pubswap
 
 
 def report(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pubswap_protocol", "report", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return pubswap("report", *words)
 
 
 def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 
-from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, Progress
 from support.coordinator.processes import create_run, serve
+from support.forked import ForkedProcesses
 
 CANARY = "canary-3f9c1e"
 LOUD = {"PUBSWAP_LOG_LEVEL": "debug", "PUBSWAP_LOG_FORMAT": "json"}
@@ -17,7 +17,7 @@ LOUD = {"PUBSWAP_LOG_LEVEL": "debug", "PUBSWAP_LOG_FORMAT": "json"}
 
 def test_no_secret_is_in_the_database_the_blobs_or_the_log(tmp_path: Path) -> None:
     """After members came, failed, sent nonsense, rotated and were refused, at debug level."""
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path, env=LOUD)
         with coordinator.api as api:
             run = create_run(coordinator, {"clients": 1, "rounds": 1})
@@ -53,7 +53,7 @@ def test_no_secret_is_in_the_database_the_blobs_or_the_log(tmp_path: Path) -> No
 
 def test_log_lines_name_request_run_and_member(tmp_path: Path) -> None:
     """As JSON, one line for each request, with the id that the reply carried."""
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path, env=LOUD)
         with coordinator.api as api:
             run = create_run(coordinator, {"clients": 1, "rounds": 1})

@@ -1,8 +1,5 @@
 """`pubswap simulate` against a federation of real processes, and against SIGKILL."""
 
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,8 @@ from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result
 from support.client.simulations import CLIENTS, command, simulated, write_recipe
 from support.coordinator.processes import federated_adapter, sums
+from support.eventually import until
+from support.forked import Forked
 
 pytestmark = pytest.mark.usefixtures("unmeasured")
 
@@ -127,13 +126,11 @@ def test_a_long_public_prompt_ends_a_simulation_before_it_begins(tmp_path: Path)
 
 def kill_after(steps: int, line: list[str], store: Path) -> None:
     """Start a command, and kill it once both clients together have made so many steps."""
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 200
-        while steps_in(store) < steps:
-            assert process.poll() is None, "it ended before it was killed"
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
+    process = Forked(line, store.with_suffix(".log"))
+    until(lambda: steps_in(store) >= steps)
+    assert process.poll() is None, "it ended before it was killed"
+    process.kill()
+    process.wait()
 
 
 def steps_in(store: Path) -> int:

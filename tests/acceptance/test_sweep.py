@@ -1,9 +1,6 @@
 """`pubswap simulate --sweep`: runs in processes of their own, some of which die."""
 
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -11,6 +8,8 @@ import pytest
 
 from pubswap_simulation.results import read_results
 from support.client.simulations import command, simulated, write_recipe
+from support.eventually import until
+from support.forked import Forked
 
 SHORT = ("--set", "rounds=1", "--set", "local_steps=3", "--set", "method=fedavg", "--sweep")
 SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
@@ -21,16 +20,17 @@ def test_a_killed_run_costs_no_other_and_is_tried_again(tmp_path: Path) -> None:
     """It is listed with its log; the same command then does it, and not what is done."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT)
-    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
-        [worker] = until(lambda: workers(process, store))
-        worker.kill()
-        printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 1
+    process = Forked(line, log := tmp_path / "log")
+    until(lambda: workers(process, store))
+    [worker] = workers(process, store)
+    worker.kill()
+    assert process.wait() == 1
+    printed = log.read_text()
     [kept] = read_results(store)
     assert (kept.members, kept.client) == ("alone", "client-2")
     assert "failed: its process ended with status -9" in printed
-    [log] = (path for path in store.glob("runs/*/run.log") if "client-1" in str(path))
-    assert str(log) in printed
+    [own_log] = (path for path in store.glob("runs/*/run.log") if "client-1" in str(path))
+    assert str(own_log) in printed
 
     results, printed = simulated(recipe, store, *SHORT)
     assert [result.client for result in results] == ["client-1", "client-2"]
@@ -43,12 +43,12 @@ def test_ctrl_c_ends_a_sweep_and_all_of_its_processes(tmp_path: Path) -> None:
     """Nothing goes on in the background, and the next call is told of."""
     recipe, store = write_recipe(tmp_path / "recipe", SINGLE), tmp_path / "store"
     line = command(recipe, store, *SHORT, "--jobs", "2")
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
-        found = until(lambda: workers(process, store))
-        process.send_signal(signal.SIGINT)
-        _, printed = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "goes on where this one was" in printed
+    process = Forked(line, log := tmp_path / "log")
+    until(lambda: workers(process, store))
+    found = workers(process, store)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert "goes on where this one was" in log.read_text()
     until(lambda: not any(worker.is_running() for worker in found))
     assert list(store.glob("runs/*/work"))
 
@@ -70,18 +70,9 @@ def test_what_is_given_wrongly_is_said_at_once(tmp_path: Path) -> None:
     assert not list(store.glob("runs/*"))
 
 
-def workers(process: "subprocess.Popen[str]", store: Path) -> list[psutil.Process]:
+def workers(process: Forked, store: Path) -> list[psutil.Process]:
     """The processes that simulate, once one has begun."""
     if not list(store.glob("runs/*/work/founded")):
         assert process.poll() is None
         return []
     return psutil.Process(process.pid).children()
-
-
-def until(look: Callable[[], object]) -> list[psutil.Process]:
-    """What `look` finds, when it finds something."""
-    deadline = time.monotonic() + 200
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found if isinstance(found, list) else []

@@ -1,15 +1,15 @@
 """A daemon that is killed by SIGKILL again and again, in a federation of real processes."""
 
+import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pubswap_client.demo.processes import Processes
-from support.chaos.zygote import Zygote
 from support.coordinator.processes import (
+    ONE_THREAD,
     client_command,
     create_run,
     enroll,
@@ -18,6 +18,7 @@ from support.coordinator.processes import (
     start_client,
     wait_finished,
 )
+from support.forked import Forked, ForkedProcesses
 
 pytestmark = pytest.mark.full
 
@@ -91,7 +92,7 @@ def federation(
     """
     folder.mkdir()
     trace = folder / "trace"
-    with Zygote(folder / "logs" / "alpha.log") as zygote, Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
             run = create_run(coordinator, overrides, "exact")
@@ -99,7 +100,7 @@ def federation(
             command = client_command(states["alpha"], 3, "exact")
             start(coordinator, run)
             lives(
-                lambda last: zygote.live(command, trace, last),
+                lambda last: life(command, folder / "logs" / "alpha.log", trace, last),
                 lambda: start_client(coordinator, states["beta"], 4, "exact"),
             )
             view = wait_finished(coordinator, run)
@@ -108,6 +109,13 @@ def federation(
             left = sorted(path.name for path in (states["alpha"] / "progress").iterdir())
             assert left == ["checkpoint.safetensors"]
     return adapters, trace.read_text().splitlines()
+
+
+def life(command: Sequence[str], log: Path, trace: Path, last: str | None) -> int:
+    """Run alpha to a point or to its end; returns its status."""
+    env = os.environ | ONE_THREAD
+    install = ("support.chaos.points", str(trace), last)
+    return Forked(command, log, env=env, install=install).wait()
 
 
 def kinds(points: Iterable[str]) -> set[tuple[str, str]]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def until(holds: Callable[[], bool], seconds: float = 120) -> None:
     """Return when it holds; fails if it does not in this time."""
     deadline = time.monotonic() + seconds
     while not holds():

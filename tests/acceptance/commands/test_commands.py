@@ -4,17 +4,15 @@ import contextlib
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes, free_port
+from pubswap_client.demo.processes import free_port
 from pubswap_protocol import __version__
 from pubswap_protocol.messages import Role
 from pubswap_protocol.problems import read_problems, write_problems
@@ -29,6 +27,8 @@ from support.coordinator.processes import (
     sums,
     wait_finished,
 )
+from support.eventually import until
+from support.forked import Forked, ForkedProcesses, pubswap
 
 RUN_FILE = """
 name = "typed"
@@ -46,22 +46,11 @@ prompts_per_step = 4
 """
 
 
-def pubswap(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "pubswap_protocol", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=env,
-    )
-
-
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """A real coordinator for the commands of this file."""
     folder = tmp_path_factory.mktemp("commands")
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         running = serve(processes, folder)
         with running.api:
             yield running
@@ -328,32 +317,24 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     state = enroll(coordinator, run, "lone")
     evaluator = enroll(coordinator, run, "judge", Role.EVALUATOR)
     write_problems(state / "private.jsonl", sums(3, 10))
-    command = [sys.executable, "-m", "pubswap_protocol", "client", "start", "--state", str(state)]
+    command = ["client", "start", "--state", str(state)]
     command += ["--data", str(state / "private.jsonl"), "--model", str(MODEL), "--threads", "1"]
-    daemon = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    assert daemon.stderr is not None
-    while "joins run" not in daemon.stderr.readline():
-        assert time.monotonic() < deadline
-    second = pubswap(*command[3:])
+    daemon = Forked(command, log := tmp_path / "log")
+    until(lambda: "joins run" in log.read_text())
+    second = pubswap(*command)
     assert second.returncode == 1
     assert f"in use by another daemon (process {daemon.pid})" in second.stderr
-    stopped_at = time.monotonic()
-    daemon.send_signal(signal.SIGTERM)
-    _, errors = daemon.communicate(timeout=20)
-    assert daemon.returncode == 130, errors
-    assert time.monotonic() - stopped_at < 10
-    assert "Traceback" not in errors
+    daemon.terminate()
+    assert daemon.wait(60) == 130, log.read_text()
+    assert "Traceback" not in log.read_text()
 
     options = ["--state", str(evaluator), "--model", str(MODEL), "--threads", "1"]
     coordinator.processes.start("judge", ["evaluate", *options], ONE_THREAD)
     start(coordinator, run)
     start_client(coordinator, state, 3)
-    view = wait_finished(coordinator, run)
-    while not all(summary.evaluation for summary in view.rounds):
-        assert time.monotonic() < deadline + 180
-        time.sleep(0.5)
-        view = coordinator.api.whole_run(run.id)
+    wait_finished(coordinator, run)
+    until(lambda: all(one.evaluation for one in coordinator.api.whole_run(run.id).rounds))
+    view = coordinator.api.whole_run(run.id)
     assert [summary.evaluation.problems for summary in view.rounds if summary.evaluation] == [
         12,
         12,
@@ -363,20 +344,17 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
 @pytest.mark.full
 def test_a_daemon_waits_for_a_coordinator_that_is_not_there_yet(tmp_path: Path) -> None:
     """Started first, the daemon keeps trying and joins once the coordinator answers."""
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         first = serve(processes, tmp_path)
         with first.api:
             run = create_run(first, {"clients": 1, "rounds": 1})
             state = enroll(first, run, "early")
     port = int(first.api.url.rsplit(":", 1)[-1])
-    with Processes(tmp_path / "logs2") as processes:
+    with ForkedProcesses(tmp_path / "logs2") as processes:
         start_client(Coordinator(processes, first.api, tmp_path), state, 3)
         log = tmp_path / "logs2" / "early.log"
-        deadline = time.monotonic() + 60
-        while "Trying again" not in log.read_text():
-            processes.check()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        until(lambda: "Trying again" in log.read_text())
+        processes.check()
         late = serve(processes, tmp_path, port)
         with late.api:
             start(late, run)

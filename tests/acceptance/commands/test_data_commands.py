@@ -3,23 +3,17 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from pubswap_protocol.problems import read_problems
+from support.forked import Forked, pubswap
 
 SMALL = ["--private-size", "6", "--public-size", "5", "--test-size", "5"]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pubswap_protocol", "data", *arguments]
-
-
 def pubswap_data(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=120, env=environment
-    )
+    return pubswap("data", *arguments, env=environment)
 
 
 def write_rows(path: Path, count: int = 60) -> Path:
@@ -90,10 +84,9 @@ def test_several_at_once_make_one_split(tmp_path: Path) -> None:
     """Processes that prepare the same folder at the same time all succeed with one split."""
     own, out = write_rows(tmp_path / "own.jsonl"), tmp_path / "split"
     options = ["prepare", "jsonl", "--from", str(own), "--out", str(out), *SMALL]
-    running = [
-        subprocess.Popen(command(*options), stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    shown = [process.communicate(timeout=120)[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0, 0]
-    assert len(set(shown)) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.jsonl", "split"]
+    logs = [tmp_path / "logs" / str(number) for number in range(3)]
+    logs[0].parent.mkdir()
+    running = [Forked(["data", *options], log) for log in logs]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    assert len({log.read_text() for log in logs}) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "own.jsonl", "split"]

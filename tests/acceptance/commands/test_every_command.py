@@ -13,7 +13,7 @@ from pubswap_client.demo.processes import free_port
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol.messages import CreateInvite, Role
 from support.chaos.small_disk import missing, small_disk
-from support.client.commands import Caller, Ended, commands
+from support.client.commands import Ended, call, commands
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, begun
 from support.coordinator.s3 import ACCESS, SECRET
 from support.coordinator.serving import serve
@@ -115,7 +115,6 @@ class World:
 
     fed: Federation
     spare: Path
-    caller: Caller
     values: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
 
@@ -132,7 +131,7 @@ class World:
         """Run a command; {…} in it are the values."""
         new = "new-" + words.partition(" {")[0].partition(" -")[0].replace(" ", "-")
         arguments = [word.format(new=new, **self.values) for word in words.split()]
-        return self.caller(arguments, folder, self.env | dict(env))
+        return call(arguments, folder, self.env | dict(env))
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +146,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(9))
     (spare / "public.jsonl").write_text("".join(lines))
     folder = tmp_path_factory.mktemp("world")
-    with (
-        serve(folder, f"sqlite:///{folder}/data/pubswap.sqlite") as running,
-        Caller(spare / "output") as caller,
-    ):
+    with serve(folder, f"sqlite:///{folder}/data/pubswap.sqlite") as running:
         server = running.server
-        made = World(begun(server), spare, caller)
+        made = World(begun(server), spare)
         made.env = {
             "PUBSWAP_COORDINATOR": server.url,
             "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,

@@ -1,37 +1,30 @@
 """`pubswap member ...` as an operator types it."""
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
-from pubswap_client.demo.processes import Processes
 from pubswap_protocol.errors import Suspended, Unauthenticated
 from pubswap_protocol.messages import CreateInvite
 from support.coordinator.certificates import Authority
 from support.coordinator.coordinator import good_hello
 from support.coordinator.processes import create_run, serve, start
+from support.eventually import until
+from support.forked import ForkedProcesses, pubswap
 
 
 def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> None:
     """Each command says what it did; the list and `run show` say where things stand."""
-    with Processes(tmp_path / "logs") as processes:
+    with ForkedProcesses(tmp_path / "logs") as processes:
         coordinator = serve(processes, tmp_path)
         with coordinator.api as api:
             token_file = tmp_path / "c" / "operator-token"
             options = ["--coordinator", api.url, "--token-file", str(token_file)]
 
-            def pubswap(*arguments: str) -> str:
-                done = subprocess.run(
-                    [sys.executable, "-m", "pubswap_protocol", *arguments, *options],
-                    capture_output=True,
-                    text=True,
-                    timeout=120,
-                )
+            def printed(*arguments: str) -> str:
+                done = pubswap(*arguments, *options)
                 assert done.returncode == 0, done.stderr
                 return " ".join(done.stdout.split())
 
@@ -40,27 +33,24 @@ def test_an_operator_suspends_reinstates_binds_and_revokes(tmp_path: Path) -> No
             start(coordinator, run)
             with CoordinatorClient(api.url, token, ONCE) as member:
                 member.hello(run.id, good_hello(run))
-                assert "a is suspended" in pubswap("member", "suspend", run.name, "a")
+                assert "a is suspended" in printed("member", "suspend", run.name, "a")
                 with pytest.raises(Suspended):
                     member.task(run.id, 0)
-                assert "suspended" in pubswap("member", "list", run.name)
-                deadline = time.monotonic() + 20
-                while "It waits: Round 1 closes with 1 or more" not in pubswap(
-                    "run", "show", run.name
-                ):
-                    assert time.monotonic() < deadline
-                assert "takes part again" in pubswap("member", "reinstate", run.name, "a")
+                assert "suspended" in printed("member", "list", run.name)
+                waits = "It waits: Round 1 closes with 1 or more"
+                until(lambda: waits in printed("run", "show", run.name))
+                assert "takes part again" in printed("member", "reinstate", run.name, "a")
                 assert member.task(run.id, 0).round == 1
                 issued = Authority(tmp_path / "ca", "CA").issue("a")
                 file = ["--file", str(issued.certificate)]
-                assert issued.sha256 in pubswap("member", "certificate", run.name, "a", *file)
+                assert issued.sha256 in printed("member", "certificate", run.name, "a", *file)
                 assert api.members(run.id).members[0].certificate == issued.sha256
                 with pytest.raises(AssertionError, match="--unbind"):
-                    pubswap("member", "certificate", run.name, "a")
+                    printed("member", "certificate", run.name, "a")
                 assert api.members(run.id).members[0].certificate == issued.sha256
-                assert "any" in pubswap("member", "certificate", run.name, "a", "--unbind")
+                assert "any" in printed("member", "certificate", run.name, "a", "--unbind")
                 assert api.members(run.id).members[0].certificate is None
-                assert "is revoked" in pubswap("member", "revoke", run.name, "a", "--yes")
+                assert "is revoked" in printed("member", "revoke", run.name, "a", "--yes")
                 with pytest.raises(Unauthenticated):
                     member.task(run.id, 0)
-                assert "revoked" in pubswap("member", "list", run.name)
+                assert "revoked" in printed("member", "list", run.name)

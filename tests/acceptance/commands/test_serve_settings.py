@@ -2,27 +2,21 @@
 
 import json
 import subprocess
-import sys
 
 from pubswap_server.settings import ServerSettings
+from support.forked import pubswap
 
 
-def pubswap(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def called(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command with this environment and no other settings."""
-    return subprocess.run(
-        [sys.executable, "-m", "pubswap_protocol", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PATH": "", "PYTHONPATH": ":".join(sys.path), "COLUMNS": "200", **environment},
-    )
+    return pubswap(*arguments, env={"PATH": "", "COLUMNS": "200", **environment})
 
 
 def test_every_setting_is_listed_with_what_it_does() -> None:
     """Name, environment name, default and a sentence, for people and for programs."""
-    listed = json.loads(pubswap("admin", "settings", "--json").stdout)
+    listed = json.loads(called("admin", "settings", "--json").stdout)
     assert [entry["name"] for entry in listed] == list(ServerSettings.model_fields)
-    told = pubswap("admin", "settings").stdout
+    told = called("admin", "settings").stdout
     for entry in listed:
         assert entry["description"], f"{entry['name']} has no description"
         assert entry["environment"] == f"PUBSWAP_{entry['name'].upper()}"
@@ -31,7 +25,7 @@ def test_every_setting_is_listed_with_what_it_does() -> None:
 
 def test_what_is_listed_is_what_the_environment_sets() -> None:
     """The settings in force are printed as an environment file, without secrets, and serve ends."""
-    done = pubswap(
+    done = called(
         *("serve", "--print-settings", "--port", "1234"),
         PUBSWAP_PORT="9",
         PUBSWAP_SPARE_BYTES="77",
@@ -50,7 +44,7 @@ def test_what_is_listed_is_what_the_environment_sets() -> None:
 
 def test_the_help_of_serve_names_the_environment_and_the_list() -> None:
     """Each option has its environment name; the others are found by `pubswap admin settings`."""
-    told = pubswap("serve", "--help").stdout
+    told = called("serve", "--help").stdout
     for name in ("HOST", "PORT", "DATA_DIR", "DATABASE_URL", "BLOB_URL", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"PUBSWAP_{name}]" in told
         assert f"PUBSWAP_{name}".lower()[8:] in ServerSettings.model_fields
@@ -63,7 +57,7 @@ def test_a_setting_that_makes_no_sense_is_named() -> None:
         (("serve",), {"PUBSWAP_SPARE_BYTES": "-1"}),
         (("admin", "verify"), {"PUBSWAP_SPARE_BYTES": "-1"}),
     ):
-        done = pubswap(*arguments, **environment)
+        done = called(*arguments, **environment)
         assert done.returncode == 1
         assert done.stderr.startswith("error: spare_bytes: Input should be greater")
         assert "Traceback" not in done.stderr

@@ -52,7 +52,7 @@ def run(
     clock = FalseTime(folder / "clock")
     broken: list[str] = []
     off: list[float] = []
-    with Lives(folder, clock.env) as lives:
+    with Lives(folder, exec_env=clock.env) as lives:
         expected = None
         cases = itertools.islice(itertools.cycle(JUMPS.items()), count)
         for number, (name, (seconds, restarted)) in enumerate([(None, (0, False)), *cases]):

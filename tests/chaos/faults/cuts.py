@@ -19,7 +19,6 @@ import numpy as np
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.demo.processes import Processes
 from pubswap_protocol import paths
 from pubswap_protocol.errors import DamagedBlob, DigestMismatch, UnknownBlob
 from pubswap_protocol.messages import CreateInvite, CreateRun, SetKind, SubmitUpdate, UpdateMetrics
@@ -30,6 +29,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter
 from support.chaos.proxy import Fault, FaultProxy, seeded
 from support.coordinator.coordinator import good_hello
 from support.coordinator.processes import Coordinator, serve, sums
+from support.forked import ForkedProcesses
 
 # 32 MiB: cuts are some 8 MiB apart, so that most adapters see several of them.
 LAYOUT = AdapterLayout(
@@ -84,7 +84,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     `corrupt`, and `resent_share`: bytes beyond the adapters' own, over the adapters' own.
     """
     tally = Tally()
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
             member = _member(coordinator)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
@@ -11,8 +12,8 @@ from typing import Self
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.demo.processes import free_port
-from support.chaos.zygote import SERVER, Zygote
 from support.coordinator.fleet import ENVIRONMENT, PatientServer
+from support.forked import Forked
 
 START_SECONDS = 60.0
 
@@ -21,22 +22,27 @@ class Lives:
     """Real `pubswap serve` processes, forked from one that has done the imports."""
 
     def __init__(
-        self, folder: Path, env: Mapping[str, str] = {}, data_dir: Path | None = None
+        self,
+        folder: Path,
+        env: Mapping[str, str] = {},
+        data_dir: Path | None = None,
+        exec_env: Mapping[str, str] = {},
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "coordinator.log"
         self.trace = folder / "trace"
         self.data_dir = data_dir or folder / "data"
         self._port = free_port()
-        self._zygote = Zygote(self.log, SERVER, {**ENVIRONMENT, **env})
-        self._process: int | None = None
+        self._env, self._exec_env = os.environ | ENVIRONMENT | dict(env), exec_env
+        self._process: Forked | None = None
 
     def __enter__(self) -> Self:
-        self._zygote.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._zygote.__exit__()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     @property
     def url(self) -> str:
@@ -53,7 +59,10 @@ class Lives:
     def begin(self, last: str | None = None) -> None:
         """Start a life, which ends at the point `last` if it comes by."""
         arguments = ["serve", "--port", str(self._port), "--data-dir", str(self.data_dir)]
-        self._process = self._zygote.begin(arguments, self.trace, last)
+        points = ("support.chaos.server_points", str(self.trace), last)
+        self._process = Forked(
+            arguments, self.log, env=self._env, install=points, exec_env=self._exec_env
+        )
 
     def wait_ready(self) -> None:
         """Return when it answers."""
@@ -65,14 +74,16 @@ class Lives:
 
     def ended(self, seconds: float) -> bool:
         """Whether the life ends within this time."""
-        return self._zygote.ended(seconds)
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.poll() is not None
 
     def kill(self) -> None:
         """SIGKILL, or the SIGKILL that it has given itself."""
         assert self._process is not None
-        if not self.ended(0):
-            os.kill(self._process, signal.SIGKILL)
-        status = self._zygote.end()
+        self._process.kill()
+        status = self._process.wait()
         assert status == -signal.SIGKILL, f"ended with {status} by itself; see {self.log}"
         self._process = None
 

@@ -1,14 +1,13 @@
 """`pubswap simulate` as a user runs it, on the small model and sums."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result, read_results
 from support.coordinator.processes import SETTINGS, sums
+from support.forked import pubswap
 
 CLIENTS = ("client-1", "client-2")
 
@@ -38,15 +37,13 @@ def write_recipe(folder: Path, more: str = "") -> Path:
 def command(recipe: Path, store: Path, *options: str) -> list[str]:
     """The command line, for one thread of the CPU."""
     machine = ["--device", "cpu", "--threads", "1"]
-    program = [sys.executable, "-m", "pubswap_protocol", "simulate"]
-    return [*program, str(recipe), "--out", str(store), *machine, *options]
+    return ["simulate", str(recipe), "--out", str(store), *machine, *options]
 
 
 def simulated(
     recipe: Path, store: Path, *options: str, status: int = 0
 ) -> tuple[list[Result], str]:
     """All results in the store after the command, and what it printed."""
-    line = command(recipe, store, *options)
-    done = subprocess.run(line, capture_output=True, text=True, timeout=400)
+    done = pubswap(*command(recipe, store, *options))
     assert done.returncode == status, done.stdout + done.stderr
     return list(read_results(store)), done.stdout + done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import OPERATOR_TOKEN
 from support.coordinator.postgres import Postgres, postgres
 from support.coordinator.s3 import BUCKET, S3Server, serving_s3
+from support.forked import pubswap
 
 
 @dataclass
@@ -59,13 +59,7 @@ def places(folder: Path) -> Iterator[Places]:
 
 def admin(settings: ServerSettings, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `pubswap admin` for a coordinator with these settings."""
-    return subprocess.run(
-        [sys.executable, "-m", "pubswap_protocol", "admin", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment_of(settings),
-    )
+    return pubswap("admin", *arguments, env=environment_of(settings))
 
 
 def environment_of(settings: ServerSettings) -> dict[str, str]:

@@ -29,6 +29,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import RunSettings
+from support.forked import ForkedProcesses
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
@@ -164,7 +165,7 @@ def federated_adapter(
     adapter.
     """
     folder.mkdir()
-    with Processes(folder / "logs") as processes:
+    with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
             run = create_run(coordinator, overrides)

@@ -12,6 +12,7 @@ from pubswap_client.coordinator.client import CoordinatorClient, wait_until_read
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.demo.processes import PUBSWAP, free_port
 from support.coordinator.coordinator import OPERATOR_TOKEN, Server
+from support.forked import Forked
 
 
 class Serving:
@@ -31,17 +32,21 @@ class Serving:
         self.server = Server(f"http://127.0.0.1:{port}", None, folder / "data")
         self.log = folder / f"coordinator-{port}.log"
         where = ["--port", str(port), "--data-dir", str(folder / "data")]
-        self._command = [*program, "serve", *where, "--database-url", database_url, *options]
+        self._program = program
+        self._arguments = ["serve", *where, "--database-url", database_url, *options]
         self._env = os.environ | {"PUBSWAP_TICK_SECONDS": "0.1"} | dict(env)
         if token is not None:
             self._env["PUBSWAP_OPERATOR_TOKEN"] = token
-        self.process: subprocess.Popen[bytes]
+        self.process: subprocess.Popen[bytes] | Forked
 
     def start(self) -> None:
         """Start it, and return before it answers."""
+        if self._program is PUBSWAP:
+            self.process = Forked(self._arguments, self.log, env=self._env)
+            return
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command,
+                [*self._program, *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
