@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.demo.commands import prepare_folder
+from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.commands import operator_token
 from pubswap_client.operator.runfile import prepare
