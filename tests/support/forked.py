@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.demo.processes import PUBSWAP, Processes
+from pubswap_protocol.verifiers import reasoning
 
 MODULES = (
     *("pubswap_client.daemon.session", "peft.utils.transformers_weight_conversion"),
     *("transformers.models.qwen3.modeling_qwen3", "matplotlib.backends.backend_agg"),
-    *("reasoning_gym", "math_verify", "pubswap_server.app", "pubswap_simulation.cli"),
+    *("math_verify", "pubswap_server.app", "pubswap_simulation.cli"),
     *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
 )
 LONGEST_SECONDS = 240.0  # of a life that is waited for; seconds are enough
@@ -174,6 +175,7 @@ def main() -> None:
     """For each line on stdin fork a process that says its pid, and keeps its child's status."""
     for module in MODULES:
         importlib.import_module(module)
+    reasoning.library()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
     for line in iter(sys.stdin.buffer.readline, b""):
