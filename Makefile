@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study check format install up down clean
+.PHONY: demo test test-full test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study docs check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -47,6 +47,10 @@ study: .venv/dev.stamp  ## the small study: hours on two cores, resumable
 	$(BIN)/pubswap report study-out --out deploy/recipes/small/study
 	mv deploy/recipes/small/study/report.json deploy/recipes/small/study/study.json
 
+docs: .venv/docs.stamp  ## the documentation as a site, in site/
+	$(BIN)/python scripts/docs_site.py site/sources
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs site/sources site
+
 check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's shape
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -76,6 +80,10 @@ install: .venv/dev.stamp
 	$(INSTALL) -e '.[server,client,research,dev]'
 	touch $@
 
+.venv/docs.stamp: .venv/demo.stamp
+	$(INSTALL) -e '.[server,client,docs]'
+	touch $@
+
 # A second environment: vLLM and the coordinator want different versions of fastapi. Nothing is
 # resolved, see constraints-vllm.txt; torch's CPU build must be on an index that pip knows.
 .venv-vllm/stamp: pyproject.toml constraints-vllm.txt
@@ -102,4 +110,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out
+	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out site

@@ -1,0 +1,246 @@
+"""The sources of the documentation site: docs/, the root's pages, and references from the code.
+
+Run by `make docs`, which has Sphinx make a site of them; stops at whatever is not as it says.
+"""
+
+import inspect
+import os
+import pkgutil
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+from typer.cli import get_docs_for_click
+
+import pubswap_protocol
+from pubswap_client.recipes.recipe import Recipe
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.cli import build_app
+from pubswap_protocol.errors import PubSwapError, tree
+from pubswap_server.app import create_app
+from pubswap_server.settings import ServerSettings
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parent.parent
+# Pages that are kept outside docs/, and where they are on the site.
+PAGES = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "deploy/recipes/small/study/README.md": "study.md",
+}
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+_UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "gib": "GiB", "hours": "h"}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+
+def main(folder: Path) -> None:
+    """Write the sources into an empty folder."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    navigation = (folder / "index.md").read_text(encoding="utf-8")
+    for source, page in PAGES.items():
+        shutil.copyfile(ROOT / source, folder / page)
+    for path in folder.rglob("*.md"):
+        path.write_text(_with_links(path.read_text(encoding="utf-8"), path.relative_to(folder)))
+    with (folder / "index.md").open("a", encoding="utf-8") as file:
+        file.write(f"\n{navigation}")
+    for name, lines in references().items():
+        with (folder / "reference" / f"{name}.md").open("a", encoding="utf-8") as file:
+            file.write("\n" + "\n".join(lines))
+
+
+def _with_links(text: str, page: Path) -> str:
+    """Lead links between files of the repository to the site's pages; name files that are not."""
+    at = page.as_posix()
+    source = Path({uri: path for path, uri in PAGES.items()}.get(at, f"docs/{at}"))
+
+    def link(match: re.Match[str]) -> str:
+        label, path, anchor = match.groups(default="")
+        target = Path(os.path.normpath(source.parent / path)).as_posix()
+        if target in PAGES or target.startswith("docs/"):
+            uri = PAGES.get(target, target.removeprefix("docs/"))
+            return f"[{label}]({Path(os.path.relpath(uri, page.parent)).as_posix()}{anchor})"
+        if not (ROOT / target).exists():
+            sys.exit(f"{source}: there is no {target}")
+        return f"`{target}`" if target.endswith(label.strip("`")) else f"{label} (`{target}`)"
+
+    return _LINK.sub(link, text)
+
+
+def references() -> dict[str, Iterable[str]]:
+    """The pages of reference/, by name."""
+    commands = typer.main.get_command(build_app())
+    context = typer.Context(commands)
+    return {
+        "run-settings": _settings(Recipe),
+        "client-settings": _settings(ClientSettings),
+        "server-settings": _settings(ServerSettings, "PUBSWAP_"),
+        "errors": _errors(),
+        "commands": [
+            get_docs_for_click(obj=commands, ctx=context, name="pubswap", indent=1)
+        ],
+        "http": _http(create_app(ServerSettings()).openapi()),
+        "python": _python(),
+    }
+
+
+def _settings(model: type[BaseModel], environment: str = "") -> Iterator[str]:
+    """A table of a settings class, and one of each table within it."""
+    schema = model.model_json_schema()
+    pending = [("", schema)]
+    while pending:
+        path, table = pending.pop(0)
+        if path:
+            yield f"\n## `[{path}]`\n\n{_text(table.get('description', ''))}\n"
+        rows = {}
+        for name, field in table["properties"].items():
+            inner = [part for part in _choices(field, schema) if "properties" in part]
+            if inner:
+                pending.append((f"{path}.{name}".strip("."), inner[0]))
+                continue
+            rows[f"{environment}{name}".upper() if environment else name] = field
+            if not field.get("description"):
+                sys.exit(f"{model.__name__}: {path}.{name} needs a description")
+        yield from _rows("Setting", rows, schema)
+
+
+def _rows(heading: str, fields: dict[str, Json], schema: Json) -> Iterator[str]:
+    if not fields:
+        return
+    yield f"| {heading} | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
+    for name, field in fields.items():
+        default = field.get("default")
+        shown = "" if default in (None, [], {}, "") else f"`{str(default).removesuffix('.0')}`"
+        meaning = _text(field.get("description", ""))
+        yield f"| `{name}` | {_type(field, schema)} | {shown} | {_unit(name)} | {meaning} |"
+
+
+def _choices(field: Json, schema: Json) -> list[Json]:
+    """The schemas that a value may have, with references followed."""
+    if "$ref" in field:
+        return [_at(schema, field["$ref"])]
+    parts = [*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]
+    return [choice for part in parts for choice in _choices(part, schema)] or [field]
+
+
+def _at(schema: Json, reference: str) -> Json:
+    for key in reference.removeprefix("#/").split("/"):
+        schema = schema[key]
+    return schema
+
+
+def _type(field: Json, schema: Json) -> str:
+    texts = [_one_type(choice, schema) for choice in _choices(field, schema)]
+    return " or ".join(dict.fromkeys(text for text in texts if text != "null")) or "null"
+
+
+def _one_type(field: Json, schema: Json) -> str:
+    if values := field.get("enum") or ([field["const"]] if "const" in field else []):
+        return ", ".join(f"`{value}`" for value in values)
+    kind = field.get("type", "any")
+    if kind == "array" and field.get("items"):
+        return f"list of {_type(field['items'], schema)}"
+    # Larger bounds only keep numbers from overflowing.
+    named = {key: sign for key, sign in _BOUNDS.items() if abs(field.get(key, 1e9)) < 1e9}
+    bounds = [f"{sign} {f'{field[key]:,}'.removesuffix('.0')}" for key, sign in named.items()]
+    name = field.get("title", kind) if "properties" in field else kind
+    return " ".join([name, ", ".join(bounds)]).strip()
+
+
+def _unit(name: str) -> str:
+    *_, last = name.lower().split("_")
+    if "_per_second" in name.lower():
+        return "bytes/s" if "bytes" in name.lower() else "1/s"
+    return _UNITS.get(last, "")
+
+
+def _text(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _errors() -> Iterator[str]:
+    """The error tree as a table."""
+    yield "| Code | A kind of | Status | Try again | Meaning |\n|---|---|---|---|---|"
+    parents = {child: parent for parent in tree(PubSwapError) for child in parent.__subclasses__()}
+    for error in tree(PubSwapError)[1:]:
+        kind = f"`{parents[error].code}`" if parents[error] is not PubSwapError else ""
+        retry = "yes" if error.retryable else ""
+        meaning = _text(error.__doc__ or "")
+        yield f"| `{error.code}` | {kind} | {error.status} | {retry} | {meaning} |"
+
+
+def _http(document: Json) -> Iterator[str]:
+    """The OpenAPI document for people."""
+    yield document["info"]["description"]
+    for tag in document["tags"]:
+        yield f"\n## {tag['name'].capitalize()}\n\n{tag.get('description', '')}\n"
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if operation["tags"] == [tag["name"]]:
+                    yield from _operation(f"{method.upper()} {path}", operation, document)
+    yield "\n## Messages\n"
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        if "properties" in schema and not name.endswith("-Output"):  # which is as its -Input
+            yield f"\n### {name.removesuffix('-Input')}\n\n{schema.get('description', '')}\n"
+            yield from _rows("Field", schema["properties"], document)
+
+
+def _operation(request: str, operation: Json, document: Json) -> Iterator[str]:
+    yield f"\n### {operation['summary']}\n\n`{request}`\n\n{operation.get('description', '')}\n"
+    parameters = operation.get("parameters", [])
+    fields = {
+        given["name"]: given["schema"] | {"description": given.get("description", "")}
+        for given in parameters
+    }
+    yield from _rows("Parameter", fields, document)
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        yield f"\nBody: {_type(body.get('schema', {}), document)} (`{kind}`)\n"
+    for status, reply in operation["responses"].items():
+        if int(status) < 400:
+            kinds = [
+                f"{_type(content.get('schema', {}), document)} (`{kind}`)"
+                for kind, content in reply.get("content", {}).items()
+            ]
+            yield f"\n{status}: {', '.join(kinds) or reply['description']}\n"
+    refused = ", ".join(status for status in operation["responses"] if int(status) >= 400)
+    yield f"\nRefusals: {refused}, see [errors](errors.md)\n"
+
+
+def _python() -> Iterator[str]:
+    """What the protocol's modules offer."""
+    for found in pkgutil.walk_packages(pubswap_protocol.__path__, "pubswap_protocol."):
+        if not found.ispkg and not re.search(r"cli$|command_line|__main__|errors", found.name):
+            yield from _module(import_module(found.name))
+
+
+def _module(module: ModuleType) -> Iterator[str]:
+    yield f"\n## {module.__name__}\n\n{inspect.getdoc(module)}\n"
+    for name, member in vars(module).items():
+        if name.startswith("_") or getattr(member, "__module__", "") != module.__name__:
+            continue
+        if inspect.isfunction(member):
+            yield from _signature("###", name, member)
+        elif inspect.isclass(member) and not issubclass(member, PubSwapError | BaseModel):
+            yield f"\n### {name}\n\n{inspect.getdoc(member)}\n"
+            for inner, method in vars(member).items():
+                if inspect.isfunction(method) and not inner.startswith("_"):
+                    yield from _signature("####", f"{name}.{inner}", method)
+
+
+def _signature(heading: str, name: str, function: Any) -> Iterator[str]:
+    if doc := inspect.getdoc(function):
+        signature = f"{name.rpartition('.')[2]}{inspect.signature(function)}"
+        yield f"\n{heading} {name}\n\n```python\n{signature}\n```\n\n{doc}\n"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
