@@ -85,9 +85,7 @@ def references() -> dict[str, Iterable[str]]:
         "client-settings": _settings(ClientSettings),
         "server-settings": _settings(ServerSettings, "PUBSWAP_"),
         "errors": _errors(),
-        "commands": [
-            get_docs_for_click(obj=commands, ctx=context, name="pubswap", indent=1)
-        ],
+        "commands": [get_docs_for_click(obj=commands, ctx=context, name="pubswap", indent=1)],
         "http": _http(create_app(ServerSettings()).openapi()),
         "python": _python(),
     }
@@ -152,8 +150,8 @@ def _one_type(field: Json, schema: Json) -> str:
     # Larger bounds only keep numbers from overflowing.
     named = {key: sign for key, sign in _BOUNDS.items() if abs(field.get(key, 1e9)) < 1e9}
     bounds = [f"{sign} {f'{field[key]:,}'.removesuffix('.0')}" for key, sign in named.items()]
-    name = field.get("title", kind) if "properties" in field else kind
-    return " ".join([name, ", ".join(bounds)]).strip()
+    name = str(field.get("title", kind) if "properties" in field else kind)
+    return f"{name} {', '.join(bounds)}".strip()
 
 
 def _unit(name: str) -> str:
