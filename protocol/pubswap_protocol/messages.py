@@ -30,6 +30,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
+ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # see `ModelCard`
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
@@ -295,9 +296,9 @@ class Membership(Message):
 class Hello(Message):
     """A member's base model, its digests as `ModelCard` says, before any work."""
 
-    config_digest: Digest
-    tokenizer_digest: Digest
-    weights_digest: Digest
+    config_digest: ModelDigest
+    tokenizer_digest: ModelDigest
+    weights_digest: ModelDigest
     verifier_version: Word = Field(description="Must be the run's.")
 
 

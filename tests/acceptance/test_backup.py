@@ -20,7 +20,7 @@ from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.verified import named
+from pubswap_server.storage.verified import digest_of_name
 from support.coordinator.coordinator import Federation, Server, begun, serving
 from support.coordinator.places import Places, admin, environment_of, places
 
@@ -107,7 +107,7 @@ def test_a_run_goes_on_from_a_backup_with_the_same_bits(
         fed.members["a"].submit_responses(fed.run.id, 2, 1, bodies["a"])
         fed.submit("a", 2, fed.adapter(20))
         opened = server.http(fed.tokens["b"])
-        announced = OpenUpload(digest="sha256:" + 64 * "0", size=100).model_dump(mode="json")
+        announced = OpenUpload(digest="blake3:" + 64 * "0", size=100).model_dump(mode="json")
         path = f"/v1/runs/{fed.run.id}/blobs/uploads"
         assert opened.post(path, json=announced).status_code == 201
         opened.close()
@@ -156,7 +156,7 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
                 path: files[path] for path in files.keys() & now
             }
             assert not files or len(files.keys() & now) > 3
-            assert {named(path.name) for path in now} == set(manifest.blobs)
+            assert {digest_of_name(path.name) for path in now} == set(manifest.blobs)
             files = now
         training.join()
     assert len(seen) >= 3
@@ -237,7 +237,7 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     done = admin(kept.settings.model_copy(update={"data_dir": place}), "restore", str(folder))
     assert done.returncode == 1
     assert "backup_fault" in done.stderr
-    lost = named(blob.name)
+    lost = digest_of_name(blob.name)
     names = {"blob": lost, "no blob": lost, "database": database.name, "schema": "9"}
     assert names.get(spoiled, "manifest.json") in done.stderr
     assert not (place / "pubswap.sqlite").exists()
@@ -273,7 +273,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     lost.unlink()
     done = admin(settings, "backup", str(tmp_path / "backup"))
     assert done.returncode == 1
-    assert named(lost.name) in done.stderr
+    assert digest_of_name(lost.name) in done.stderr
     assert "--allow-missing" in done.stderr
     assert not (tmp_path / "backup" / "manifest.json").exists()
     done = admin(settings, "backup", str(tmp_path / "backup"), "--allow-missing")
@@ -281,7 +281,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     place = settings.model_copy(update={"data_dir": tmp_path / "there"})
     restore(place, tmp_path / "backup", Silent())
     (one,) = verify(place, Silent()).lost
-    assert one.digest == named(lost.name)
+    assert one.digest == digest_of_name(lost.name)
 
 
 def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_path: Path) -> None:

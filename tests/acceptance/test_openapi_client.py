@@ -1,4 +1,4 @@
-"""A client written from the OpenAPI document alone: plain httpx, safetensors, hashlib."""
+"""A client written from the OpenAPI document alone: plain httpx, safetensors and digests."""
 
 import hashlib
 from contextlib import ExitStack
@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from blake3 import blake3
 from safetensors.numpy import load, save
 
 from pubswap_client.demo.federation import MODEL
@@ -138,7 +139,7 @@ def hand_in(stranger: Stranger, run: str, adapter: Tensors, step: float) -> None
     assert len(groups["prompts"]) == len(groups["candidates" if chooses else "donated"])
 
     data = update_of(settings["wire"]["precision"], adapter, step)
-    digest = "sha256:" + sha256(data)
+    digest = "blake3:" + blake3(data).hexdigest()
     announced = {"digest": digest, "size": len(data)}
     upload = stranger.call("open_upload", {"run": run}, json=announced).json()["upload"]
     place = {"run": run, "upload": upload}

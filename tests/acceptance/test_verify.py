@@ -10,16 +10,13 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.coordinator.retry import Backoff
-from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.messages import Evaluation
 from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.verified import file_name, folder_name, named
-from support.coordinator.coordinator import OPERATOR_TOKEN, begun, serving, settings_for
+from pubswap_server.storage.verified import file_name, folder_name
+from support.coordinator.coordinator import begun, serving, settings_for
 from support.coordinator.places import admin
 
 
@@ -74,7 +71,7 @@ def test_a_whole_place_is_healthy_and_orphans_are_no_fault(
 ) -> None:
     """Every blob is counted, every round computed again; a blob that no row names is listed."""
     settings = copy(finished, tmp_path)
-    orphan = blob(settings, "sha256:" + "ab" * 32)
+    orphan = blob(settings, "blake3:" + "ab" * 32)
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"left over")
     status, report = verified(settings)
@@ -82,46 +79,8 @@ def test_a_whole_place_is_healthy_and_orphans_are_no_fault(
     assert report["lost"] == report["differing"] == report["unchecked"] == []
     # The tokenizer, two sets, two responses, four updates and three global adapters.
     assert (report["blobs"], report["rounds"]) == (12, 3)
-    assert report["orphans"] == ["sha256:" + "ab" * 32]
+    assert report["orphans"] == ["blake3:" + "ab" * 32]
     assert "12 of 12 blobs" in admin(settings, "verify").stdout
-
-
-def rename_by_sha256(settings: ServerSettings) -> None:
-    """Make of a place what it would be if all its bytes had been named by SHA-256."""
-    database = Database(settings.sqlalchemy_url)
-    with Session(database.engine) as session, session.begin():
-        for file in sorted((settings.data_dir / "blobs").glob("*/*")):
-            old, new = named(file.name), digest_of_file(file, "sha256")
-            blob(settings, new).parent.mkdir(exist_ok=True)
-            file.rename(blob(settings, new))
-            for column in digest_columns():
-                values = {column.name: new}
-                session.execute(update(column.table).where(column == old).values(values))
-    database.close()
-
-
-def test_a_place_whose_blobs_are_named_by_sha256_is_whole_and_heals(
-    finished: ServerSettings, tmp_path: Path
-) -> None:
-    """Rounds come out under their old names; a damaged adapter is made again under its own."""
-    settings = copy(finished, tmp_path)
-    rename_by_sha256(settings)
-    status, report = verified(settings)
-    assert (status, report["blobs"], report["rounds"]) == (0, 12, 3), report
-    database = Database(settings.sqlalchemy_url)
-    with Session(database.engine) as session:
-        adapters = session.scalars(select(RoundRow.adapter).order_by(RoundRow.round)).all()
-    database.close()
-    right = [blob(settings, adapter or "").read_bytes() for adapter in adapters]
-    with serving(settings) as server, server.closing:
-        (run,) = server.client().runs()
-        again = CoordinatorClient(server.url, OPERATOR_TOKEN, Backoff(base_seconds=0.1, tries=50))
-        operator = server.closing.enter_context(again)
-        for round_, (adapter, data) in enumerate(zip(adapters, right, strict=True)):
-            assert adapter is not None
-            assert adapter.startswith("sha256:")
-            blob(settings, adapter).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-            assert operator.global_adapter(run.id, str(round_)) == data
 
 
 @pytest.mark.parametrize("column", [UpdateRow.canonical, SubmissionRow.stored, RoundRow.adapter])

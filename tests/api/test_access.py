@@ -13,6 +13,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import UnknownBlob, UnknownUpload
 from pubswap_protocol.messages import CreateInvite, Role
+from pubswap_protocol.model import fingerprint
 from pubswap_protocol.tensors.adapter import encode_adapter
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun
 
@@ -86,6 +87,7 @@ ALLOWED = {
 }
 
 DIGEST = digest_of(b"somebody's")
+MODEL_DIGEST = fingerprint(b"somebody's")
 BODIES: dict[str, dict[str, Any]] = {
     "create_run": {"name": "x"},
     "create_invite": {"name": "somebody"},
@@ -93,9 +95,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "reissue_member": {},
     "bind_certificate": {"sha256": None},
     "hello": {
-        "config_digest": DIGEST,
-        "tokenizer_digest": DIGEST,
-        "weights_digest": DIGEST,
+        "config_digest": MODEL_DIGEST,
+        "tokenizer_digest": MODEL_DIGEST,
+        "weights_digest": MODEL_DIGEST,
         "verifier_version": "x",
     },
     "heartbeat": {"round": 1, "step": 1, "steps": 2},

@@ -18,7 +18,7 @@ from pubswap_protocol.errors import (
 )
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.opening import Storage, make_storage
-from pubswap_server.storage.verified import file_name, named
+from pubswap_server.storage.verified import digest_of_name, file_name
 from support.coordinator.s3 import BUCKET, serving_s3
 
 DATA = bytes(range(256)) * 5000
@@ -208,7 +208,9 @@ def test_a_cache_forgets_what_was_used_longest_ago(
             file = cached / file_name(digest)
             os.utime(file, (0, file.stat().st_mtime - age))
         storage.blobs.write([b"another", DATA[7:]])
-        assert {named(path.name) for path in cached.iterdir()} & set(digests) == {digests[2]}
+        assert {digest_of_name(path.name) for path in cached.iterdir()} & set(digests) == {
+            digests[2]
+        }
         assert storage.blobs.read(digests[0])[1:] == DATA[1:]
         storage.incoming.close()
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from pubswap_client.coordinator.retry import Backoff, RetryState
-from pubswap_protocol.digests import Digester, algorithm_of
+from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import (
     DigestMismatch,
     PubSwapError,
@@ -122,7 +122,7 @@ def download(
     """
     patience = RetryState(backoff)
     for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
-        arriving = Download(algorithm_of(digest))
+        arriving = Download()
         while not arriving.complete:
             try:
                 with requests.stream(digest, arriving.filled) as body:
@@ -139,15 +139,14 @@ def download(
 class Download:
     """A blob that is being received, and hashed as it comes."""
 
-    def __init__(self, algorithm: str) -> None:
-        self._algorithm = algorithm
+    def __init__(self) -> None:
         self._known = False
         self._begin(0)
 
     def _begin(self, total: int) -> None:
         # Numpy asks for huge pages, of which far fewer must be touched for the first time.
         self._buffer = np.empty(total, np.uint8).data
-        self._digester = Digester(self._algorithm)
+        self._digester = Digester()
         self.filled = 0
 
     @property

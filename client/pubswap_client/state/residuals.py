@@ -9,7 +9,7 @@ from pathlib import Path
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.files import sweep, write_whole
-from pubswap_protocol.digests import file_matches, hexadecimal
+from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.settings import RunSettings
@@ -35,7 +35,7 @@ class Residuals:
     def _stack(self, digest: Digest) -> AdapterFile:
         path = self._folder / f"{hexadecimal(digest)}.safetensors"
         known = digest in self._checked
-        if not known and not (path.exists() and file_matches(path, digest)):
+        if not known and not (path.exists() and digest_of_file(path) == digest):
             write_whole(path, self._api.blob(self._run.id, digest))
         stack = open_stack(path, self._run.model.layout)
         if not known:

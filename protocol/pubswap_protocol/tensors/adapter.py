@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, WithJsonSchema
 
 from pubswap_protocol.bounds import Strict
-from pubswap_protocol.digests import OURS, Digester
+from pubswap_protocol.digests import Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors.safetensors_header import (
@@ -177,12 +177,12 @@ class AdapterFile:
         part = self._bytes[begin : begin + 4 * (last - first) * columns]
         return part.view(np.float32).reshape(last - first, columns)
 
-    def digest(self, algorithm: str = OURS) -> str:
+    def digest(self) -> str:
         """The file's digest, when all its numbers are acceptable: one pass over the bytes.
 
         Raises InvalidAdapter, naming the tensor and the number, as `check_numbers` does.
         """
-        found = Digester(algorithm)
+        found = Digester()
         found.update(self._bytes[: self._start].data)
         for name, part in self._slices():
             found.update(part.view(np.uint8).data)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.digests import OURS, Digester
+from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.tensors.adapter import (
@@ -172,7 +172,7 @@ class UpdateFile(Protocol):
         """Whether the file is what `canonical` gives, to the byte."""
         ...
 
-    def digest(self, algorithm: str = OURS) -> str:
+    def digest(self) -> str:
         """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
         ...
 
@@ -239,13 +239,13 @@ class ReducedFile:
                     f"{wanted.dtype} {wanted.shape}."
                 )
 
-    def digest(self, algorithm: str = OURS) -> str:
+    def digest(self) -> str:
         """The file's digest: one pass over the bytes.
 
         Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
         magnitude is over LARGEST, or a scale is negative.
         """
-        found = Digester(algorithm)
+        found = Digester()
         found.update(self._bytes[: self._start].data)
         for part in self._checked():
             found.update(part.view(np.uint8).data)

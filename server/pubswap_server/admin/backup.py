@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
-from pubswap_protocol.digests import algorithm_of, digest_of_file
+from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.manifest import (
     DATABASES,
@@ -123,7 +123,7 @@ def _copied(place: Deployment, into: Folder, digest: str) -> int:
         return into.blobs.path(digest).stat().st_size
     source, file = place.blobs.path(digest), into.incoming.new()
     try:
-        found = copy_file(source, file, algorithm_of(digest))
+        found = copy_file(source, file)
         if found != digest:
             raise DamagedBlob(f"The bytes of {digest} were {found} when they were copied.")
         size = file.stat().st_size

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pubswap_protocol.digests import OURS, Digester, hexadecimal
+from pubswap_protocol.digests import Digester, hexadecimal
 from pubswap_protocol.errors import BackupFault, first_fault
 from pubswap_protocol.messages import Digest
 from pubswap_server.storage.files import publish
@@ -94,9 +94,9 @@ def read_manifest(folder: Path) -> BackupManifest:
 _PIECE = 4 << 20
 
 
-def copy_file(source: Path, target: Path, algorithm: str = OURS) -> str:
+def copy_file(source: Path, target: Path) -> str:
     """Copy a file; returns the digest of the bytes that were written."""
-    found = Digester(algorithm)
+    found = Digester()
     with source.open("rb") as reading, target.open("wb") as writing:
         while piece := reading.read(_PIECE):
             found.update(piece)

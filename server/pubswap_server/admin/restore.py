@@ -17,7 +17,7 @@ from sqlalchemy import (
     select,
 )
 
-from pubswap_protocol.digests import algorithm_of, file_matches
+from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
@@ -122,7 +122,7 @@ def _check_files(
 ) -> None:
     """Raises BackupFault unless every file of the backup has its digest."""
     database = folder / manifest.database.file
-    if not database.is_file() or not file_matches(database, manifest.database.digest):
+    if not database.is_file() or digest_of_file(database) != manifest.database.digest:
         raise BackupFault(f"{database} is missing or damaged; restore another backup.")
     for digest in sorted(manifest.blobs):
         try:
@@ -179,7 +179,7 @@ def _check_empty(settings: ServerSettings, place: Deployment, manifest: BackupMa
 def _put(place: Deployment, source: Path, digest: str) -> None:
     file = place.storage.incoming.new()
     try:
-        if copy_file(source, file, algorithm_of(digest)) != digest:
+        if copy_file(source, file) != digest:
             raise BackupFault(f"{source} has changed since it was checked; start again.")
         place.blobs.keep(file, digest)
     finally:

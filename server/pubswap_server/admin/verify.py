@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Column, Connection, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.digests import OURS, algorithm_of, digest_of
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter, initial_adapter
@@ -41,9 +41,9 @@ class ScratchStore:
         for path in self._made.values():
             path.unlink(missing_ok=True)
 
-    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         """A file of the parts; returns digest and size."""
-        made = self._incoming.write(parts, algorithm)
+        made = self._incoming.write(parts)
         self._made[made.digest] = made.path
         return made.digest, made.size
 
@@ -95,7 +95,7 @@ def recounted(place: Deployment, finished: Finished) -> str:
     """The digest that the round's adapter must have; the blobs must all be there."""
     if finished.inputs is None:
         initial = initial_adapter(finished.layout, finished.seed)
-        return digest_of(encode_adapter(finished.layout, initial), algorithm_of(finished.adapter))
+        return digest_of(encode_adapter(finished.layout, initial))
     with ScratchStore(place.blobs, place.storage.incoming) as scratch:
         made = conductor.made_of(scratch, finished.inputs)
     place.forget_fetched()

@@ -14,14 +14,13 @@ from anyio import to_thread
 from sqlalchemy import Select, and_, exists, or_, select, union_all
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.digests import algorithm_of
 from pubswap_protocol.errors import Fenced, Gone, InvalidAdapter, NoSpace, PubSwapError, WrongState
 from pubswap_protocol.messages import Role, RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update, view_update
 from pubswap_server.aggregation.gram import sampled
-from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.round import Aggregated, Store, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import (
@@ -40,7 +39,6 @@ from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import missing
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.services import Services
-from pubswap_server.storage.store import NamedBy, Store
 
 _REMEDY = "Reinstate or invite clients, or cancel the run."
 
@@ -351,11 +349,10 @@ def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
         previous=previous,
         largest_share=wanted.settings.aggregation.max_weight_share,
     )
-    store = NamedBy(blobs, algorithm_of(wanted.previous))
     settings = wanted.settings
     sample = sampled(len(wanted.members), settings.seed, wanted.round)
     try:
-        return aggregate(updates, wanted.server_state, settings.aggregation, store, sample)
+        return aggregate(updates, wanted.server_state, settings.aggregation, blobs, sample)
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
 

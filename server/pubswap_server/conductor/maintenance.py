@@ -11,7 +11,6 @@ from anyio import to_thread
 from sqlalchemy import Column, String, or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.digests import algorithm_of
 from pubswap_protocol.errors import DamagedBlob, PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
@@ -73,8 +72,8 @@ def _note(session: Session, run: str, digest: str, what: str) -> None:
     record(session, run, "blob damaged", digest=digest, what=what)
 
 
-def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None, wanted: str) -> str:
-    """Make a round's outcome once more; returns the adapter's digest, which must be `wanted`.
+def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
+    """Make a round's outcome once more; returns the adapter's digest.
 
     `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
     if what it is made of is lost too.
@@ -82,7 +81,7 @@ def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None, wanted
     if inputs is not None:
         return made_of(blobs, inputs).adapter
     layout = runs.model_of(run).layout
-    return blobs.write(initial_file(layout, runs.settings_of(run).seed), algorithm_of(wanted))[0]
+    return blobs.write(initial_file(layout, runs.settings_of(run).seed))[0]
 
 
 _DIGEST_LENGTH = 71
@@ -174,7 +173,7 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
 
     try:
         row, inputs, wanted = await services.database.read(look)
-        made = await to_thread.run_sync(made_again, services.blobs, row, inputs, wanted)
+        made = await to_thread.run_sync(made_again, services.blobs, row, inputs)
     except PubSwapError as error:
         log.error("round cannot be made again", run=run, round=round_, error=error.detail)
         return

@@ -14,7 +14,7 @@ Errors are problem+json (RFC 9457). `code` is stable, and each status lists its 
 may have more, which are to be read by their status. `x-retryable` lists those of a status that are
 worth the same request again, after `Retry-After` seconds if the answer has it. All others are not.
 
-Bytes are named by digests: `blake3:` and the hexadecimal BLAKE3, or `sha256:` and the SHA-256.
+Bytes are named by digests: `blake3:` and the hexadecimal BLAKE3.
 Answers may have more fields later; requests with unknown fields are refused. Every answer has a
 `{paths.REQUEST_ID_HEADER}`. A request may say `{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`,
 and is refused with 426 by a coordinator of another protocol.

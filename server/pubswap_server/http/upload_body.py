@@ -8,7 +8,6 @@ from typing import IO
 from anyio import to_thread
 from fastapi import Request
 
-from pubswap_protocol.digests import OURS, algorithm_of
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.tensors.adapter import AdapterLayout
@@ -83,10 +82,10 @@ def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision
         if size != upload.size:
             raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
         file = open_update(path, layout, precision)
-        digest = file.digest(algorithm_of(upload.digest))
+        digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        if not file.is_canonical or algorithm_of(digest) != OURS:
+        if not file.is_canonical:
             return services.blobs.write(file.canonical())[0]
         services.blobs.keep(path, digest)
         return digest

@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from pubswap_protocol.digests import OURS
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload, WrongOffset
 from pubswap_server.storage.files import publish
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import Stored
-from pubswap_server.storage.verified import VerifiedFiles, file_name, folder_name, named
+from pubswap_server.storage.verified import VerifiedFiles, digest_of_name, file_name, folder_name
 
 _DAMAGED = ".damaged"
 
@@ -58,9 +57,9 @@ class LocalBlobs:
             publish(file, place)
         self._believed.remember(place)
 
-    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         """See BlobStore."""
-        written = self._incoming.write(parts, algorithm)
+        written = self._incoming.write(parts)
         try:
             self.keep(written.path, written.digest)
         finally:
@@ -85,7 +84,7 @@ class LocalBlobs:
         """See BlobStore."""
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             if not path.suffix:
-                yield from _stored(path, named(path.name))
+                yield from _stored(path, digest_of_name(path.name))
 
     def check(self) -> None:
         """See BlobStore."""

@@ -20,7 +20,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
-from pubswap_protocol.digests import OURS, algorithm_of, digest_of_file
+from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import (
     DamagedBlob,
     Unavailable,
@@ -30,7 +30,7 @@ from pubswap_protocol.errors import (
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import Stored
-from pubswap_server.storage.verified import VerifiedFiles, file_name, folder_name, named
+from pubswap_server.storage.verified import VerifiedFiles, digest_of_name, file_name, folder_name
 
 _PIECE = 4 << 20
 _IN_USE_SECONDS = 60
@@ -81,9 +81,9 @@ class BucketBlobs:
             obstore.put(self._store, _key("blobs", digest), file)
         self._into_cache(file, self._cache / file_name(digest))
 
-    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         """See BlobStore."""
-        written = self._incoming.write(parts, algorithm)
+        written = self._incoming.write(parts)
         try:
             self.keep(written.path, written.digest)
         finally:
@@ -111,7 +111,7 @@ class BucketBlobs:
     def blobs(self) -> Iterator[Stored]:
         """See BlobStore."""
         for key, size, modified in _listed(self._store, "blobs/"):
-            yield Stored(named(key.rsplit("/", 1)[-1]), size, modified)
+            yield Stored(digest_of_name(key.rsplit("/", 1)[-1]), size, modified)
 
     def check(self) -> None:
         """See BlobStore: a list of nothing, which only a bucket that is not there does not have."""
@@ -147,7 +147,7 @@ class BucketBlobs:
         try:
             with _reachable():
                 _download(self._store, _key("blobs", digest), temporary)
-            found = digest_of_file(temporary, algorithm_of(digest))
+            found = digest_of_file(temporary)
             if found != digest:
                 self._believed.damaged.add(digest)
                 raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")

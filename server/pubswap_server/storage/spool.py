@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pubswap_protocol.digests import OURS, Digester
+from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_server.storage.files import Writer, begin_writing_out, write_whole
 from pubswap_server.storage.private import private_folder
@@ -87,9 +87,9 @@ class Spool:
             raise
         return Received(path, digest.digest(), writer.size)
 
-    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> Received:
+    def write(self, parts: Iterable[bytes]) -> Received:
         """Parts as one file."""
-        path, digest, size = self.new(), Digester(algorithm), 0
+        path, digest, size = self.new(), Digester(), 0
 
         def take(batch: memoryview, begin: int) -> None:
             digest.update(batch)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from pubswap_protocol.digests import OURS
-
 
 @dataclass(frozen=True)
 class Stored:
@@ -43,7 +41,7 @@ class BlobStore(Protocol):
         The file is moved or copied. Raises NoSpace or another OSError; there is no blob then.
         """
 
-    def write(self, parts: Iterable[bytes], algorithm: str = OURS) -> tuple[str, int]:
+    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         """Store parts as one blob, durable on return; returns digest and size."""
 
     def set_aside(self, digest: str) -> None:
@@ -92,31 +90,3 @@ class UploadStore(Protocol):
 
     def uploads(self) -> Iterator[Stored]:
         """All uploads that have bytes here."""
-
-
-class Store(Protocol):
-    """The part of a BlobStore that is needed."""
-
-    def write(self, parts: Iterable[bytes], algorithm: str) -> tuple[str, int]:
-        """See BlobStore."""
-        ...
-
-    def path(self, digest: str) -> Path:
-        """See BlobStore."""
-        ...
-
-
-class NamedBy:
-    """Writes blobs that are named by the digests of one algorithm."""
-
-    def __init__(self, blobs: Store, algorithm: str) -> None:
-        self._blobs = blobs
-        self._algorithm = algorithm
-
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
-        """See BlobStore."""
-        return self._blobs.write(parts, self._algorithm)
-
-    def path(self, digest: str) -> Path:
-        """See BlobStore."""
-        return self._blobs.path(digest)

@@ -1,36 +1,32 @@
 """Blobs' files: their names, and that they are believed only while they match their digests.
 
 A blob's file is called `blake3-` and the digest's hexadecimal, in a folder of its first two digits.
-One that was named by SHA-256 is called by its hexadecimal alone.
 """
 
 import threading
 import time
 from pathlib import Path
 
-from pubswap_protocol.digests import algorithm_of, file_matches, hexadecimal
+from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import DamagedBlob
 
 BELIEVED_SECONDS = 600.0
 _REMEMBERED = 4096
-_PLAIN = "sha256"
 
 
 def file_name(digest: str) -> str:
-    """What a blob's file is called."""
-    algorithm, name = algorithm_of(digest), hexadecimal(digest)
-    return name if algorithm == _PLAIN else f"{algorithm}-{name}"
+    """The name of a blob's file."""
+    return digest.replace(":", "-")
 
 
 def folder_name(digest: str) -> str:
-    """The folder of a blob's file."""
+    """The name of the folder of a blob's file."""
     return hexadecimal(digest)[:2]
 
 
-def named(file: str) -> str:
-    """The digest that a file's name stands for."""
-    algorithm, _, name = file.rpartition("-")
-    return f"{algorithm or _PLAIN}:{name}"
+def digest_of_name(file: str) -> str:
+    """The digest in the name of a blob's file."""
+    return file.replace("-", ":")
 
 
 class VerifiedFiles:
@@ -52,7 +48,7 @@ class VerifiedFiles:
             known, at = self._seen.get(path, ((), 0.0))
         if known == state and time.monotonic() - at < BELIEVED_SECONDS:
             return
-        if not file_matches(path, digest):
+        if digest_of_file(path) != digest:
             self.damaged.add(digest)
             raise DamagedBlob(f"The stored bytes of {digest} are damaged; they are not served.")
         self.remember(path, state)

@@ -26,7 +26,7 @@ from pubswap_protocol.messages import (
     SubmitUpdate,
     UpdateMetrics,
 )
-from pubswap_protocol.model import model_card
+from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
 from support.coordinator.coordinator import (
@@ -113,7 +113,7 @@ def test_another_base_model_or_verifier_is_refused(server: Server) -> None:
     good = good_hello(fed.run)
     api = fed.members["a"]
     api.hello(fed.run.id, good)
-    other = good.model_copy(update={"weights_digest": digest_of(b"other")})
+    other = good.model_copy(update={"weights_digest": fingerprint(b"other")})
     with pytest.raises(PubSwapError, match="in: weights") as caught:
         api.hello(fed.run.id, other)
     assert caught.value.code == "base_model_mismatch"
@@ -143,7 +143,7 @@ def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
         return [lambda: api.task(run, 0), *work]
 
     for wrong in (
-        good.model_copy(update={"weights_digest": digest_of(b"other")}),
+        good.model_copy(update={"weights_digest": fingerprint(b"other")}),
         good.model_copy(update={"verifier_version": "exact@0"}),
     ):
         for name in ("a", "judge"):
@@ -207,6 +207,16 @@ def test_a_bad_adapter_is_refused_with_the_tensor_s_name_and_the_run_goes_on(
     fed.submit("a", 1, fed.adapter(1))
     fed.submit("b", 1, fed.adapter(2))
     assert fed.wait_for(1).state == "finished"
+
+
+def test_bytes_are_named_by_blake3_alone(server: Server) -> None:
+    """Who has only SHA-256 is told the form of a digest, before a byte is sent."""
+    fed = begun(server)
+    with server.http(fed.tokens["a"]) as http:
+        announced = {"digest": "sha256:" + 64 * "0", "size": 8}
+        reply = http.post(paths.UPLOADS.format(run=fed.run.id), json=announced)
+    assert reply.status_code == 422
+    assert "digest: String should match pattern '^blake3:[0-9a-f]{64}$'" in reply.text
 
 
 def test_a_blob_whose_digest_does_not_match_is_refused(server: Server) -> None:

@@ -20,7 +20,7 @@ __all__ = ["judge", "missing", "run"]
 
 PUBLIC_STEPS = 2
 ROUNDS = 200  # more than are needed
-_DIGEST = re.compile(r"(?:blake3|sha256)(?::|%3[aA])([0-9a-f]{64})")
+_DIGEST = re.compile(r"blake3(?::|%3[aA])([0-9a-f]{64})")
 _KINDS = {
     "blob": re.compile(r"PUT /\S*/blobs/uploads/"),
     "update": re.compile(r"POST /\S*/rounds/\d+/update "),

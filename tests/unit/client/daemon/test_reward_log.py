@@ -12,7 +12,7 @@ from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import RewardLog
 
-DIGEST = "sha256:" + "0" * 64
+DIGEST = "blake3:" + "0" * 64
 
 
 def metrics(reward: float) -> StepMetrics:

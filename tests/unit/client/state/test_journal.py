@@ -15,8 +15,8 @@ from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import Snapshot
 
-OWNER = Owner(run="r1", client="a", terms="sha256:" + "1" * 64)
-START = "sha256:" + "2" * 64
+OWNER = Owner(run="r1", client="a", terms="blake3:" + "1" * 64)
+START = "blake3:" + "2" * 64
 STEP = PublicStep(round=1, start=START, swap=1)
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
@@ -79,7 +79,7 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
 
 @pytest.mark.parametrize(
     "other",
-    [{"round": 2}, {"swap": 2}, {"start": "sha256:" + "3" * 64}],
+    [{"round": 2}, {"swap": 2}, {"start": "blake3:" + "3" * 64}],
     ids=lambda o: next(iter(o)),
 )
 def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, int | str]) -> None:
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
 
 
 @pytest.mark.parametrize(
-    "other", [{"run": "r2"}, {"terms": "sha256:" + "4" * 64}], ids=["run", "terms"]
+    "other", [{"run": "r2"}, {"terms": "blake3:" + "4" * 64}], ids=["run", "terms"]
 )
 def test_another_run_s_checkpoint_is_not_taken(tmp_path: Path, other: dict[str, str]) -> None:
     """Neither another run's, nor that of this run with other settings."""
