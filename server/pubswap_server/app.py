@@ -16,14 +16,20 @@ from pubswap_server.database.engine import Database, database_time, migrate
 from pubswap_server.database.wakeups import wakeups_for
 from pubswap_server.http import problems
 from pubswap_server.http.bodies import ABOUT, TAGS
-from pubswap_server.http.middleware import Guarded, Observed, Paced
+from pubswap_server.http.middleware import BodyDeadlines, RequestChecks, RequestLog
 from pubswap_server.http.openapi import Documented
 from pubswap_server.http.routes import blobs, exchanges, health, members, rounds, runs, uploads
-from pubswap_server.http.slow_clients import BodyLimits
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import Readiness, checks_of, turns_check
 from pubswap_server.notifications import ChangedRuns, ChangeNotifier
-from pubswap_server.rate_limits import Buckets, Rate, RequestLimits
+from pubswap_server.rate_limits import (
+    FAILURE_BURST,
+    FAILURES_PER_SECOND,
+    MEMBER_BURST_SECONDS,
+    Buckets,
+    Rate,
+    RequestLimits,
+)
 from pubswap_server.runs import events
 from pubswap_server.runs.auth import sha256
 from pubswap_server.runs.heartbeats import WriteBehind
@@ -37,10 +43,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     metrics = Metrics()
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Services]]:
         async with _running(settings, metrics) as services:
             app.state.services = services
-            yield
+            yield {"services": services}  # for connections, which have no application
 
     app = Documented(
         title="PubSwap coordinator",
@@ -56,20 +62,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     for group in (health, runs, members, rounds, uploads, blobs, exchanges):
         app.include_router(group.router)
     problems.install(app)
-    app.add_middleware(
-        Guarded, max_json_bytes=settings.max_json_bytes, proxy_secret=settings.proxy_secret
-    )
-    app.add_middleware(Observed, metrics=metrics)
-    app.add_middleware(Paced, limits=_body_limits(settings))
+    app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
+    app.add_middleware(RequestLog, metrics=metrics)
+    app.add_middleware(BodyDeadlines, idle_seconds=settings.idle_seconds)
     return app
-
-
-def _body_limits(settings: ServerSettings) -> BodyLimits:
-    return BodyLimits(
-        idle_seconds=settings.idle_seconds,
-        grace_seconds=settings.grace_seconds,
-        bytes_per_second=settings.min_bytes_per_second,
-    )
 
 
 @contextlib.asynccontextmanager
@@ -109,6 +105,7 @@ def _joined(
     settings: ServerSettings, metrics: Metrics, database: Database, replica: str
 ) -> Services:
     storage, work = make_storage(settings), ChangedRuns()
+    rate = settings.member_requests_per_second
     return Services(
         settings=settings,
         operator_sha256=sha256(operator_token(settings)),
@@ -123,8 +120,8 @@ def _joined(
         heartbeats=WriteBehind(database),
         leases=Leases(replica, settings.lease_seconds),
         limits=RequestLimits(
-            Buckets(Rate(settings.member_requests_per_second, settings.member_burst)),
-            Buckets(Rate(settings.failures_per_second, settings.failure_burst)),
+            members=Buckets(Rate(rate, MEMBER_BURST_SECONDS * rate)),
+            failures=Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST)),
         ),
         readiness=Readiness(
             checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)

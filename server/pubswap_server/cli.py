@@ -1,7 +1,7 @@
 """`pubswap serve`, and beside it `pubswap admin`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,95 +11,67 @@ if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
 
 
-_LISTENING, _KEEPING, _LOGS = "Where it listens", "Where it keeps things", "Logs"
-
-
 def register(app: typer.Typer) -> None:
     """Add `serve` and `admin`."""
     app.command("serve")(serve)
     app.add_typer(admin_commands, name="admin")
 
 
+def _listening(setting: str, text: str) -> Any:
+    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Where it listens")
+
+
+def _keeping(setting: str, text: str) -> Any:
+    return typer.Option(
+        envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Where it keeps things"
+    )
+
+
+def _logs(setting: str, text: str) -> Any:
+    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Logs")
+
+
 def serve(
+    context: typer.Context,
     host: Annotated[
         str | None,
-        typer.Option(
-            envvar="PUBSWAP_HOST",
-            help="The address to listen on; 0.0.0.0 for all. Default: 127.0.0.1.",
-            rich_help_panel=_LISTENING,
-        ),
+        _listening("HOST", "The address to listen on; 0.0.0.0 for all. Default: 127.0.0.1."),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            envvar="PUBSWAP_PORT",
-            help="The port to listen on. Default: 8470.",
-            rich_help_panel=_LISTENING,
-        ),
-    ] = None,
+    port: Annotated[int | None, _listening("PORT", "The port to listen on. Default: 8470.")] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(
-            envvar="PUBSWAP_DATA_DIR",
-            help="Where blobs, the operator token and SQLite are kept. Default: pubswap-data.",
-            rich_help_panel=_KEEPING,
+        _keeping(
+            "DATA_DIR",
+            "Where blobs, the operator token and SQLite are kept. Default: pubswap-data.",
         ),
     ] = None,
     database_url: Annotated[
         str | None,
-        typer.Option(
-            envvar="PUBSWAP_DATABASE_URL",
-            help="PostgreSQL in place of SQLite: postgresql+psycopg://user:password@host/db.",
-            rich_help_panel=_KEEPING,
+        _keeping(
+            "DATABASE_URL",
+            "PostgreSQL in place of SQLite: postgresql+psycopg://user:password@host/db.",
         ),
     ] = None,
     blob_url: Annotated[
         str | None,
-        typer.Option(
-            envvar="PUBSWAP_BLOB_URL",
-            help="A bucket in place of the folder: s3://bucket/prefix, with AWS_... set.",
-            rich_help_panel=_KEEPING,
+        _keeping(
+            "BLOB_URL", "A bucket in place of the folder: s3://bucket/prefix, with AWS_... set."
         ),
     ] = None,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(
-            envvar="PUBSWAP_TLS_CERT",
-            help="The certificate chain (PEM); without it, plain HTTP.",
-            rich_help_panel=_LISTENING,
-        ),
+        _listening("TLS_CERT", "The certificate chain (PEM); without it, plain HTTP."),
     ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PUBSWAP_TLS_KEY",
-            help="The certificate's key (PEM).",
-            rich_help_panel=_LISTENING,
-        ),
-    ] = None,
+    tls_key: Annotated[Path | None, _listening("TLS_KEY", "The certificate's key (PEM).")] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            envvar="PUBSWAP_WORKERS",
-            help="Processes that share the port. Default: 1.",
-            rich_help_panel=_LISTENING,
-        ),
+        int | None, _listening("WORKERS", "Processes that share the port. Default: 1.")
     ] = None,
     log_level: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PUBSWAP_LOG_LEVEL",
-            help="debug, info, warning or error. Default: info.",
-            rich_help_panel=_LOGS,
-        ),
+        str | None, _logs("LOG_LEVEL", "debug, info, warning or error. Default: info.")
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option(
-            envvar="PUBSWAP_LOG_FORMAT",
-            help="console for people, json for machines. Default: console.",
-            rich_help_panel=_LOGS,
-        ),
+        _logs("LOG_FORMAT", "console for people, json for machines. Default: console."),
     ] = None,
     print_settings: Annotated[
         bool,
@@ -116,18 +88,8 @@ def serve(
     """
     from pubswap_server.settings import load_settings
 
-    settings = load_settings(
-        host=host,
-        port=port,
-        data_dir=data_dir,
-        database_url=database_url,
-        blob_url=blob_url,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        workers=workers,
-        log_level=log_level,
-        log_format=log_format,
-    )
+    options = {name: value for name, value in context.params.items() if name != "print_settings"}
+    settings = load_settings(**options)
     if print_settings:
         from pubswap_server.admin.settings_list import settings_in_force
 
@@ -138,26 +100,23 @@ def serve(
 
 def _serve(settings: "ServerSettings") -> None:
     from pubswap_server.monitoring.logs import configure_logs
-    from pubswap_server.server import http_options
-    from pubswap_server.starting import prepared
+    from pubswap_server.server import http_options, listen, prepared, run_server
+    from pubswap_server.settings import unknown_variables
 
     http_options(settings)  # what is wrong with them is told before anything starts
     configure_logs(settings)
+    for name in unknown_variables():
+        typer.echo(
+            f"warning: {name} is set, and is no setting of the coordinator; `pubswap admin "
+            "settings` lists them all",
+            err=True,
+        )
     # Before the port: who finds it open finds the token, too.
     with prepared(settings):
-        _serve_prepared(settings)
-
-
-def _serve_prepared(settings: "ServerSettings") -> None:
-    from pubswap_server.server import Supervisor, listen, run_server
-
-    listening = listen(settings.host, settings.port)
-    scheme = "https" if settings.tls_cert else "http"
-    address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
-    typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
-    if settings.operator_token is None:
-        typer.echo(f"operator token in {settings.token_file}", err=True)
-    if settings.workers == 1:
+        listening = listen(settings.host, settings.port)
+        scheme = "https" if settings.tls_cert else "http"
+        address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
+        typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
+        if settings.operator_token is None:
+            typer.echo(f"operator token in {settings.token_file}", err=True)
         run_server(settings, listening)
-    else:
-        Supervisor(settings, listening).run()

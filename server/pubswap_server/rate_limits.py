@@ -11,7 +11,11 @@ from pubswap_protocol.errors import TooManyRequests
 
 K = TypeVar("K")
 
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
+MEMBER_BURST_SECONDS = 2.0  # a member's requests of so many seconds may come at once
+# Tokens and invites of one address that are not valid.
+FAILURES_PER_SECOND = 1.0
+FAILURE_BURST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,60 +23,42 @@ class Rate:
     """A token bucket's size and how fast it fills."""
 
     per_second: float
-    burst: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A token bucket as it was left: tokens in it, and when that was, in seconds."""
-
-    tokens: float
-    at: float
-
-
-def filled(bucket: Bucket | None, rate: Rate, now: float) -> Bucket:
-    """The bucket as it is now; a new one is full."""
-    if bucket is None:
-        return Bucket(rate.burst, now)
-    gained = max(0.0, now - bucket.at) * rate.per_second
-    return Bucket(min(rate.burst, bucket.tokens + gained), now)
-
-
-def seconds_until_token(bucket: Bucket, rate: Rate) -> float:
-    """How long until there is a whole token; 0 if there is one."""
-    return max(0.0, 1 - bucket.tokens) / rate.per_second
+    burst: float
 
 
 class Buckets(Generic[K]):
-    """A bucket for each key; the keys asked for longest ago are forgotten."""
+    """A token bucket for each key; the keys used longest ago are forgotten."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self._clock = clock
-        self._buckets: OrderedDict[K, Bucket] = OrderedDict()
+        self._full_at: OrderedDict[K, float] = OrderedDict()  # when each bucket is full again
 
     def wait(self, key: K) -> float:
-        """Seconds until the key has a token; takes none."""
-        return seconds_until_token(self._now(key), self.rate)
+        """Seconds until the key has a whole token, 0 if it has; takes none."""
+        rate = self.rate
+        until_full = self._full_at.get(key, -math.inf) - self._clock()
+        # Less than a microsecond is an error of rounding.
+        return round(max(0.0, until_full - (rate.burst - 1) / rate.per_second), 6)
 
     def take(self, key: K) -> float:
         """Take a token and return 0; or leave all, and return the seconds until there is one."""
-        bucket = self._now(key)
-        wait = seconds_until_token(bucket, self.rate)
-        taken = bucket if wait else Bucket(bucket.tokens - 1, bucket.at)
-        self._buckets[key] = taken
-        self._buckets.move_to_end(key)
-        while len(self._buckets) > MOST_KEYS:
-            self._buckets.popitem(last=False)
-        return wait
+        if wait := self.wait(key):
+            return wait
+        full_at = max(self._clock(), self._full_at.get(key, -math.inf))
+        _remember(self._full_at, key, full_at + 1 / self.rate.per_second)
+        return 0.0
 
     def give_back(self, key: K) -> None:
         """Undo a `take`."""
-        bucket = self._now(key)
-        self._buckets[key] = Bucket(min(self.rate.burst, bucket.tokens + 1), bucket.at)
+        self._full_at[key] -= 1 / self.rate.per_second
 
-    def _now(self, key: K) -> Bucket:
-        return filled(self._buckets.get(key), self.rate, self._clock())
+
+def _remember(values: OrderedDict[K, float], key: K, value: float = 0.0) -> None:
+    values[key] = value
+    values.move_to_end(key)
+    while len(values) > MAX_KEYS:
+        values.popitem(last=False)
 
 
 @dataclass
@@ -85,13 +71,11 @@ class RequestLimits:
 
     members: Buckets[int]
     failures: Buckets[str]
-    _known: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _known: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def check_peer(self, peer: str, secret_sha256: str) -> None:
         """Raises TooManyRequests for an address that has failed too often."""
-        if secret_sha256 in self._known:
-            return
-        if wait := self.failures.wait(peer):
+        if secret_sha256 not in self._known and (wait := self.failures.wait(peer)):
             raise _too_many("Too many tokens from this address were not valid", wait)
 
     def failed(self, peer: str) -> None:
@@ -100,20 +84,17 @@ class RequestLimits:
 
     def passed(self, secret_sha256: str) -> None:
         """Remember a token that was valid."""
-        self._known[secret_sha256] = None
-        self._known.move_to_end(secret_sha256)
-        while len(self._known) > MOST_KEYS:
-            self._known.popitem(last=False)
+        _remember(self._known, secret_sha256)
 
     def check_member(self, member: int) -> None:
         """Count a request of a member; raises TooManyRequests."""
         if wait := self.members.take(member):
             rate = self.members.rate
-            allowed = f"{rate.per_second:g} requests a second, {rate.burst} at once"
+            allowed = f"{rate.per_second:g} requests a second, {rate.burst:g} at once"
             raise _too_many(f"A member may make {allowed}", wait)
 
     def forgive_member(self, member: int) -> None:
-        """Do not count a request of a member that was counted."""
+        """Do not count a request that `check_member` has counted."""
         self.members.give_back(member)
 
 

@@ -1,4 +1,4 @@
-"""Serve the application with uvicorn, in this process or in several workers under a supervisor."""
+"""Serve the application with uvicorn, in this process or in several workers."""
 
 import ctypes
 import errno
@@ -8,47 +8,89 @@ import os
 import signal
 import socket
 import threading
-import time
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import structlog
+from fastapi import FastAPI
+from sqlalchemy import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.command_line.locking import Held, lock
+from pubswap_protocol.errors import InvalidSettings, StateInUse
 from pubswap_server.clock import process_clock, steady
-from pubswap_server.http.slow_clients import HeadLimits, guarded_protocol
+from pubswap_server.database.engine import migrate
+from pubswap_server.database.errors import unusable
+from pubswap_server.http.slow_clients import GuardedProtocol
 from pubswap_server.monitoring.logs import configure_logs
-from pubswap_server.settings import ServerSettings
+from pubswap_server.settings import ServerSettings, operator_token
+from pubswap_server.storage.opening import make_storage
+from pubswap_server.storage.private import make_private
 
 log = structlog.get_logger(__name__)
 
-STOP_SECONDS = 30.0
-# A worker that cannot even start is not tried in a tight loop.
-RESTART_SECONDS = 1.0
+DRAIN_SECONDS = 10  # for requests under way when the server is told to stop
+# A worker that does not answer its supervisor for so long is replaced; importing takes seconds.
+HUNG_SECONDS = 60
+CHECK_SECONDS = 1  # between looks at the background tasks
+
+
+@contextmanager
+def prepared(settings: ServerSettings) -> Iterator[None]:
+    """Migrate the database, check that the blob store answers, and keep SQLite for this process.
+
+    Raises StateInUse while another coordinator serves the same SQLite database: neither would hear
+    of the other's changes. The workers of one coordinator do, and belong to the process that holds
+    the lock. Raises Unavailable for a database or a store that does not answer.
+    """
+    if not make_private(settings.data_dir):
+        log.warning("others on this machine can look into the data folder; chmod 700 it")
+    operator_token(settings)
+    with _sqlite_locked(settings.sqlalchemy_url):
+        try:
+            migrate(settings.sqlalchemy_url)
+        except SQLAlchemyError as error:
+            raise unusable(settings.sqlalchemy_url, error) from None
+        storage = make_storage(settings)
+        try:
+            storage.blobs.check()
+        finally:
+            storage.incoming.close()
+        yield
+
+
+@contextmanager
+def _sqlite_locked(url: str) -> Iterator[None]:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        yield
+        return
+    database = Path(parsed.database)
+    make_private(database.parent)
+    try:
+        with lock(database.with_name(f"{database.name}.lock")):
+            yield
+    except Held as other:
+        raise StateInUse(
+            f"{database} is served by another coordinator (process {other}). Stop that one, use "
+            "--workers N for more processes, or PostgreSQL for several coordinators."
+        ) from None
 
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:
-    """What to give `uvicorn.Config`; raises InvalidSettings for half a pair of TLS files."""
+    """Options of `uvicorn.Config`; raises InvalidSettings for half a pair of TLS files."""
     return {
         # Not uvicorn's other one, h11: it parses in Python, and uploads come at half the speed.
-        "http": guarded_protocol(_limits(settings)),
+        "http": GuardedProtocol,
         "ws": "none",
         "server_header": False,
         "forwarded_allow_ips": settings.trusted_proxies,
         **_tls(settings),
     }
-
-
-def _limits(settings: ServerSettings) -> HeadLimits:
-    return HeadLimits(
-        seconds=settings.header_seconds,
-        bytes=settings.max_header_bytes,
-        idle_seconds=settings.idle_seconds,
-    )
 
 
 def _tls(settings: ServerSettings) -> dict[str, str]:
@@ -87,44 +129,6 @@ def _set(options: dict[int, int]) -> None:
             library.mallopt(option, value)
 
 
-def run_server(settings: ServerSettings, listening: socket.socket) -> None:
-    """Serve in this process until SIGTERM or SIGINT; requests under way are finished.
-
-    Exits with status 1 when a background task dies.
-    """
-    import uvicorn
-
-    from pubswap_server.app import create_app
-
-    keep_heap_small()
-    app = create_app(settings)
-    # What is there by now stays: no collection needs to look at all the modules again.
-    gc.freeze()
-
-    class Server(uvicorn.Server):
-        async def on_tick(self, counter: int) -> bool:
-            stops = await super().on_tick(counter)
-            return stops or app.state.services.background.died
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Long polls would otherwise keep a stopping server for up to half a minute.
-            app.state.services.changes.close()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=10,
-        lifespan="on",
-        **http_options(settings),
-    )
-    server = Server(config)
-    server.run(sockets=[listening])
-    if server.started and app.state.services.background.died:
-        raise SystemExit(1)  # so that a supervisor starts another; the log says why
-
-
 def listen(host: str, port: int) -> socket.socket:
     """The socket to serve on; raises InvalidSettings if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -144,63 +148,68 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class Supervisor:
-    """Starts the workers and looks after them; it serves nothing itself."""
+def run_server(settings: ServerSettings, listening: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; requests under way are finished.
 
-    def __init__(self, settings: ServerSettings, listening: socket.socket) -> None:
-        self._settings, self._listening = settings, listening
-        self._workers: dict[int, SpawnProcess] = {}
-        self._stop_by: float | None = None
+    Exits with status 1 when a background task dies; of several workers, that one is replaced.
+    """
+    import uvicorn
+    from uvicorn.supervisors import Multiprocess
 
-    def run(self) -> None:
-        """Serve until SIGTERM or SIGINT, and return when all workers have ended."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        for index in range(self._settings.workers):
-            self._start(index)
-        while self._workers:
-            wait([worker.sentinel for worker in self._workers.values()], timeout=0.5)
-            self._replace_the_dead()
-            if self._stop_by is not None and time.monotonic() > self._stop_by:
-                for worker in self._workers.values():
-                    worker.kill()
-
-    def _start(self, index: int) -> None:
-        clock = process_clock()
-        arguments = (self._settings, self._listening, (clock.now(), steady()))
-        # Not forked: a copy of this process would share its connections and locks.
-        spawn = multiprocessing.get_context("spawn")
-        worker = spawn.Process(target=work, args=arguments, name=f"worker-{index}")
-        worker.start()
-        self._workers[index] = worker
-        # The signal may have come before the worker was known.
-        if self._stop_by is not None:
-            worker.terminate()
-
-    def _replace_the_dead(self) -> None:
-        for index, worker in list(self._workers.items()):
-            if worker.is_alive():
-                continue
-            del self._workers[index]
-            if self._stop_by is None:
-                log.error("worker died", worker=index, exit_code=worker.exitcode)
-                time.sleep(RESTART_SECONDS)
-            # Asked again, for a signal may have come while it slept.
-            if self._stop_by is None:
-                self._start(index)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self._stop_by = time.monotonic() + STOP_SECONDS
-        for worker in list(self._workers.values()):
-            worker.terminate()
+    process = ServingProcess(settings)
+    config = uvicorn.Config(
+        process,
+        factory=True,
+        workers=settings.workers,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        timeout_worker_healthcheck=HUNG_SECONDS,
+        callback_notify=process.check,
+        timeout_notify=CHECK_SECONDS,
+        **http_options(settings),
+    )
+    if settings.workers > 1:
+        Multiprocess(config, [listening]).run()
+    else:
+        # uvicorn raises the signal again when all is closed.
+        signal.signal(signal.SIGTERM, process.exit)
+        uvicorn.Server(config).run([listening])
 
 
-def work(settings: ServerSettings, listening: socket.socket, clock: tuple[datetime, float]) -> None:
-    """One worker: a replica which ends with its parent."""
-    configure_logs(settings)
-    process_clock().set(*clock)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    run_server(settings, listening)
+class ServingProcess:
+    """What uvicorn calls in each process that serves; it is sent to workers before they begin."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._clock = process_clock().now(), steady()
+        self._app: FastAPI
+        self._died = False
+
+    def __call__(self) -> FastAPI:
+        """Make the application."""
+        from pubswap_server.app import create_app
+
+        if multiprocessing.parent_process() is not None:
+            configure_logs(self._settings)
+            process_clock().set(*self._clock)
+            threading.Thread(target=_end_with_parent, daemon=True).start()
+        keep_heap_small()
+        self._app = create_app(self._settings)
+        # What is there by now stays: no collection needs to look at all the modules again.
+        gc.freeze()
+        return self._app
+
+    async def check(self) -> None:
+        """Stop the process when a background task has died."""
+        if self._app.state.services.background.died:
+            self._died = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def exit(self, number: int, frame: FrameType | None) -> None:
+        """End with a status that tells a supervisor whether to start another; the log says why."""
+        raise SystemExit(int(self._died))
 
 
 def _end_with_parent() -> None:

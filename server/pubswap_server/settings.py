@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import tempfile
 from pathlib import Path
@@ -14,6 +15,7 @@ from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_server.storage.private import make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
+_OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|OPERATOR_TOKEN_FILE)")
 
 
 class ServerSettings(BaseSettings):
@@ -38,9 +40,6 @@ class ServerSettings(BaseSettings):
         description="The operator's token; by default made once and kept in "
         "data_dir/operator-token.",
     )
-    max_adapter_bytes: int = Field(
-        default=256 << 20, gt=0, description="The largest adapter that is taken."
-    )
     blob_url: str | None = Field(
         default=None,
         description="Such as s3://bucket/prefix, with AWS_... in the environment; by default a "
@@ -48,12 +47,6 @@ class ServerSettings(BaseSettings):
     )
     cache_bytes: int = Field(
         default=32 << 30, gt=0, description="What blobs fetched from blob_url may take in data_dir."
-    )
-    chunk_bytes: int = Field(
-        default=4 << 20, gt=0, description="Bytes of an upload's first chunk, and after a cut."
-    )
-    largest_chunk_bytes: int = Field(
-        default=16 << 20, gt=0, description="The most bytes of a chunk while nothing is cut."
     )
     keep_rounds: int = Field(
         default=2,
@@ -65,18 +58,6 @@ class ServerSettings(BaseSettings):
         default=256 << 20,
         ge=0,
         description="Of the disk, never promised to an upload; with less left, /readyz is 503.",
-    )
-    upload_expire_seconds: float = Field(
-        default=24 * 3600, gt=0, description="How long an upload may go on from where it was cut."
-    )
-    orphan_seconds: float = Field(
-        default=600, gt=0, description="A blob that nothing names is removed after this time."
-    )
-    max_json_bytes: int = Field(
-        default=1 << 20, gt=0, description="The largest JSON body that is taken."
-    )
-    max_set_bytes: int = Field(
-        default=256 << 20, gt=0, description="The largest problem set or tokenizer that is taken."
     )
     max_wait_seconds: float = Field(
         default=30.0, gt=0, description="A long poll is answered after this time at the latest."
@@ -96,27 +77,15 @@ class ServerSettings(BaseSettings):
     lease_seconds: float = Field(
         default=15.0, gt=0, description="A replica that shows no life for so long is replaced."
     )
-    header_seconds: float = Field(default=10, gt=0, description="For a request's headers.")
-    max_header_bytes: int = Field(
-        default=16 << 10, gt=0, description="The largest head of a request that is taken."
-    )
     idle_seconds: float = Field(
         default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
     )
-    grace_seconds: float = Field(
-        default=60, gt=0, description="What a body may fall behind min_bytes_per_second."
-    )
-    min_bytes_per_second: float = Field(
-        default=32 << 10, gt=0, description="A body that stays slower than this is cut off."
-    )
     member_requests_per_second: float = Field(
-        default=20, gt=0, description="Chunks that were stored are not counted."
+        default=20,
+        gt=0,
+        description="Of one member, in the long run; twice as many may come at once. Chunks that "
+        "were stored are not counted.",
     )
-    member_burst: int = Field(default=40, gt=0, description="Requests that may come at once.")
-    failures_per_second: float = Field(
-        default=1, gt=0, description="Tokens and invites of one address that are not valid."
-    )
-    failure_burst: int = Field(default=20, gt=0, description="How many of them may come at once.")
     tls_cert: Path | None = Field(default=None, description="The certificate chain, as PEM.")
     tls_key: Path | None = Field(default=None, description="The certificate's key, as PEM.")
     trusted_proxies: str = Field(
@@ -157,15 +126,6 @@ class ServerSettings(BaseSettings):
             )
         return url
 
-    @model_validator(mode="after")
-    def _the_first_chunk_is_taken(self) -> Self:
-        if self.chunk_bytes > self.largest_chunk_bytes:
-            raise ValueError(
-                f"chunk_bytes {self.chunk_bytes} is more than largest_chunk_bytes "
-                f"{self.largest_chunk_bytes}; raise that too, or every upload would be refused"
-            )
-        return self
-
     @property
     def sqlalchemy_url(self) -> str:
         """The database's URL."""
@@ -177,10 +137,17 @@ class ServerSettings(BaseSettings):
         return self.data_dir / "operator-token"
 
 
-def load_settings(**given: object) -> ServerSettings:
-    """The settings: what is given and not None, then the environment, then the defaults.
+def unknown_variables() -> list[str]:
+    """Variables of the environment that look like settings of the coordinator, and are none."""
+    known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
+    mine = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in known)
+    return sorted(name for name in mine if not _OF_CLIENTS.fullmatch(name))
 
-    Raises InvalidSettings, naming the first that is wrong.
+
+def load_settings(**given: object) -> ServerSettings:
+    """What is given and not None, then the environment, then the defaults.
+
+    Raises InvalidSettings, naming the first setting that is wrong.
     """
     try:
         return ServerSettings.model_validate(

@@ -125,8 +125,6 @@ def coordinator_settings(folder: Path) -> ServerSettings:
         blob_url=None,
         operator_token=None,
         require_client_certificate=False,
-        max_adapter_bytes=1 << 40,
         member_requests_per_second=1e6,
-        member_burst=1_000_000,
         workers=1,
     )

@@ -50,5 +50,5 @@ def test_a_worker_with_a_dead_conductor_is_replaced(tmp_path: Path) -> None:
         before = set(service.workers())
         (tmp_path / "now").touch()
         until(lambda: len(service.workers()) == 2 and len(set(service.workers()) & before) == 1)
-        until(lambda: "worker died" in service.log.read_text())
+        until(lambda: "died" in service.log.read_text())
         assert "Traceback" not in service.log.read_text()

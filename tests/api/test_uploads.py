@@ -15,7 +15,9 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import heal, sweep
+from pubswap_server.runs import uploads
 from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
 from pubswap_server.storage.verified import file_name, folder_name
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
@@ -218,9 +220,12 @@ def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) 
         assert http.get(place(fed, opened[1])).json()["offset"] == 1
 
 
-def test_a_session_expires_and_its_bytes_are_swept(own: Callable[..., Server]) -> None:
+def test_a_session_expires_and_its_bytes_are_swept(
+    own: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After its time it is unknown, its room is free, and a new one begins at 0."""
-    fed = begun(own(upload_expire_seconds=0.5, orphan_seconds=0.1))
+    monkeypatch.setattr(uploads, "SESSION_SECONDS", 0.5)
+    fed = begun(own())
     data = adapter_bytes(fed, 1)
     folder = fed.server.data_dir / "uploads"
     with fed.server.http(fed.tokens["a"]) as http:
@@ -235,10 +240,11 @@ def test_a_session_expires_and_its_bytes_are_swept(own: Callable[..., Server]) -
 
 
 def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
-    own: Callable[..., Server],
+    own: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orphan goes after its grace time; adapters, sets, tokenizers and responses stay."""
-    fed = begun(own(orphan_seconds=0.2), rounds=1)
+    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", 0.2)
+    fed = begun(own(), rounds=1)
     for name in ("a", "b"):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [1, 1]))
         fed.submit(name, 1, fed.adapter(1 if name == "a" else 2))

@@ -15,6 +15,7 @@ from pubswap_protocol.messages import Evaluation
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.verify import verify
+from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import sweep
 from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
@@ -26,12 +27,13 @@ KEPT_ONES = ("final", "best", "2", "4")  # of four rounds
 
 
 @pytest.fixture
-def settings(database_url: str, blob_url: str | None, tmp_path: Path) -> ServerSettings:
+def settings(
+    database_url: str, blob_url: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ServerSettings:
     """A coordinator of its own, whose orphans go soon."""
+    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", ORPHAN_SECONDS)
     there = {"database_url": database_url, "blob_url": blob_url and f"{blob_url}/{tmp_path.name}"}
-    return settings_for(tmp_path / "place").model_copy(
-        update={**there, "keep_rounds": KEPT, "orphan_seconds": ORPHAN_SECONDS}
-    )
+    return settings_for(tmp_path / "place").model_copy(update={**there, "keep_rounds": KEPT})
 
 
 def one_round(fed: Federation, round_: int) -> int:

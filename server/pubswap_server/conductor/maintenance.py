@@ -127,20 +127,16 @@ def old_enough(modified: float, seconds: float) -> bool:
 
 log = structlog.get_logger(__name__)
 
-SWEEP_SECONDS = 600.0
+ORPHAN_SECONDS = 600.0  # then a blob that nothing names is removed; also the time between sweeps
 
 
 async def keep_house(services: Services) -> None:
-    """For ever: look for damage at every tick, and sweep at the start and each ten minutes.
-
-    More often where orphans are to go sooner.
-    """
-    seconds = min(SWEEP_SECONDS, services.settings.orphan_seconds)
-    swept = -seconds
+    """For ever: look for damage at every tick, and sweep at the start and each ten minutes."""
+    swept = -ORPHAN_SECONDS
     while True:
         try:
             await heal(services)
-            if time.monotonic() - swept >= seconds:
+            if time.monotonic() - swept >= ORPHAN_SECONDS:
                 await sweep(services)
                 swept = time.monotonic()
         except Exception:
@@ -187,16 +183,17 @@ async def sweep(services: Services) -> None:
     """Remove expired uploads, and blobs that nothing has named for a while."""
     for upload in await services.database.write(uploads.take_expired):
         await to_thread.run_sync(services.uploads.drop, upload)
-    grace = services.settings.orphan_seconds
     # Listed before the rows are read: what is named in between is then not taken for an orphan.
     blobs = await to_thread.run_sync(lambda: list(services.blobs.blobs()))
     parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
     named = await services.database.read(named_digests)
     sessions = await services.database.read(open_uploads)
     for blob in blobs:
-        if blob.name not in named and old_enough(blob.modified, grace):
-            await to_thread.run_sync(services.blobs.remove_older, blob.name, time.time() - grace)
+        if blob.name not in named and old_enough(blob.modified, ORPHAN_SECONDS):
+            await to_thread.run_sync(
+                services.blobs.remove_older, blob.name, time.time() - ORPHAN_SECONDS
+            )
             log.info("orphan removed", digest=blob.name, bytes=blob.size)
     for part in parts:
-        if part.name not in sessions and old_enough(part.modified, grace):
+        if part.name not in sessions and old_enough(part.modified, ORPHAN_SECONDS):
             await to_thread.run_sync(services.uploads.drop, part.name)

@@ -22,15 +22,16 @@ from pubswap_protocol.errors import (
 )
 from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
 from pubswap_server.http.certificates import vouched_certificate
-from pubswap_server.http.problems import SAFETY_HEADERS, problem_response
-from pubswap_server.http.slow_clients import BodyLimits, Pace
+from pubswap_server.http.problems import SAFETY_HEADERS, refusal
 from pubswap_server.monitoring.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-# nginx's number for a client that went away; it is only logged and counted.
-CLIENT_CLOSED = 499
-
+CLIENT_CLOSED = 499  # nginx's number for a client that went away; only logged and counted
+MAX_JSON_BYTES = 1 << 20
+# Each piece of so many bytes may keep us waiting for so long: 17 KiB a second at least.
+PIECE_BYTES = 1 << 20
+PIECE_SECONDS = 60.0
 # What is read of a body after an answer that did not wait for it; closed at once, the connection
 # would be reset, and the answer with it be lost.
 LINGER_BYTES = 64 << 20
@@ -38,23 +39,23 @@ LINGER_BYTES = 64 << 20
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class Paced:
-    """Gives up bodies that come too slowly, and closes after an answer that left some of one.
+class BodyDeadlines:
+    """Give up bodies that come too slowly, and close after an answer that left some of one.
 
     There is no limit on a request's whole time: a long poll may wait, an upload that progresses may
-    take hours, and only time that we spend waiting for the peer counts.
+    take hours, and only time spent waiting for the peer counts.
     """
 
-    def __init__(self, app: ASGIApp, limits: BodyLimits) -> None:
+    def __init__(self, app: ASGIApp, idle_seconds: float) -> None:
         self.app = app
-        self.limits = limits
+        self.idle_seconds = idle_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application on a `receive` that does not wait for ever."""
         if scope["type"] != "http" or not _has_body(scope):
             await self.app(scope, receive, send)
             return
-        body = _PacedBody(receive, self.limits)
+        body = _Body(receive, self.idle_seconds)
         held_back = False
 
         async def closing(message: Message) -> None:
@@ -72,38 +73,39 @@ class Paced:
             await send({"type": "http.response.body"})
 
 
-class _PacedBody:
+class _Body:
     """A request's body as it arrives."""
 
-    def __init__(self, receive: Receive, limits: BodyLimits) -> None:
+    def __init__(self, receive: Receive, idle_seconds: float) -> None:
         self.unread = True
-        self._receive = receive
-        self._limits = limits
-        self._pace = Pace(limits)
+        self._receive, self._idle_seconds = receive, idle_seconds
+        self._piece_bytes, self._waited = 0, 0.0  # of the piece under way
 
     async def receive(self) -> Message:
         """The next message; raises HTTPException (408) if it does not come in time."""
         if not self.unread:
             return await self._receive()
-        since = time.monotonic()
+        started = time.monotonic()
         try:
-            async with asyncio.timeout(self._pace.patience):
+            async with asyncio.timeout(min(self._idle_seconds, PIECE_SECONDS - self._waited)):
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(
                 TooSlow.status,
-                f"the body stopped for {self._limits.idle_seconds:g} s, or came with less than "
-                f"{self._limits.bytes_per_second:g} bytes a second; what an upload session has "
-                "is kept",
+                f"the body stopped for {self._idle_seconds:g} s, or {PIECE_BYTES} bytes of it took "
+                f"{PIECE_SECONDS:g} s; what an upload session has is kept",
             ) from None
-        self._pace.spend(time.monotonic() - since, len(message.get("body", b"")))
+        self._waited += time.monotonic() - started
+        self._piece_bytes += len(message.get("body", b""))
+        if self._piece_bytes >= PIECE_BYTES:
+            self._piece_bytes, self._waited = 0, 0.0
         self.unread = message.get("more_body", False)
         return message
 
     async def linger(self) -> None:
         """Read the rest, unless it is too slow or too much."""
         size = 0
-        while self.unread and self._pace.patience > 0 and size < LINGER_BYTES:
+        while self.unread and size < LINGER_BYTES:
             try:
                 size += len((await self.receive()).get("body", b""))
             except HTTPException:
@@ -115,8 +117,8 @@ def _has_body(scope: Scope) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
-class Observed:
-    """Gives each request an id, and writes its log line and metrics."""
+class RequestLog:
+    """Give each request an id, and write its log line and metrics."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -132,8 +134,7 @@ class Observed:
         scope.setdefault("state", {})["request_id"] = request_id
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        started, status, started_answer = time.monotonic(), 500, False
-
+        started, status, answering = time.monotonic(), 500, False
         received = sent = 0
 
         async def counted() -> Message:
@@ -143,10 +144,10 @@ class Observed:
             return message
 
         async def watched(message: Message) -> None:
-            nonlocal status, started_answer, sent
+            nonlocal status, answering, sent
             sent += len(message.get("body", b""))
             if message["type"] == "http.response.start":
-                status, started_answer = message["status"], True
+                status, answering = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
                 headers.update(SAFETY_HEADERS)
@@ -159,9 +160,9 @@ class Observed:
         except Exception as error:
             # Caught here and not by Starlette, whose reply would have neither id nor headers.
             log.error("request failed", exc_info=error)
-            if started_answer:
+            if answering:
                 raise
-            await problem_response(ServerFault().problem(request_id))(scope, receive, watched)
+            await refusal(ServerFault(), scope)(scope, receive, watched)
         finally:
             seconds = time.monotonic() - started
             # Unknown paths share one label, or anybody could make labels without end.
@@ -179,14 +180,11 @@ class Observed:
             )
 
 
-class Guarded:
-    """Refuses what no route takes: other protocols, encoded or huge bodies, forged certificates."""
+class RequestChecks:
+    """Refuse what no route takes: other protocols, encoded or huge bodies, forged certificates."""
 
-    def __init__(
-        self, app: ASGIApp, max_json_bytes: int, proxy_secret: SecretStr | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, proxy_secret: SecretStr | None = None) -> None:
         self.app = app
-        self.max_json_bytes = max_json_bytes
         self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,34 +197,33 @@ class Guarded:
             _check(headers, scope["path"])
             vouched = vouched_certificate(headers, self.proxy_secret)
         except PubSwapError as error:
-            problem = error.problem(scope.get("state", {}).get("request_id"))
-            await problem_response(problem)(scope, receive, send)
+            await refusal(error, scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["certificate"] = vouched
-        await self.app(scope, self._counted(scope, receive), send)
+        await self.app(scope, _counted(scope, receive), send)
 
-    def _counted(self, scope: Scope, receive: Receive) -> Receive:
-        """`receive` that refuses a body which is kept whole and is too large.
 
-        Whether it is kept whole is the route's to say, whatever Content-Type the client names: the
-        routes that stream a body to disk have limits of their own.
-        """
-        size = 0
+def _counted(scope: Scope, receive: Receive) -> Receive:
+    """`receive` that refuses a body which is kept whole and is too large.
 
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self.max_json_bytes and not _streams(scope.get("route")):
-                raise HTTPException(413, f"a JSON body has at most {self.max_json_bytes} bytes")
-            return message
+    Whether it is kept whole is the route's to say, whatever Content-Type the client names: the
+    routes that stream a body to disk have limits of their own.
+    """
+    size = 0
 
-        return counted
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > MAX_JSON_BYTES and not _streams(scope.get("route")):
+            raise HTTPException(413, f"a JSON body has at most {MAX_JSON_BYTES} bytes")
+        return message
+
+    return counted
 
 
 def _check(headers: Headers, path: str) -> None:
-    # PostgreSQL takes no such text, not even to compare with.
-    if "\x00" in path:
+    if "\x00" in path:  # PostgreSQL takes no such text, not even to compare with
         raise Invalid("The path holds a NUL character.")
     spoken = headers.get(PROTOCOL_HEADER)
     if spoken not in (None, PROTOCOL_VERSION):

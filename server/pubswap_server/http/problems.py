@@ -7,13 +7,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from pubswap_protocol.errors import (
     Forbidden,
     Invalid,
     NoSpace,
     NotFound,
-    ProblemDetails,
     PubSwapError,
     TooLarge,
     TooSlow,
@@ -40,11 +40,14 @@ SAFETY_HEADERS = {
 }
 
 
-def problem_response(problem: ProblemDetails, retry_after: float | None = None) -> Response:
-    """The reply that carries a problem; `retry_after` is in seconds."""
+def refusal(error: PubSwapError, scope: Scope, status: int | None = None) -> Response:
+    """The answer that carries an error, with the request's id."""
+    problem = error.problem(scope.get("state", {}).get("request_id"))
+    if status is not None:
+        problem = problem.model_copy(update={"status": status})
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
-    if retry_after is not None:
-        headers["Retry-After"] = str(math.ceil(retry_after))
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after))
     return Response(
         problem.model_dump_json(), problem.status, headers=headers, media_type=PROBLEM_TYPE
     )
@@ -58,22 +61,16 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(OSError, _disk)
 
 
-def _request_id(request: Request) -> str | None:
-    found: str | None = request.scope.get("state", {}).get("request_id")
-    return found
-
-
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, PubSwapError)
-    return problem_response(error.problem(_request_id(request)), error.retry_after)
+    return refusal(error, request.scope)
 
 
 async def _disk(request: Request, error: Exception) -> Response:
-    assert isinstance(error, OSError)
-    if error.errno not in _FULL:
+    if not isinstance(error, OSError) or error.errno not in _FULL:
         raise error
     full = NoSpace("The coordinator's disk is full; the operator must make room.", retry_after=30)
-    return await _expected(request, full)
+    return refusal(full, request.scope)
 
 
 async def _validation(request: Request, error: Exception) -> Response:
@@ -81,11 +78,11 @@ async def _validation(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     given = request.headers.get("Content-Type", "none")
     if first["loc"] == ("body",) and not _is_json(given):
-        unsupported = UnsupportedType(
-            f"Send JSON as application/json; the Content-Type is {given}."
+        return refusal(
+            UnsupportedType(f"Send JSON as application/json; the Content-Type is {given}."),
+            request.scope,
         )
-        return problem_response(unsupported.problem(_request_id(request)))
-    return problem_response(Invalid(fault_text(first)).problem(_request_id(request)))
+    return refusal(Invalid(fault_text(first)), request.scope)
 
 
 def _is_json(content_type: str) -> bool:
@@ -98,6 +95,5 @@ def _is_json(content_type: str) -> bool:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = _BY_STATUS.get(error.status_code, Invalid)
-    asked = f"{request.method} {request.url.path}"
-    problem = kind(f"{asked}: {error.detail}; see /openapi.json.").problem(_request_id(request))
-    return problem_response(problem.model_copy(update={"status": error.status_code}))
+    detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json."
+    return refusal(kind(detail), request.scope, error.status_code)

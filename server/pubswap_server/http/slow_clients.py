@@ -1,13 +1,12 @@
-"""uvicorn's HTTP protocol, with deadlines: alone it keeps trickled heads and unread answers.
+"""uvicorn's HTTP protocol with limits on what no application sees.
 
-Bodies have theirs in `middleware.Paced`. By hand is only what no application sees: the time and the
-bytes of a head, how answers are read, and the end of a connection that cannot be read on.
+By hand, because uvicorn has no such options: the time and the bytes of a head, how answers are
+read, the order of refusals, and the end of a connection that cannot be read on. Bodies have their
+deadlines in `middleware.BodyDeadlines`.
 """
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import (
@@ -26,35 +25,21 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.paths import PROBLEM_TYPE
 from pubswap_server.http.problems import SAFETY_HEADERS
 
-MOST_PIPELINED = 64  # requests of a connection that wait for an answer
-
-
-@dataclass(frozen=True, slots=True)
-class HeadLimits:
-    """A head's seconds and bytes, and the seconds in which a peer must read some of an answer."""
-
-    seconds: float
-    bytes: int
-    idle_seconds: float
-
-
-class Phase(Enum):
-    """What the peer is sending."""
-
-    NOTHING = auto()
-    HEAD = auto()
-    BODY = auto()
+HEAD_SECONDS = 10.0  # for a request's head; less where idle_seconds is less
+MAX_HEAD_BYTES = 16 << 10
+MAX_PIPELINED = 64  # requests of a connection that wait for an answer
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Gives up heads that arrive too slowly or are too large, and peers that read no answer."""
-
-    limits: HeadLimits
+    """Refuse heads that come too slowly or are too large; drop peers that read no answer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._phase = Phase.NOTHING
-        self._timer: asyncio.TimerHandle | None = None
+        self._services = self.app_state["services"]
+        self._idle_seconds: float = self._services.settings.idle_seconds
+        self._head_seconds = min(HEAD_SECONDS, self._idle_seconds)
+        self._head_timer: asyncio.TimerHandle | None = None  # set while a head is under way
+        self._in_body = False
         self._write_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the lines of this head that are whole
         self._overhead = 0  # bytes since the last byte of a body or the last end of a message
@@ -64,13 +49,13 @@ class GuardedProtocol(HttpToolsProtocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the first head's time."""
+        """Start the first head's timer."""
         super().connection_made(transport)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave no timer behind, and tell all requests; uvicorn tells the last one."""
-        self._set_timer(None)
+        """Stop the timers and disconnect all requests; uvicorn knows the last one only."""
+        self._stop_head_timer()
         self._watch_writing(None)
         for cycle in self._unanswered:
             _disconnect(cycle)
@@ -83,41 +68,46 @@ class GuardedProtocol(HttpToolsProtocol):
         """
         if self._last_words is not None:
             return
-        if self._phase is Phase.NOTHING:
+        if not self._in_body:
             self._await_head()
         self._overhead += len(data)
         super().data_received(data)
-        if self._overhead > self.limits.bytes:
+        if self._overhead > MAX_HEAD_BYTES:
             self._refuse_head()
 
     def pause_writing(self) -> None:
-        """Watch a peer that does not read its answer as fast as it could get it."""
+        """Watch a peer that reads its answer more slowly than it could get it."""
         super().pause_writing()
         self._watch_writing(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It has read on."""
+        """Stop watching: the peer has read on."""
         self._watch_writing(None)
         super().resume_writing()
+
+    def shutdown(self) -> None:
+        """Wake the long polls too, which would keep a stopping server waiting."""
+        self._services.changes.close()
+        super().shutdown()
 
     # The parser's callbacks
 
     def on_message_begin(self) -> None:
-        """A pipelined request has a time of its own."""
+        """Give a pipelined request a timer of its own."""
         self._await_head()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count trailers with the head, but do not take them for headers."""
         self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes > self.limits.bytes:
+        if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
-        elif self._phase is Phase.HEAD:
+        elif not self._in_body:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Hand the request to the application, which reads its body in its own time."""
-        if self._head_bytes + len(self.url) > self.limits.bytes:
+        if self._head_bytes + len(self.url) > MAX_HEAD_BYTES:
             self._refuse_head()
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
@@ -125,29 +115,29 @@ class GuardedProtocol(HttpToolsProtocol):
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and version != "1.0"):
             self._refuse(Invalid(f"Send one Host header, not {hosts}."), status=400)
-        if len(self._unanswered) >= MOST_PIPELINED:
-            self._refuse(TooManyRequests(f"More than {MOST_PIPELINED} requests wait here."))
+        if len(self._unanswered) >= MAX_PIPELINED:
+            self._refuse(TooManyRequests(f"More than {MAX_PIPELINED} requests wait here."))
         if self._last_words is not None:
             return
         super().on_headers_complete()
-        self._phase, self._overhead = Phase.BODY, 0
+        self._stop_head_timer()
+        self._in_body, self._overhead = True, 0
         self._unanswered.append(self.cycle)
-        self._set_timer(None)
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Only a body's own bytes are progress."""
+        """Count only a body's own bytes as progress."""
         self._overhead = 0
         if self._last_words is None:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The peer may now wait for as long as we do."""
+        """Let the peer wait from now on for as long as we do."""
         self._overhead = 0
         if self._last_words is not None:
             return
-        self._phase = Phase.NOTHING
+        self._in_body = False
         super().on_message_complete()
         if self.parser.should_upgrade():
             # What follows would be another protocol, and there is none here.
@@ -160,22 +150,27 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close_if_answered()
 
     def send_400_response(self, msg: str) -> None:
-        """Make a problem of what is no HTTP."""
+        """Answer what is no HTTP with a problem."""
         self._refuse(Invalid(msg), status=400)
 
     # Deadlines
 
     def _await_head(self) -> None:
-        if self._phase is not Phase.HEAD:
-            self._phase, self._head_bytes = Phase.HEAD, 0
-            self._set_timer(self.loop.call_later(self.limits.seconds, self._head_is_late))
+        if self._head_timer is None:
+            self._head_bytes = 0
+            self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
 
     def _head_is_late(self) -> None:
         if self.flow.read_paused:  # it may be here, behind requests that are not answered yet
-            self._set_timer(self.loop.call_later(self.limits.seconds, self._head_is_late))
+            self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
             return
-        seconds = self.limits.seconds
+        seconds = self._head_seconds
         self._refuse(TooSlow(f"The request's headers did not arrive within {seconds:g} s."))
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _watch_writing(self, unsent: int | None) -> None:
         """Abort unless the peer takes some of these bytes in time; None: nothing to watch."""
@@ -184,33 +179,29 @@ class GuardedProtocol(HttpToolsProtocol):
             self._write_timer = None
         if unsent is not None:
             self._write_timer = self.loop.call_later(
-                self.limits.idle_seconds, self._look_at_writing, unsent
+                self._idle_seconds, self._check_writing, unsent
             )
 
-    def _look_at_writing(self, before: int) -> None:
+    def _check_writing(self, before: int) -> None:
         unsent = self.transport.get_write_buffer_size()
         if unsent >= before:
             self.transport.abort()
         else:
             self._watch_writing(unsent)
 
-    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = timer
-
     # The end
 
     def _refuse_head(self) -> None:
-        most = self.limits.bytes
-        self._refuse(HeadersTooLarge(f"The request's headers have more than {most} bytes."))
+        self._refuse(
+            HeadersTooLarge(f"The request's headers have more than {MAX_HEAD_BYTES} bytes.")
+        )
 
     def _refuse(self, error: PubSwapError, status: int | None = None) -> None:
         """Answer a request that cannot be read; an application that reads its body is cut off."""
         if self._last_words is not None:
             return
         words = _answer(error, status or error.status)
-        if self._phase is Phase.BODY and not self.cycle.response_complete:
+        if self._in_body and not self.cycle.response_complete:
             words = b"" if self.cycle.response_started else words
             _disconnect(self._unanswered.pop())
             if self.pipeline:  # it is the last there, and must not be begun
@@ -220,7 +211,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _end(self, words: bytes) -> None:
         """Read no more, and close with these words when all requests before are answered."""
         self._last_words = words
-        self._set_timer(None)
+        self._stop_head_timer()
         self._close_if_answered()
 
     def _close_if_answered(self) -> None:
@@ -245,35 +236,3 @@ def _answer(error: PubSwapError, status: int) -> bytes:
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return STATUS_LINE[status] + lines.encode("latin-1") + b"\r\n" + body
-
-
-def guarded_protocol(limits: HeadLimits) -> type[GuardedProtocol]:
-    """The class that uvicorn makes one of for each connection."""
-    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits})
-
-
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """The longest wait for a body's next byte, and for all of them; seconds and bytes."""
-
-    idle_seconds: float
-    grace_seconds: float
-    bytes_per_second: float
-
-
-class Pace:
-    """The seconds of waiting that a body has left."""
-
-    def __init__(self, limits: BodyLimits) -> None:
-        self._limits = limits
-        self._credit = limits.grace_seconds
-
-    @property
-    def patience(self) -> float:
-        """Seconds to wait for the next bytes."""
-        return max(0.0, min(self._credit, self._limits.idle_seconds))
-
-    def spend(self, seconds: float, received: int) -> None:
-        """Count a wait, and the bytes that ended it."""
-        earned = self._credit - seconds + received / self._limits.bytes_per_second
-        self._credit = min(self._limits.grace_seconds, earned)

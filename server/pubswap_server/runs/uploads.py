@@ -1,7 +1,6 @@
 """Upload sessions: room is reserved before the first byte, and a session is worth a day."""
 
 import secrets
-from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import delete, func, select
@@ -24,15 +23,7 @@ ADAPTERS_A_ROUND = 3
 """What a member may store in a round: its adapter, one that came too late, and a second try."""
 SESSIONS = 3
 """What a member may have under way; one more ends the oldest, so that none is ever locked out."""
-
-
-@dataclass(frozen=True)
-class UploadLimits:
-    """The largest adapter and what stays free of the disk, in bytes; a session's life."""
-
-    largest: int
-    spare: int
-    expire_seconds: float
+SESSION_SECONDS = 24 * 3600.0  # how long an upload may go on from where it was cut
 
 
 def open_session(
@@ -40,34 +31,36 @@ def open_session(
     run: RunRow,
     member: MemberPrincipal,
     wanted: OpenUpload,
-    limits: UploadLimits,
+    largest: int,
+    spare: int,
     free: int | None,
 ) -> tuple[UploadRow | None, list[str]]:
     """The member's session for this blob, made or found again; None if the blob is stored.
 
-    With it come the sessions that it ends, whose bytes are to be dropped. `free` are the store's
-    free bytes, None if it has no limit. Raises TooLarge, TooManyAdapters, WrongState for a run that
-    has ended, or NoSpace if the store's room, less all that is reserved, is too small.
+    With it come the sessions that it ends, whose bytes are to be dropped. In bytes: the `largest`
+    adapter, what stays `spare`, and what the store has `free`, None if it has no limit. Raises
+    TooLarge, TooManyAdapters, WrongState for a run that has ended, or NoSpace if the store's room,
+    less all that is reserved, is too small.
     """
     if session.get(BlobRow, (run.id, wanted.digest, member.name)) is not None:
         return None, []
     require_turn(session, run, member)
-    if wanted.size > limits.largest:
-        raise TooLarge(f"An adapter of this run has at most {limits.largest} bytes.")
+    if wanted.size > largest:
+        raise TooLarge(f"An adapter of this run has at most {largest} bytes.")
     mine = _open(session, run, member)
     for row in mine:
         if (row.digest, row.size) == (wanted.digest, wanted.size):
             return row, []
     ended = [row.id for row in mine[: len(mine) - SESSIONS + 1]] if len(mine) >= SESSIONS else []
     session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
-    check_room(session, wanted.size, limits.spare, free)
+    check_room(session, wanted.size, spare, free)
     row = UploadRow(
         id=secrets.token_hex(16),
         run_id=run.id,
         member=member.name,
         digest=wanted.digest,
         size=wanted.size,
-        expires_at=now() + timedelta(seconds=limits.expire_seconds),
+        expires_at=now() + timedelta(seconds=SESSION_SECONDS),
     )
     session.add(row)
     return row, ended

@@ -19,11 +19,9 @@ GET = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n"
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A coordinator that has little patience."""
-    update = {
-        "header_seconds": PATIENCE_SECONDS,
-        "idle_seconds": PATIENCE_SECONDS,
-    }
-    settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(update=update)
+    settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(
+        update={"idle_seconds": PATIENCE_SECONDS}
+    )
     with serving(settings) as server, server.closing:
         yield server
 

@@ -8,6 +8,7 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
 from pubswap_server.http.problems import SAFETY_HEADERS
+from pubswap_server.rate_limits import Rate
 from support.coordinator.coordinator import Server, begun, serving, settings_for
 
 PROGRESS = Progress(round=1, step=1, steps=2).model_dump(exclude_none=True)
@@ -15,9 +16,7 @@ PROGRESS = Progress(round=1, step=1, steps=2).model_dump(exclude_none=True)
 
 def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path) -> None:
     """429 with Retry-After; its peer, the operator and a later request are not touched."""
-    settings = settings_for(tmp_path).model_copy(
-        update={"member_requests_per_second": 5, "member_burst": 10}
-    )
+    settings = settings_for(tmp_path).model_copy(update={"member_requests_per_second": 5})
     with serving(settings) as server, server.closing:
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http, server.http(fed.tokens["b"]) as peer:
@@ -36,10 +35,8 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
 
 def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path) -> None:
     """A large adapter takes many requests; otherwise the database is not asked without end."""
-    settings = settings_for(tmp_path).model_copy(
-        update={"member_requests_per_second": 0.001, "member_burst": 6}  # with its hello
-    )
-    with serving(settings) as server, server.closing:
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        server.app.state.services.limits.members.rate = Rate(0.001, 6)  # with its hello
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http:
             body = {"digest": "blake3:" + "0" * 64, "size": 20}
@@ -58,10 +55,8 @@ def test_chunks_of_no_upload_count_and_those_of_an_upload_do_not(tmp_path: Path)
 
 def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Path) -> None:
     """Tokens, missing ones and invites count alike; a token that was good before still is."""
-    settings = settings_for(tmp_path).model_copy(
-        update={"failures_per_second": 0.001, "failure_burst": 6}
-    )
-    with serving(settings) as server, server.closing:
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        server.app.state.services.limits.failures.rate = Rate(0.001, 6)
         fed = begun(server)
         path = paths.TASK.format(run=fed.run.id)
         fed.members["a"].task(fed.run.id, 0)

@@ -10,26 +10,26 @@ from collections.abc import Iterator
 import pytest
 
 from pubswap_protocol import paths
+from pubswap_server.http import middleware
 from support.chaos.raw_http import connected, problem_of, rest
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
-HEADER_SECONDS = 0.6
 IDLE_SECONDS = 0.6
-GRACE_SECONDS = 1.2
-RATE = 2000
 
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A coordinator that has little patience."""
-    update = {
-        "header_seconds": HEADER_SECONDS,
-        "idle_seconds": IDLE_SECONDS,
-        "grace_seconds": GRACE_SECONDS,
-        "min_bytes_per_second": RATE,
-    }
-    settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(update=update)
-    with serving(settings) as server, server.closing:
+    settings = settings_for(tmp_path_factory.mktemp("hasty")).model_copy(
+        update={"idle_seconds": IDLE_SECONDS}
+    )
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serving(settings) as server,
+        server.closing,
+    ):
+        patch.setattr(middleware, "PIECE_BYTES", 2400)
+        patch.setattr(middleware, "PIECE_SECONDS", 1.2)
         yield server
 
 
@@ -56,7 +56,7 @@ def test_a_slow_header_is_answered_408_and_closed(hasty: Server) -> None:
     assert (status, code) == (408, "too_slow")
     assert b"connection: close" in head
     assert b"x-content-type-options: nosniff" in head
-    assert HEADER_SECONDS * 0.9 < time.monotonic() - started < HEADER_SECONDS + 10
+    assert IDLE_SECONDS * 0.9 < time.monotonic() - started < IDLE_SECONDS + 10
 
 
 @pytest.mark.parametrize("first", [b"", b"\r\n", b"G"])
@@ -66,7 +66,7 @@ def test_a_connection_that_says_nothing_is_closed(hasty: Server, first: bytes) -
         raw.sendall(first)
         started = time.monotonic()
         assert problem_of(rest(raw))[:2] == (408, "too_slow")
-    assert time.monotonic() - started < HEADER_SECONDS + 10
+    assert time.monotonic() - started < IDLE_SECONDS + 10
 
 
 def test_blank_lines_without_end_do_not_keep_a_connection(hasty: Server) -> None:
@@ -136,6 +136,16 @@ def test_a_trickled_body_is_given_up_and_one_that_keeps_the_rate_is_not(hasty: S
             time.sleep(0.1)
         status, code, _ = problem_of(raw.recv(65536))
     assert (status, code) in {(422, "invalid_responses"), (413, "too_large")}
+
+
+def test_a_fast_beginning_buys_no_slow_hours(hasty: Server) -> None:
+    """Each piece of a body has its time, whatever came before."""
+    fed = begun(hasty, grpo={"max_response_tokens": 1000})
+    with connected(hasty.url) as raw:
+        raw.sendall(post(fed, 50_000) + b"x" * 40_000)
+        started = time.monotonic()
+        assert problem_of(trickle(raw, b"x" * 1000, 0.1))[0] == 408
+    assert time.monotonic() - started < 10
 
 
 def test_chunk_framing_without_bytes_is_no_body(hasty: Server) -> None:

@@ -23,8 +23,7 @@ SETTINGS: dict[str, Any] = {
 MORE_SECONDS = 2.0  # that an honest member may wait beside bombs
 GROWTH_BYTES = 128 << 20  # of the coordinator's own process, over all attacks
 ENVIRONMENT = {
-    "PUBSWAP_MEMBER_BURST": "10000",
-    "PUBSWAP_FAILURE_BURST": "10000",
+    "PUBSWAP_MEMBER_REQUESTS_PER_SECOND": "5000",
     "PUBSWAP_VERIFIER_SECONDS": "1",
 }
 

@@ -36,10 +36,7 @@ SETTINGS: dict[str, Any] = {
     "rounds": 1,
     "lora": {"rank": 64, "alpha": 4, "target_modules": EVERYWHERE},
 }
-ENVIRONMENT = {
-    "PUBSWAP_SPARE_BYTES": str(SPARE_BYTES),
-    "PUBSWAP_CHUNK_BYTES": str(CHUNK_BYTES),
-}
+ENVIRONMENT = {"PUBSWAP_SPARE_BYTES": str(SPARE_BYTES)}
 END_SECONDS = 30.0
 
 

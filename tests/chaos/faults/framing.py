@@ -37,10 +37,8 @@ from support.coordinator.nginx import nginx
 SECRET = "between-proxy-and-coordinator"
 CASE_SHARE = 0.5  # of the shots; the others are pipelines
 ENVIRONMENT = {
-    "PUBSWAP_FAILURE_BURST": "1000000",
-    "PUBSWAP_HEADER_SECONDS": "4",
     "PUBSWAP_IDLE_SECONDS": "4",
-    "PUBSWAP_MEMBER_BURST": "1000000",
+    "PUBSWAP_MEMBER_REQUESTS_PER_SECOND": "500000",
     "PUBSWAP_PROXY_SECRET": SECRET,
 }
 EVIL = b"GET /v1/version HTTP/1.1\r\nHost: x\r\nX-Request-ID: evil\r\n\r\n"

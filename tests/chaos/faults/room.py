@@ -24,6 +24,7 @@ from pubswap_server.admin.progress import Silent
 from pubswap_server.admin.verify import verify
 from pubswap_server.runs.uploads import ADAPTERS_A_ROUND
 from pubswap_server.settings import ServerSettings
+from support.chaos.server_points import constants
 from support.chaos.small_disk import missing, small_disk
 from support.client.lives import Lives
 from support.coordinator.coordinator import Federation, begun
@@ -39,7 +40,10 @@ SETTINGS: dict[str, Any] = {
     "lora": {"rank": 16, "alpha": 4, "target_modules": EVERYWHERE},  # 0.5 MB
     "aggregation": {"quorum": len(HONEST), "deadline_seconds": 0.1},
 }
-ENVIRONMENT = {"PUBSWAP_SPARE_BYTES": str(2 << 20), "PUBSWAP_ORPHAN_SECONDS": "1"}
+ENVIRONMENT = {
+    "PUBSWAP_SPARE_BYTES": str(2 << 20),
+    **constants({"pubswap_server.conductor.maintenance.ORPHAN_SECONDS": 1.0}),
+}
 DEATHS = (
     None,
     "conductor: aggregated, before commit",

@@ -46,7 +46,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     authority = Authority(folder / "ca", "CA")
     issued = authority.issue("localhost")
-    limits = {"PUBSWAP_HEADER_SECONDS": str(SECONDS), "PUBSWAP_IDLE_SECONDS": str(SECONDS)}
+    limits = {"PUBSWAP_IDLE_SECONDS": str(SECONDS)}
     files = ["--tls-cert", str(issued.certificate), "--tls-key", str(issued.key)]
     held, slowest, after, lost = 0, 0.0, 0.0, list[str]()
     for name, number, more in (("plain", count, []), ("tls", count // 2, files)):

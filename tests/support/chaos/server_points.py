@@ -5,11 +5,13 @@ name begins with who is at work, a request's name or `conductor`; then comes the
 that a commit makes, if any: `finish upload: file synced`, `conductor aggregated: before commit`.
 """
 
+import importlib
+import json
 import os
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ REQUESTS = {
     "exchanged": r"GET .*/swaps/\d+/exchanged",
 }
 CONDUCTOR = "conductor"
+CONSTANTS = "TESTS_CONSTANTS"
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 
 _at_work: ContextVar[str | None] = ContextVar("at_work", default=None)
@@ -47,8 +50,16 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def constants(values: Mapping[str, float]) -> dict[str, str]:
+    """The environment of a life in which these constants, by module and name, have other values."""
+    return {CONSTANTS: json.dumps(dict(values))}
+
+
 def install(trace: Path, last: str | None) -> None:
     """Wrap this process's coordinator with points."""
+    for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     points = Points(trace, last)
     _around_storage(points)
     _around_commits(points)

@@ -39,6 +39,7 @@ from pubswap_protocol.tensors.responses import Response, encode_responses
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.app import create_app
+from pubswap_server.rate_limits import Rate
 from pubswap_server.server import http_options
 from pubswap_server.settings import ServerSettings
 from support.coordinator.documented import Documented
@@ -92,6 +93,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
+    app.state.services.limits.failures.rate = Rate(1, 10_000)  # they all have one address
     try:
         yield Server(f"http://127.0.0.1:{port}", app, settings.data_dir)
     finally:
@@ -109,9 +111,7 @@ def settings_for(data_dir: Path) -> ServerSettings:
         operator_token=SecretStr(OPERATOR_TOKEN),
         tick_seconds=0.05,
         max_wait_seconds=5,
-        # Tests ask faster than members do, all from one address.
-        member_burst=10_000,
-        failure_burst=10_000,
+        member_requests_per_second=5_000,  # tests ask faster than members do
     )
 
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from pubswap_protocol import paths
-from pubswap_server.http.middleware import CLIENT_CLOSED, Observed
+from pubswap_server.http.middleware import CLIENT_CLOSED, RequestLog
 from pubswap_server.http.problems import SAFETY_HEADERS
 from pubswap_server.monitoring.metrics import Metrics
 
@@ -22,7 +22,7 @@ def test_a_fault_of_ours_is_a_problem_with_an_id_and_no_detail() -> None:
     metrics = Metrics()
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(Observed(broken, metrics))
+        transport = httpx.ASGITransport(RequestLog(broken, metrics))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             return await http.get("/", headers={paths.REQUEST_ID_HEADER: "mine"})
 
@@ -48,5 +48,5 @@ def test_a_client_that_goes_away_is_no_fault_of_ours() -> None:
         raise AssertionError("nothing can be sent")
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
-    asyncio.run(Observed(reading, metrics)(scope, gone, sent))
+    asyncio.run(RequestLog(reading, metrics)(scope, gone, sent))
     assert f'status="{CLIENT_CLOSED}"'.encode() in metrics.text()

@@ -1,23 +1,18 @@
-"""The coordinator's settings that cannot go together."""
+"""The coordinator's settings: what is none of them, and the operator's token."""
 
 from pathlib import Path
 
 import pytest
 
-from pubswap_protocol.errors import InvalidSettings
-from pubswap_server.settings import load_settings, operator_token
+from pubswap_server.settings import load_settings, operator_token, unknown_variables
 from support.chaos.small_disk import missing, small_disk
 
 
-def test_a_first_chunk_that_would_be_refused_is_refused_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The message names both settings; raising both is fine."""
-    monkeypatch.setenv("PUBSWAP_CHUNK_BYTES", str(32 << 20))
-    with pytest.raises(InvalidSettings, match=r"chunk_bytes .* largest_chunk_bytes"):
-        load_settings()
-    monkeypatch.setenv("PUBSWAP_LARGEST_CHUNK_BYTES", str(32 << 20))
-    assert load_settings().chunk_bytes == 32 << 20
+def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings, and what is the client's, are not."""
+    for name in ("CHUNK_BYTES", "KEEP_ROUND", "KEEP_ROUNDS", "CLIENT_STATE", "COORDINATOR"):
+        monkeypatch.setenv(f"PUBSWAP_{name}", "1")
+    assert unknown_variables() == ["PUBSWAP_CHUNK_BYTES", "PUBSWAP_KEEP_ROUND"]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))

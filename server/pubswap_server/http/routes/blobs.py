@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -52,7 +52,7 @@ async def has_blob(
     openapi_extra=CONDITIONAL,
 )
 async def get_blob(
-    run: Word, digest: BlobName, request: Request, member: MemberDep, services: ServicesDep
+    run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
 ) -> Response:
     """Takes Range and If-None-Match. Members see the global adapters, and of what they
     sent what is kept: this round's adapters, and the updates of the last rounds."""
@@ -60,10 +60,12 @@ async def get_blob(
         lambda session: _visible(session, run, digest, member)
     )
     path = await to_thread.run_sync(services.blobs.path, stored)
-    response = BlobResponse(path, stored, request.headers, paths.TENSORS_TYPE)
-    if member.role is Role.CLIENT and response.status_code in (200, 206):
-        services.heartbeats.downloaded(member, row.round, "adapters_down", response.length)
-    return response
+
+    def count(size: int) -> None:
+        if member.role is Role.CLIENT:
+            services.heartbeats.downloaded(member, row.round, "adapters_down", size)
+
+    return BlobResponse(path, stored, paths.TENSORS_TYPE, on_start=count)
 
 
 def _visible(

@@ -63,6 +63,8 @@ from pubswap_server.storage.spool import Received
 
 log = structlog.get_logger(__name__)
 
+MAX_SET_BYTES = 256 << 20  # of a problem set or a tokenizer
+
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
 
@@ -141,7 +143,7 @@ async def put_tokenizer(
 ) -> BlobReceipt:
     """Its digest must be the model card's; the coordinator decodes responses with it."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
-    limit = services.settings.max_set_bytes
+    limit = MAX_SET_BYTES
     received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         await to_thread.run_sync(_check_tokenizer, received.path, runs.model_of(row))
@@ -183,7 +185,7 @@ async def put_set(
 ) -> SetReceipt:
     """Replaces an earlier one while the run is not open."""
     row = await services.database.read(lambda session: runs.find(session, run, operator))
-    limit = services.settings.max_set_bytes
+    limit = MAX_SET_BYTES
     received = await services.incoming.receive(request.stream(), limit, declared)
     try:
         problems = await to_thread.run_sync(_count_problems, received, kind)
@@ -223,7 +225,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     openapi_extra=CONDITIONAL,
 )
 async def get_set(
-    run: Word, kind: SetKind, request: Request, principal: PrincipalDep, services: ServicesDep
+    run: Word, kind: SetKind, principal: PrincipalDep, services: ServicesDep
 ) -> Response:
     """Clients never see the test set."""
 
@@ -239,7 +241,7 @@ async def get_set(
 
     digest = await services.database.read(look)
     path = await to_thread.run_sync(services.blobs.path, digest)
-    return BlobResponse(path, digest, request.headers, paths.JSONL_TYPE)
+    return BlobResponse(path, digest, paths.JSONL_TYPE)
 
 
 @router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
@@ -403,7 +405,7 @@ async def list_events(
     openapi_extra=CONDITIONAL,
 )
 async def get_adapter(
-    run: Word, which: Word, request: Request, operator: OperatorDep, services: ServicesDep
+    run: Word, which: Word, operator: OperatorDep, services: ServicesDep
 ) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
@@ -426,7 +428,7 @@ async def get_adapter(
         reply = StreamingResponse(stack, media_type=paths.TENSORS_TYPE)
     else:
         path = await to_thread.run_sync(services.blobs.path, digest)
-        reply = BlobResponse(path, digest, request.headers, paths.TENSORS_TYPE)
+        reply = BlobResponse(path, digest, paths.TENSORS_TYPE)
     reply.headers[paths.ROUND_HEADER] = str(round_)
     return reply
 

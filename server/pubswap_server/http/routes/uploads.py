@@ -24,15 +24,16 @@ from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
 from pubswap_server.http.dependencies import ClientDep, ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.http.problems import problem_response
+from pubswap_server.http.problems import refusal
 from pubswap_server.http.upload_body import append, asked_bytes, kept
 from pubswap_server.runs import runs, uploads
 from pubswap_server.runs.auth import MemberPrincipal
-from pubswap_server.runs.uploads import UploadLimits
 from pubswap_server.services import Services
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
+CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of one after a cut
+LARGEST_CHUNK_BYTES = 16 << 20
 
 ContentRange = Annotated[
     str,
@@ -60,8 +61,8 @@ async def open_upload(
 
     def work(session: Session) -> tuple[UploadRow | None, list[str]]:
         row = runs.find(session, run, member, lock=True)
-        limits = _limits(services, *_form(row))
-        return uploads.open_session(session, row, member, body, limits, free)
+        spare, largest = services.settings.spare_bytes, largest_update(*_form(row))
+        return uploads.open_session(session, row, member, body, largest, spare, free)
 
     try:
         found, ended = await services.database.write(work)
@@ -78,8 +79,8 @@ async def open_upload(
             size=body.size,
             offset=body.size,
             stored=True,
-            chunk_bytes=services.settings.chunk_bytes,
-            largest_chunk_bytes=services.settings.largest_chunk_bytes,
+            chunk_bytes=CHUNK_BYTES,
+            largest_chunk_bytes=LARGEST_CHUNK_BYTES,
             expires_at=None,
         )
     return await _session(services, found)
@@ -90,15 +91,6 @@ def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
     return runs.sent_layout_of(run), runs.settings_of(run).wire.precision
 
 
-def _limits(services: Services, layout: AdapterLayout, precision: Precision) -> UploadLimits:
-    settings = services.settings
-    return UploadLimits(
-        largest=min(settings.max_adapter_bytes, largest_update(layout, precision)),
-        spare=settings.spare_bytes,
-        expire_seconds=settings.upload_expire_seconds,
-    )
-
-
 async def _session(services: Services, row: UploadRow) -> UploadSession:
     return UploadSession(
         upload=row.id,
@@ -106,8 +98,8 @@ async def _session(services: Services, row: UploadRow) -> UploadSession:
         size=row.size,
         offset=await to_thread.run_sync(services.uploads.offset, row.id),
         stored=False,
-        chunk_bytes=services.settings.chunk_bytes,
-        largest_chunk_bytes=services.settings.largest_chunk_bytes,
+        chunk_bytes=CHUNK_BYTES,
+        largest_chunk_bytes=LARGEST_CHUNK_BYTES,
         expires_at=row.expires_at,
     )
 
@@ -145,13 +137,12 @@ async def send_chunk(
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
     row = await _find(services, run, upload, member)
-    first, count = asked_bytes(content_range, services.settings.largest_chunk_bytes, row.size)
+    first, count = asked_bytes(content_range, LARGEST_CHUNK_BYTES, row.size)
     try:
         await append(services, row, first, count, request)
     except WrongOffset as error:
         here = await to_thread.run_sync(services.uploads.offset, row.id)
-        problem = error.problem(request.scope.get("state", {}).get("request_id"))
-        response = problem_response(problem)
+        response = refusal(error, request.scope)
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
     services.limits.forgive_member(member.id)  # quotas limit chunks, and no rate
