@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.errors import InvalidSettings, StateInUse
 from pubswap_server.clock import process_clock, steady
-from pubswap_server.database.engine import migrate
+from pubswap_server.database.engine import Database, migrate
 from pubswap_server.database.errors import unusable
 from pubswap_server.http.slow_clients import GuardedProtocol
 from pubswap_server.monitoring.logs import configure_logs
@@ -53,6 +53,10 @@ def prepared(settings: ServerSettings) -> Iterator[None]:
     with _sqlite_locked(settings.sqlalchemy_url):
         try:
             migrate(settings.sqlalchemy_url)
+            # The first connection sets SQLite's mode, for which workers would not wait in turn.
+            database = Database(settings.sqlalchemy_url)
+            database.engine.connect().close()
+            database.close()
         except SQLAlchemyError as error:
             raise unusable(settings.sqlalchemy_url, error) from None
         storage = make_storage(settings)
@@ -154,6 +158,7 @@ def run_server(settings: ServerSettings, listening: socket.socket) -> None:
     Exits with status 1 when a background task dies; of several workers, that one is replaced.
     """
     import uvicorn
+    from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
 
     process = ServingProcess(settings)
@@ -171,7 +176,10 @@ def run_server(settings: ServerSettings, listening: socket.socket) -> None:
         **http_options(settings),
     )
     if settings.workers > 1:
-        Multiprocess(config, [listening]).run()
+        supervisor = Multiprocess(config, [listening])
+        supervisor.run()
+        if any(worker.exitcode == STARTUP_FAILURE for worker in supervisor.processes):
+            raise SystemExit(STARTUP_FAILURE)
     else:
         # uvicorn raises the signal again when all is closed.
         signal.signal(signal.SIGTERM, process.exit)
