@@ -3,9 +3,8 @@
 import pytest
 
 from pubswap_client.demo.processes import free_port
+from pubswap_client.doctor.coordinator import check_coordinator, check_public, check_run
 from pubswap_client.doctor.findings import Status
-from pubswap_client.doctor.public_data import check_public
-from pubswap_client.doctor.state_folder import ask_run, check_coordinator
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidProblems
@@ -31,7 +30,7 @@ def test_a_good_token_gives_the_run(server: Server) -> None:
     """State and round are said."""
     federation = begun(server)
     assert check_coordinator(stored(federation, "a")).status is Status.OK
-    found, run = ask_run(stored(federation, "a"))
+    found, run = check_run(stored(federation, "a"))
     assert found.status is Status.OK
     assert "training in round 1 of 2" in found.found
     assert run is not None
@@ -52,7 +51,7 @@ def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:
     """The advice is how to get another one."""
     federation = begun(server)
     federation.operator.revoke(federation.run.id, "b")
-    found, run = ask_run(stored(federation, "b"))
+    found, run = check_run(stored(federation, "b"))
     assert run is None
     assert found.status is Status.FAILURE
     assert "revoked" in found.found
@@ -61,7 +60,7 @@ def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:
 
 def test_a_run_that_is_not_there_is_a_failure(server: Server) -> None:
     """A token for another coordinator's run does not help."""
-    found, run = ask_run(stored(begun(server), "a", run="nowhere"))
+    found, run = check_run(stored(begun(server), "a", run="nowhere"))
     assert run is None
     assert found.status is Status.FAILURE
     assert "invite" in found.advice
@@ -71,9 +70,9 @@ def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(server: Server)
     """One goes on, the other does not."""
     federation = begun(server)
     federation.operator.move_run(federation.run.id, paths.RUN_PAUSE)
-    assert ask_run(stored(federation, "a"))[0].status is Status.WARNING
+    assert check_run(stored(federation, "a"))[0].status is Status.WARNING
     federation.operator.move_run(federation.run.id, paths.RUN_CANCEL)
-    found, run = ask_run(stored(federation, "a"))
+    found, run = check_run(stored(federation, "a"))
     assert found.status is Status.FAILURE
     assert "nothing is left to train" in found.found
     assert run is not None

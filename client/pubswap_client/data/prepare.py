@@ -27,7 +27,7 @@ from pubswap_client.data.manifest import (
 )
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.progress_bar import bar
+from pubswap_client.progress_bar import progress_bar
 from pubswap_client.state.files import sync_folder, write_whole
 from pubswap_protocol.errors import Conflict, NotSaved
 from pubswap_protocol.lengths import PromptLimit
@@ -103,13 +103,14 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
     fitted(spec, sizes, most)
     drawn: list[Problem] = []
     found: Counter[str] = Counter()
-    with VerifierPool(_workers()) as verifiers, bar("checking answers", total) as advance:
+    with VerifierPool(_workers()) as verifiers, progress_bar() as progress:
+        task = progress.add_task("checking answers", total=total)
         for stream, quota in zip(source.streams, parts, strict=True):
             answers = OwnAnswers(verifiers.score_many, tally)
             for problem in take(stream.problems, quota, answers.accepted):
                 drawn.append(problem)
                 found[stream.name] += 1
-                advance(1)
+                progress.advance(task)
             answers.finish()
     return divide(drawn, spec, fitted(spec, sizes, found)), source.origins, tally
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pubswap_client.data.manifest import Origin, file_origins
 from pubswap_client.data.sources import HUB_SETS, HubSet
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.tasks import TaskSpec
-from pubswap_client.progress_bar import bar
+from pubswap_client.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.lengths import PromptLimit
@@ -172,10 +173,9 @@ def _hub_sets(
     spec: DataSpec, sets: Sequence[HubSet], tally: Tally, limit: PromptLimit | None
 ) -> Source:
     read: list[Problem] = []
-    with (
-        tables(spec, sets) as (found, origins),
-        bar("reading rows", sum(len(table) for table in found)) as advance,
-    ):
+    with tables(spec, sets) as (found, origins), progress_bar() as progress:
+        task = progress.add_task("reading rows", total=sum(len(table) for table in found))
+        advance = partial(progress.advance, task)
         for hub_set in sets:
             faults = Tally()
             files = [table for table in found if table.hub_set is hub_set]

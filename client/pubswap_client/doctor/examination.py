@@ -5,61 +5,51 @@ no lock is taken, and the trial step's adapter is in memory alone.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 
-from pubswap_client.distributed.launch import launched_rank
-from pubswap_client.doctor import state_folder, template
-from pubswap_client.doctor.findings import FIT, Record, Status, failure, of_error, ok
-from pubswap_client.doctor.memory import (
-    DEVICE,
-    ENGINE,
-    MEMORY,
-    check_device,
-    check_engine,
-    check_memory,
+from pubswap_client.distributed.launch import launched_rank, run_follower
+from pubswap_client.doctor.coordinator import check_coordinator, check_public, check_run
+from pubswap_client.doctor.findings import (
+    Checklist,
+    Finding,
+    Status,
+    failure,
+    of_error,
+    ok,
+    skipped,
 )
-from pubswap_client.doctor.prediction import (
-    PACKED,
-    PREDICTION,
-    TRIAL,
-    Prediction,
-    check_trial,
-    packed_finding,
-    predict,
-    prediction_finding,
-)
+from pubswap_client.doctor.memory import check_device, check_engine, check_memory
+from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
+from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
-    ANSWERS,
-    COUNT,
-    DATA,
-    LENGTHS,
-    VERIFIERS,
     Survey,
     check_answers,
     check_count,
     check_file,
     check_lengths,
     check_verifiers,
-    chunks,
     sample,
     survey,
 )
-from pubswap_client.doctor.public_data import PUBLIC, check_public
-from pubswap_client.doctor.report import Checklist
-from pubswap_client.doctor.state_folder import COORDINATOR, RUN, ask_run, check_coordinator
-from pubswap_client.doctor.template import MODEL, check_model
-from pubswap_client.doctor.trial import TrialRun, rehearsal
+from pubswap_client.doctor.state_folder import (
+    check_daemon,
+    check_disk,
+    check_folder,
+    check_membership,
+)
+from pubswap_client.doctor.trial import check_trial, load_for_trial
 from pubswap_client.policy.tokenizer import PromptTokenizer
-from pubswap_client.progress_bar import Display
+from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import MemoryEstimate, measure_device, needs
-from pubswap_client.training.trainer import Scorer
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
@@ -71,16 +61,17 @@ _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set d
 
 
 class Examination:
-    """One examination. What a check found out for the next ones is None if it failed."""
+    """All checks once. What a check finds for later ones is None if it failed."""
 
-    def __init__(self, settings: ClientSettings, display: Display, trial: bool = True) -> None:
-        """Checks begin with `examine`; without `trial`, no step is tried."""
+    def __init__(self, settings: ClientSettings, progress: Progress, trial: bool = True) -> None:
+        """Without `trial`, no step is tried."""
         self.settings = settings
-        self.display = display
-        self.record = Record()
-        self.prediction: Prediction | None = None
-        self._wants_trial = trial
-        self._membership: StoredMembership | None = None
+        self.findings: dict[str, Finding] = {}
+        self._stage = partial(next_stage, progress)
+        self._progress = progress
+        self._with_trial = trial
+        self._prediction: Prediction | None = None
+        self._stored: StoredMembership | None = None
         self._run: RunView | None = None
         self._folder: Path | None = None
         self._card: ModelCard | None = None
@@ -94,185 +85,179 @@ class Examination:
         return self._run.settings if self._run else RunSettings()
 
     def examine(self) -> Checklist:
-        """All checks."""
-        self._state()
-        self._coordinator()
-        self._model()
-        self._data()
+        """Make all checks."""
+        self._check_state()
+        self._check_coordinator()
+        self._check_model()
+        self._check_data()
         with VerifierPool(self.settings.verifier_workers, self.settings.verifier_seconds) as pool:
-            self._answers(pool)
-            self._device()
-            self._engine()
-            self._rehearse(pool)
-        return Checklist(self.record.findings, self.prediction)
+            self._check_answers(pool)
+            self._check_device()
+            run = self._run.settings if self._run else None
+            self._note("rollout engine", check_engine, self.settings, run)
+            self._try(pool)
+        return Checklist(self.findings, self._prediction)
 
-    def _state(self) -> None:
+    @contextmanager
+    def _guarded(self, name: str, advice: str = "") -> Iterator[None]:
+        """Make an error the failure of the check `name`; the other checks go on."""
+        try:
+            yield
+        except Exception as error:
+            self.findings[name] = of_error(error, advice)
+
+    def _note(self, name: str, check: Callable[..., Finding], *arguments: Any) -> None:
+        with self._guarded(name):
+            self.findings[name] = check(*arguments)
+
+    def _skip(self, needed: str, *names: str) -> None:
+        self.findings |= dict.fromkeys(names, skipped(needed))
+
+    def _good(self, *names: str) -> bool:
+        return all(self.findings[name].good for name in names)
+
+    def _check_state(self) -> None:
         state = self.settings.state
-        self.record.note(state_folder.FOLDER, partial(state_folder.check_folder, state))
-        self.record.note(state_folder.DAEMON, partial(state_folder.check_daemon, state))
-        with self.record.guarded(state_folder.MEMBERSHIP):
-            self._membership = load_membership(state)
-            self.record.add(state_folder.check_membership(self._membership))
+        self._note("state folder", check_folder, state)
+        self._note("daemon", check_daemon, state)
+        with self._guarded("membership"):
+            self._stored = load_membership(state)
+            self.findings["membership"] = check_membership(self._stored)
 
-    def _coordinator(self) -> None:
-        if self._membership is None:
-            self.record.skip("a membership", COORDINATOR, RUN)
+    def _check_coordinator(self) -> None:
+        if self._stored is None:
+            self._skip("a membership", "coordinator", "token and run")
         else:
-            self.display.tell("asking the coordinator")
-            stored = self._membership
-            self.record.note(COORDINATOR, partial(check_coordinator, stored))
-            if not self.record.all(COORDINATOR, well=FIT):
-                self.record.skip("a coordinator that answers", RUN)
+            self._stage("asking the coordinator")
+            self._note("coordinator", check_coordinator, self._stored)
+            if not self._good("coordinator"):
+                self._skip("a coordinator that answers", "token and run")
             else:
-                with self.record.guarded(RUN):
-                    finding, self._run = ask_run(stored)
-                    self.record.add(finding)
+                with self._guarded("token and run"):
+                    self.findings["token and run"], self._run = check_run(self._stored)
         if self._run is None:
-            self.record.skip("the run's adapter layout", state_folder.DISK)
+            self._skip("the run's adapter layout", "disk")
         else:
-            self.record.note(
-                state_folder.DISK,
-                partial(state_folder.check_disk, self.settings.state, self._run.model.layout),
-            )
+            self._note("disk", check_disk, self.settings.state, self._run.model.layout)
 
-    def _model(self) -> None:
-        self.display.tell("reading the model's files")
-        with self.record.guarded(MODEL):
+    def _check_model(self) -> None:
+        self._stage("reading the model's files")
+        with self._guarded("model files"):
             finding, self._folder, self._card = check_model(self.settings, self._run)
-            self.record.add(finding)
+            self.findings["model files"] = finding
         if self._folder is None or self._card is None:
-            self.record.skip("the model's files", template.TEMPLATE, template.END, PUBLIC)
+            needed = "the model's files"
+            self._skip(needed, "chat template", "end of sequence", "public prompts")
             return
-        with self.record.guarded(template.TEMPLATE):
+        with self._guarded("chat template"):
             self._tokenizer = PromptTokenizer(self._folder)
-            self.record.add(template.check_template(self._tokenizer, self.rules))
+            self.findings["chat template"] = check_template(self._tokenizer, self.rules)
         if self._tokenizer is None:
-            self.record.skip("a tokenizer", template.END)
+            self._skip("a tokenizer", "end of sequence")
         else:
             card = self._run.model if self._run else self._card
-            self.record.note(
-                template.END, partial(template.check_end, self._tokenizer, card, self.rules)
-            )
-
-        stored = self._membership
-        if self._tokenizer is None or self._run is None or stored is None:
-            self.record.skip("a tokenizer and the run", PUBLIC)
+            self._note("end of sequence", check_end, self._tokenizer, card, self.rules)
+        if self._tokenizer is None or self._run is None or self._stored is None:
+            self._skip("a tokenizer and the run", "public prompts")
         elif self.rules.method == "pubswap":
             limit = self._tokenizer.limit(self.rules)
-            self.record.note(PUBLIC, partial(check_public, stored, limit))
+            self._note("public prompts", check_public, self._stored, limit)
 
-    def _data(self) -> None:
-        path = self.settings.data
+    def _check_data(self) -> None:
+        path, names = self.settings.data, ("number of problems", "prompt lengths", "round trip")
         if path is None:
-            self.record.add(
-                failure(DATA, "no private problems are named", "Say where: --data private.jsonl.")
-            )
+            advice = "Say where: --data private.jsonl."
+            self.findings["private data"] = failure("no private problems are named", advice)
         else:
-            self.display.tell("reading the private problems")
-            with self.record.guarded(DATA, f"Give a JSONL file in UTF-8 with --data, not {path}."):
+            self._stage("reading the private problems")
+            advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
+            with self._guarded("private data", advice):
                 self._survey = survey(path)
-                self.record.add(check_file(self._survey))
+                self.findings["private data"] = check_file(self._survey)
         if self._survey is None:
-            self.record.skip("private data", COUNT, LENGTHS, template.ROUND_TRIP)
+            self._skip("private data", *names)
             return
         known = self._run is not None
-        self.record.note(COUNT, partial(check_count, self._survey, self.rules, known))
+        self._note("number of problems", check_count, self._survey, self.rules, known)
         if self._tokenizer is None:
-            self.record.skip("a tokenizer", LENGTHS, template.ROUND_TRIP)
-        else:
-            self._prompts(self._survey, self._tokenizer, known)
-
-    def _prompts(self, found: Survey, tokenizer: PromptTokenizer, known: bool) -> None:
-        rules = self.rules
-        encode = partial(tokenizer.encode_for, rules)
-        numbered = list(zip(found.lines, found.problems, strict=True))
-        followed = self.display.track(numbered, "measuring prompts", len(numbered))
-        with self.record.guarded(LENGTHS):
-            finding, self._trainable = check_lengths(found, followed, encode, rules, known)
-            self.record.add(finding)
-        self.record.note(
-            template.ROUND_TRIP,
-            partial(template.check_round_trip, tokenizer, sample(found.problems)),
-        )
-
-    def _answers(self, pool: VerifierPool) -> None:
-        if self._survey is None:
-            self.record.skip("private data", VERIFIERS, ANSWERS)
+            self._skip("a tokenizer", "prompt lengths", "round trip")
             return
-        problems = self._survey.problems
+        encode = partial(self._tokenizer.encode_for, self.rules)
+        task = self._stage("measuring prompts", len(self._survey.problems))
+        numbered = zip(self._survey.lines, self._survey.problems, strict=True)
+        followed = self._progress.track(numbered, len(self._survey.problems), task_id=task)
+        with self._guarded("prompt lengths"):
+            finding, self._trainable = check_lengths(
+                self._survey, followed, encode, self.rules, known
+            )
+            self.findings["prompt lengths"] = finding
+        self._note("round trip", check_round_trip, self._tokenizer, sample(self._survey.problems))
+
+    def _check_answers(self, pool: VerifierPool) -> None:
+        if self._survey is None:
+            self._skip("private data", "verifiers", "answers")
+            return
+        problems, usable = self._survey.problems, list[Problem]()
         default = self._run.settings.verifier if self._run else None
-        usable: list[Problem] = []
-        self.display.tell("verifying the problems' own answers")
-        with self.record.guarded(VERIFIERS):
-            finding, usable = check_verifiers(problems, default)
-            self.record.add(finding)
+        with self._guarded("verifiers"):
+            self.findings["verifiers"], usable = check_verifiers(problems, default)
         chosen = sample(usable)
-        chunked = chunks(chosen)
-        followed = self.display.track(chunked, "verifying the problems' own answers", len(chunked))
-        self.record.note(
-            ANSWERS,
-            partial(check_answers, followed, len(problems), default, pool.score_many),
+        task = self._stage("verifying the problems' own answers", len(chosen))
+        advance = partial(self._progress.advance, task)
+        self._note(
+            "answers", check_answers, chosen, len(problems), default, pool.score_many, advance
         )
 
-    def _device(self) -> None:
-        place = None
-        with self.record.guarded(DEVICE, _NO_GPU):
-            place = measure_device(self.settings)
-            self.record.add(check_device(self.settings, place))
-        if place is None or self._run is None or self._folder is None or self._card is None:
-            self.record.skip("a device, the run and the model's files", MEMORY)
+    def _check_device(self) -> None:
+        device = None
+        with self._guarded("device", _NO_GPU):
+            device = measure_device(self.settings)
+            self.findings["device"] = check_device(self.settings, device)
+        if device is None or self._run is None or self._folder is None or self._card is None:
+            self._skip("a device, the run and the model's files", "memory")
             return
         run, card, folder = self._run.settings, self._card, self._folder
 
         def estimate(settings: ClientSettings) -> MemoryEstimate:
-            return needs(settings, run, card, folder, place)
+            return needs(settings, run, card, folder, device)
 
-        self.record.note(MEMORY, partial(check_memory, self.settings, run, place, estimate))
+        self._note("memory", check_memory, self.settings, run, device, estimate)
 
-    def _engine(self) -> None:
-        run = self._run.settings if self._run else None
-        self.record.note(ENGINE, partial(check_engine, self.settings, run))
+    def _try(self, pool: VerifierPool) -> None:
+        """Check what needs the loaded model.
 
-    def _rehearse(self, pool: VerifierPool) -> None:
-        """What needs the loaded model. The first stage that fails ends it: the processes of a
-        crew can only end together.
+        The first stage that fails ends it: the processes of a group can only end together.
         """
-        waiting = [PACKED, TRIAL, PREDICTION] if self._wants_trial else [PACKED]
+        names = ["packed path", "trial step", "prediction"] if self._with_trial else ["packed path"]
         run, folder = self._run, self._folder
-        if run is None or folder is None or not self.record.all(MODEL, MEMORY, well=FIT):
-            self.record.skip("the run, its own model, and memory for it", *waiting)
+        if run is None or folder is None or not self._good("model files", "memory"):
+            self._skip("the run, its own model, and memory for it", *names)
             return
         try:
-            with rehearsal(self.settings, run, folder, self.display.tell) as loaded:
-                self.record.add(packed_finding(loaded.packed_difference))
-                waiting.remove(PACKED)
-                if waiting and self._ready_for_trial():
-                    self._try(loaded, run, partial(pool.score_many, run.settings.verifier))
-                elif waiting:
-                    self.record.skip("the engine, private problems, and no other daemon", *waiting)
+            with load_for_trial(self.settings, run, folder, self._stage) as loaded:
+                difference = f"{loaded.packed_difference:.1e}"
+                text = f"log-probabilities in packs are the model's own (within {difference})"
+                self.findings[names.pop(0)] = ok(text)
+                # A daemon at work would lose memory to the trial, and the trial time to the daemon.
+                idle = self.findings["daemon"].status is Status.OK
+                if (
+                    names
+                    and self._stored
+                    and self._trainable
+                    and idle
+                    and self._good("rollout engine")
+                ):
+                    member = self._stored.membership.name
+                    score = partial(pool.score_many, run.settings.verifier)
+                    trial = loaded.step(member, self._trainable, score, self._stage)
+                    self.findings[names.pop(0)] = check_trial(trial, run.settings)
+                    self._prediction = predict(trial, run.settings, run.model.layout)
+                    self.findings[names.pop(0)] = ok(str(self._prediction))
+                else:
+                    self._skip("the engine, private problems, and no other daemon", *names)
         except Exception as error:
-            self.record.add(of_error(waiting[0], error))
-            self.record.skip(f"a successful {waiting[0]}", *waiting[1:])
-
-    def _ready_for_trial(self) -> bool:
-        """A daemon at work would lose memory to the trial, and the trial time to the daemon."""
-        return (
-            bool(self._trainable)
-            and self.record.all(ENGINE, well=FIT)
-            and self.record.all(state_folder.DAEMON, well=(Status.OK,))
-        )
-
-    def _try(self, loaded: TrialRun, run: RunView, score: Scorer) -> None:
-        assert self._membership is not None  # it was what the run was asked for with
-        trial = loaded.step(
-            self._membership.membership.name, self._trainable, score, self.display.tell
-        )
-        self.record.add(check_trial(trial, run.settings))
-        self.prediction = predict(trial, run.settings, run.model.layout)
-        self.record.add(prediction_finding(self.prediction))
-
-
-SETTINGS = "settings"
+            self.findings[names[0]] = of_error(error)
+            self._skip(f"a successful {names[0]}", *names[1:])
 
 
 def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_json: bool) -> bool:
@@ -281,30 +266,21 @@ def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_
         settings = load_settings(config, **options)
     except InvalidSettings as error:
         advice = "Correct this key; nothing else can be checked before."
-        return _print(Checklist([failure(SETTINGS, error.detail, advice)]), as_json)
+        return _print(Checklist({"settings": failure(error.detail, advice)}), as_json)
     if launched_rank() not in (None, 0):
-        from pubswap_client.distributed.launch import run_follower
-
         run_follower(settings)
         return True
-    return _print(_examined(settings, config, trial), as_json)
-
-
-def _examined(settings: ClientSettings, config: Path | None, trial: bool) -> Checklist:
-    with Display() as display:
-        display.tell("starting")
-        # torch takes seconds to import, which the display is to cover.
-        pass
-
-        examination = Examination(settings, display, trial)
+    with progress_bar() as progress:
+        examination = Examination(settings, progress, trial)
         source = f"from {config} and the options" if config else "from the options"
-        examination.record.add(ok(SETTINGS, f"{source}; engine {settings.engine}"))
-        return examination.examine()
+        examination.findings["settings"] = ok(f"{source}; engine {settings.engine}")
+        checklist = examination.examine()
+    return _print(checklist, as_json)
 
 
-def _print(report: Checklist, as_json: bool) -> bool:
+def _print(checklist: Checklist, as_json: bool) -> bool:
     if as_json:
-        sys.stdout.write(report.json() + "\n")
+        sys.stdout.write(checklist.json() + "\n")
     else:
-        Console().print(report.rendered())
-    return report.healthy
+        Console().print(checklist.rendered())
+    return checklist.healthy

@@ -1,10 +1,15 @@
-"""What one check has found, and what is to be done about it."""
+"""The finding of one check, and what is to be done about it."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pubswap_client.doctor.prediction import Prediction
 from pubswap_protocol.errors import PubSwapError
 
 _NAMED = 5
@@ -23,81 +28,96 @@ class Status(StrEnum):
 class Finding:
     """One line of the report; `advice` is the next thing to do, where there is one."""
 
-    name: str
     status: Status
     found: str
     advice: str = ""
 
+    @property
+    def good(self) -> bool:
+        """Training goes, perhaps not as well as it might."""
+        return self.status in (Status.OK, Status.WARNING)
 
-def ok(name: str, found: str) -> Finding:
-    """All is well."""
-    return Finding(name, Status.OK, found)
+
+def ok(found: str) -> Finding:
+    return Finding(Status.OK, found)
 
 
-def warning(name: str, found: str, advice: str) -> Finding:
+def warning(found: str, advice: str) -> Finding:
     """Training goes, but not as it might."""
-    return Finding(name, Status.WARNING, found, advice)
+    return Finding(Status.WARNING, found, advice)
 
 
-def failure(name: str, found: str, advice: str) -> Finding:
+def failure(found: str, advice: str) -> Finding:
     """Training would not start, or be for nothing."""
-    return Finding(name, Status.FAILURE, found, advice)
+    return Finding(Status.FAILURE, found, advice)
 
 
-def skipped(name: str, needs: str) -> Finding:
-    """It could not be checked without what `needs` names."""
-    return Finding(name, Status.SKIPPED, f"not checked: it needs {needs}")
+def skipped(needs: str) -> Finding:
+    return Finding(Status.SKIPPED, f"not checked: it needs {needs}")
 
 
-def of_error(name: str, error: Exception, advice: str = "") -> Finding:
+def of_error(error: Exception, advice: str = "") -> Finding:
     """The failure that an error stands for. Our errors' details say what to do; `advice`, where
     it is given, says it better.
     """
     if not isinstance(error, PubSwapError):
         text = f"{type(error).__name__}: {error}"
-        return failure(name, text, advice or "This was not foreseen; tell us this message.")
+        return failure(text, advice or "This was not foreseen; tell us this message.")
     if advice:
-        return failure(name, error.detail, advice)
-    return failure(name, error.title(), error.detail)
+        return failure(error.detail, advice)
+    return failure(error.title(), error.detail)
 
 
-def named(items: Iterable[object]) -> str:
-    """The first few of some things: `3, 17, 20 and 5 more`."""
+def first_few(items: Iterable[object]) -> str:
+    """Such as `3, 17, 20, 21, 30 and 5 more`."""
     texts = [str(item) for item in items]
     more = len(texts) - _NAMED
     return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-FIT = (Status.OK, Status.WARNING)
+_LOOKS = {
+    Status.OK: ("✓ ok", "green"),
+    Status.WARNING: ("! warning", "yellow"),
+    Status.FAILURE: ("✗ failure", "bold red"),
+    Status.SKIPPED: ("- skipped", "dim"),
+}
 
 
-class Record:
-    """Findings in the order of the checks."""
+@dataclass(frozen=True)
+class Checklist:
+    """All findings by the checks' names, in their order; the prediction if there was a trial."""
 
-    def __init__(self) -> None:
-        self.findings: list[Finding] = []
+    findings: Mapping[str, Finding]
+    prediction: Prediction | None = None
 
-    def add(self, finding: Finding) -> None:
-        """One more."""
-        self.findings.append(finding)
+    def count(self, status: Status) -> int:
+        return sum(finding.status is status for finding in self.findings.values())
 
-    def skip(self, needs: str, *names: str) -> None:
-        """These checks cannot be made without what `needs` names."""
-        self.findings += [skipped(name, needs) for name in names]
+    @property
+    def healthy(self) -> bool:
+        return not self.count(Status.FAILURE)
 
-    def note(self, name: str, check: Callable[[], Finding]) -> None:
-        """A check's finding; an error in it is one too."""
-        with self.guarded(name):
-            self.add(check())
+    def rendered(self) -> RenderableType:
+        """The table, and one line that sums it up."""
+        table = Table("check", "", "found", "what to do", show_lines=True)
+        for name, finding in self.findings.items():
+            words, style = _LOOKS[finding.status]
+            # Text, not markup: a path or an id may hold square brackets.
+            table.add_row(Text(name), Text(words, style), Text(finding.found), Text(finding.advice))
+        failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
+        verdict = f"Nothing failed, {warnings} warnings. Next: pubswap client start"
+        if failures:
+            verdict = f"{failures} failed, {warnings} warnings: mend what failed, then ask again."
+        return Group(table, Text(verdict, "bold red" if failures else "green"))
 
-    @contextmanager
-    def guarded(self, name: str, advice: str = "") -> Iterator[None]:
-        """Inside, an error is the failure of the check `name`, and the others go on."""
-        try:
-            yield
-        except Exception as error:
-            self.add(of_error(name, error, advice))
-
-    def all(self, *names: str, well: tuple[Status, ...]) -> bool:
-        """Whether these checks ended in one of these ways."""
-        return all(found.status in well for found in self.findings if found.name in names)
+    def json(self) -> str:
+        """An object with `healthy`, `findings` and `prediction`."""
+        prediction = None
+        if self.prediction is not None:
+            prediction = asdict(self.prediction) | {"round_seconds": self.prediction.round_seconds}
+        findings = [{"name": name, **asdict(each)} for name, each in self.findings.items()]
+        return json.dumps(
+            {"healthy": self.healthy, "findings": findings, "prediction": prediction},
+            indent=2,
+            ensure_ascii=False,
+        )

@@ -13,36 +13,32 @@ from pubswap_client.training.memory import Device, MemoryEstimate, fitting_rows,
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
 
-DEVICE, MEMORY = "device", "memory"
-
 Estimate = Callable[[ClientSettings], MemoryEstimate]
 
 
-def check_device(settings: ClientSettings, place: Device) -> Finding:
-    """What there is, and enough of it for the processes that are asked for."""
-    found = f"{place.name}, {size_text(place.free)} free"
-    if place.cuda and settings.processes > place.count:
+def check_device(settings: ClientSettings, device: Device) -> Finding:
+    """A device for each of the processes that the settings ask for."""
+    found = f"{device.name}, {size_text(device.free)} free"
+    if device.cuda and settings.processes > device.count:
         return failure(
-            DEVICE,
-            f"{found}; {settings.processes} processes share {place.count} GPUs",
-            f"Set processes = {place.count}: each needs a GPU of its own.",
+            f"{found}; {settings.processes} processes share {device.count} GPUs",
+            f"Set processes = {device.count}: each needs a GPU of its own.",
         )
-    if place.cuda and place.count > settings.processes:
+    if device.cuda and device.count > settings.processes:
         return warning(
-            DEVICE,
-            f"{found}; {place.count} GPUs are there and {settings.processes} are used",
-            f"Set processes = {place.count} to share each update among all of them.",
+            f"{found}; {device.count} GPUs are there and {settings.processes} are used",
+            f"Set processes = {device.count} to share each update among all of them.",
         )
-    if not place.cuda:
-        return ok(DEVICE, f"{found} (torch finds no GPU, or device = 'cpu')")
-    return ok(DEVICE, found)
+    if not device.cuda:
+        return ok(f"{found} (torch finds no GPU, or device = 'cpu')")
+    return ok(found)
 
 
 def check_memory(
-    settings: ClientSettings, run: RunSettings, place: Device, estimate: Estimate
+    settings: ClientSettings, run: RunSettings, device: Device, estimate: Estimate
 ) -> Finding:
     """The longest prompts and responses fit; an estimate, which may be off by half."""
-    free = place.free if place.cuda else place.free // settings.processes
+    free = device.free if device.cuda else device.free // settings.processes
     needs = estimate(settings)
     found = (
         f"about {size_text(needs.peak)} of {size_text(free)}: weights {size_text(needs.weights)}, "
@@ -50,9 +46,7 @@ def check_memory(
         f"a time {size_text(needs.update)}, sampling {size_text(needs.rollout + needs.engine)}"
     )
     if needs.fixed > free:
-        return failure(
-            MEMORY, f"{found}; the model alone does not fit", _room(settings, place, needs)
-        )
+        return failure(f"{found}; the model alone does not fit", _room(settings, device, needs))
     advice = []
     if needs.fixed + needs.update > free:
         changes = fitting_update(settings, estimate, free)
@@ -65,44 +59,35 @@ def check_memory(
         rows = fitting_rows(settings, estimate, free, run.grpo.responses_per_prompt)
         change = f"rollout_rows = {rows}, or " if rows else ""
         advice.append(f"For sampling, set {change}engine = 'vllm' (docs/engines.md).")
-    return warning(MEMORY, found, " ".join(advice)) if advice else ok(MEMORY, found)
+    return warning(found, " ".join(advice)) if advice else ok(found)
 
 
-def _room(settings: ClientSettings, place: Device, needs: MemoryEstimate) -> str:
-    """What to do when not even the weights fit."""
-    if not place.cuda:
+def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> str:
+    """Advice where not even the weights fit."""
+    if not device.cuda:
         return f"Take a machine with {size_text(needs.peak)} of free memory for each process."
     if needs.engine:
         return "Set vllm.sleep = true, or a smaller vllm.gpu_memory_utilization."
-    count = -(-2 * needs.weights // max(1, place.free - needs.factors))
+    count = -(-2 * needs.weights // max(1, device.free - needs.factors))
     return (
         "End what else uses this GPU (nvidia-smi), or share the model: "
         f"processes = {max(2, count)}, shard = true and engine = 'vllm-server'."
     )
 
 
-ENGINE = "rollout engine"
-
-
 def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
-    """The engine is there; it is started, and asked to sample, by the trial step only."""
-    if settings.engine == "vllm":
-        return check_installed()
+    """The engine can be had; it is started, and samples, in the trial step only."""
     if settings.engine == "vllm-server":
         return check_replicas(settings, run)
-    return ok(ENGINE, "transformers, which needs nothing more")
-
-
-def check_installed() -> Finding:
-    """vLLM can be imported."""
+    if settings.engine == "transformers":
+        return ok("transformers, which needs nothing more")
     if find_spec("vllm") is None:
         return failure(
-            ENGINE,
             "vLLM is not installed",
             "pip install '.[client,vllm]' in an environment without the server extra, or "
             "set engine = 'transformers'.",
         )
-    return ok(ENGINE, "vLLM is installed")
+    return ok("vLLM is installed")
 
 
 def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding:
@@ -110,7 +95,6 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
     folder = settings.vllm.adapter_dir
     if folder is None or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return failure(
-            ENGINE,
             f"vllm.adapter_dir {folder} is no folder that can be written to",
             "Make it on a disk that this machine and all replicas see at the same path.",
         )
@@ -118,7 +102,7 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
     for url in settings.vllm.urls:
         if (fault := _fault(settings, url, longest)) is not None:
             return fault
-    return ok(ENGINE, f"{len(settings.vllm.urls)} replicas answer")
+    return ok(f"{len(settings.vllm.urls)} replicas answer")
 
 
 def _fault(settings: ClientSettings, url: str, longest: int) -> Finding | None:
@@ -127,16 +111,14 @@ def _fault(settings: ClientSettings, url: str, longest: int) -> Finding | None:
         try:
             base = next((model for model in server.models() if model.parent is None), None)
         except EngineFault as error:
-            return of_error(ENGINE, error, f"Start vLLM there, or correct {url} in vllm.urls.")
+            return of_error(error, f"Start vLLM there, or correct {url} in vllm.urls.")
         except Refused as error:
             return failure(
-                ENGINE,
                 f"{url} refuses to be asked: {error.message}",
                 "Set vllm.api_key to what it was started with as --api-key.",
             )
     if base is not None and base.max_model_len is not None and base.max_model_len < longest:
         return failure(
-            ENGINE,
             f"{url} takes {base.max_model_len} tokens, the run needs {longest}",
             f"Start it again with --max-model-len {longest}.",
         )

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.data.examples import Score, unread
-from pubswap_client.doctor.findings import Finding, failure, named, ok, skipped, warning
+from pubswap_client.doctor.findings import Finding, failure, first_few, ok, skipped, warning
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, parse_problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import check_usable
-
-DATA, COUNT, LENGTHS = "private data", "number of problems", "prompt lengths"
 
 
 @dataclass(frozen=True)
@@ -56,32 +54,27 @@ def check_file(found: Survey) -> Finding:
     """Every line is a problem, and no id occurs twice."""
     if found.faults:
         return failure(
-            DATA,
             f"{len(found.faults)} lines of {found.path} are no problem: {found.faults[0]}",
-            f"Mend or remove {_lines(found.faults)}.",
+            f"Mend or remove {first_few(fault.partition(':')[0] for fault in found.faults)}.",
         )
     if found.repeated:
         return failure(
-            DATA,
-            f"{len(found.repeated)} ids occur twice: {named(found.repeated)}",
+            f"{len(found.repeated)} ids occur twice: {first_few(found.repeated)}",
             "Give each problem an id of its own, or remove the second ones.",
         )
-    return ok(DATA, f"{found.path} is readable")
+    return ok(f"{found.path} is readable")
 
 
 def check_count(found: Survey, run: RunSettings, known: bool) -> Finding:
     """There are enough for a step. `known` is False where `run` are the defaults."""
-    count, wanted = len(found.problems), run.grpo.prompts_per_step
-    text = f"{count} problems; a step takes {wanted}{'' if known else ' (by default)'}"
-    if count < wanted and (known or not count):
-        return failure(
-            COUNT, text, f"Add problems until there are {wanted}, better hundreds, to {found.path}."
-        )
-    if count < 4 * wanted:
-        return warning(
-            COUNT, text, "Training goes, but sees the same problems again in nearly every step."
-        )
-    return ok(COUNT, text)
+    count, needed = len(found.problems), run.grpo.prompts_per_step
+    text = f"{count} problems; a step takes {needed}{'' if known else ' (by default)'}"
+    if count < needed and (known or not count):
+        advice = f"Add problems until there are {needed}, better hundreds, to {found.path}."
+        return failure(text, advice)
+    if count < 4 * needed:
+        return warning(text, "Training goes, but sees the same problems in nearly every step.")
+    return ok(text)
 
 
 def check_lengths(
@@ -106,22 +99,16 @@ def check_lengths(
             fitting.append(problem)
     bound = f"the limit of {limit} tokens" if known else f"{limit} tokens, the default limit"
     if not long:
-        return ok(LENGTHS, f"the longest has {longest} tokens, within {bound}"), fitting
+        return ok(f"the longest has {longest} tokens, within {bound}"), fitting
     bad = failure if known else warning
     return bad(
-        LENGTHS,
         f"{len(long)} of {len(found.problems)} prompts are over {bound}: "
-        f"lines {named(long)} (the longest has {longest})",
+        f"lines {first_few(long)} (the longest has {longest})",
         f"Shorten or remove them in {found.path}, or ask the operator for a larger "
         "grpo.max_prompt_tokens in the run.",
     ), fitting
 
 
-def _lines(faults: Iterable[str]) -> str:
-    return named(fault.partition(":")[0] for fault in faults)
-
-
-VERIFIERS, ANSWERS = "verifiers", "answers"
 SAMPLE = 1000
 SERIOUS_SHARE = 0.05
 _CHUNK = 32
@@ -131,13 +118,8 @@ def sample(problems: Sequence[Problem]) -> list[Problem]:
     """All problems, or a fixed random choice of 1,000 in their order."""
     if len(problems) <= SAMPLE:
         return list(problems)
-    places = rng_for("doctor", len(problems)).choice(len(problems), SAMPLE, replace=False)
-    return [problems[place] for place in sorted(places.tolist())]
-
-
-def chunks(problems: Sequence[Problem]) -> list[Sequence[Problem]]:
-    """The problems in the portions that are verified together."""
-    return [problems[start : start + _CHUNK] for start in range(0, len(problems), _CHUNK)]
+    chosen = rng_for("doctor", len(problems)).choice(len(problems), SAMPLE, replace=False)
+    return [problems[index] for index in sorted(chosen.tolist())]
 
 
 def check_verifiers(
@@ -155,31 +137,33 @@ def check_verifiers(
     if faults:
         bad = [problem.id for problem in problems if (problem.verifier or default) in faults]
         return failure(
-            VERIFIERS,
-            f"{len(bad)} problems name one that does not exist: {named(bad)}. "
+            f"{len(bad)} problems name one that does not exist: {first_few(bad)}. "
             + " ".join(faults.values()),
             'Correct "verifier" in these lines, or leave it out to take the run\'s.',
         ), usable
-    return ok(VERIFIERS, named(sorted(name for name in names if name)) or "none named"), usable
+    return ok(first_few(sorted(name for name in names if name)) or "none named"), usable
 
 
 def check_answers(
-    chunked: Iterable[Sequence[Problem]], total: int, default: str | None, score: Score
+    problems: Sequence[Problem],
+    total: int,
+    default: str | None,
+    score: Score,
+    advance: Callable[[int], None],
 ) -> Finding:
-    """The answers of these chunks of a set of `total` problems are read as what they say."""
-    bad, count = [], 0
-    for chunk in chunked:
-        count += len(chunk)
+    """Whether the answers of these problems, from a set of `total`, are read as what they say."""
+    bad, count = [], len(problems)
+    for chunk in (problems[start : start + _CHUNK] for start in range(0, count, _CHUNK)):
         bad += [problem.id for problem in unread(chunk, default, score)]
+        advance(len(chunk))
     if not count:
-        return skipped(ANSWERS, "a problem with a verifier that is known")
+        return skipped("a problem with a verifier that is known")
     part = f"{count} of {total}" if count < total else f"all {total}"
     if not bad:
-        return ok(ANSWERS, f"0 are not read by their own verifier (checked {part})")
+        return ok(f"0 are not read by their own verifier (checked {part})")
     serious = len(bad) > SERIOUS_SHARE * count
     return (failure if serious else warning)(
-        ANSWERS,
-        f"{len(bad)} are not read by their own verifier: {named(bad)} (checked {part})",
+        f"{len(bad)} are not read by their own verifier: {first_few(bad)} (checked {part})",
         "Right responses to them are not rewarded, or wrong ones are. Write the answer as the "
         "verifier reads it (math: an expression; choice: one letter; exact: the text after "
         '"Answer:"; reasoning_gym: with the metadata of its task), or remove them.',

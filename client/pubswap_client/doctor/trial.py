@@ -16,6 +16,9 @@ from typing import Any
 from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.distributed.launch import LaunchSpec, crew_of, load_policy
 from pubswap_client.distributed.process_group import ProcessGroup
+from pubswap_client.doctor.findings import Finding, ok, warning
+from pubswap_client.doctor.prediction import TrialResult, duration_text
+from pubswap_client.operator.tables import size_text
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -25,30 +28,13 @@ from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response
 
 QUICK_SECONDS = 10.0
 
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What one private step took, in seconds, and what came of it."""
-
-    rollout_seconds: float
-    reward_seconds: float
-    update_seconds: float
-    response_tokens: float  # mean
-    cut_share: float  # responses that were stopped by max_response_tokens
-    reward: float
-    memory_bytes: int  # see StepMetrics
-
-    @property
-    def seconds(self) -> float:
-        """Of the whole step."""
-        return self.rollout_seconds + self.reward_seconds + self.update_seconds
+Stage = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -63,27 +49,21 @@ class TrialRun:
     packed_difference: float
 
     def step(
-        self, member: str, problems: Sequence[Problem], scorer: Scorer, tell: Tell
+        self, member: str, problems: Sequence[Problem], scorer: Scorer, stage: Stage
     ) -> TrialResult:
         """A private step of the client `member`, timed.
 
         A quick one is made again and the second one counts: in the first, libraries are loaded.
         Raises what training would raise, and OutOfMemory also where sampling has too little.
         """
-        tell(f"starting the engine {self.settings.engine}")
+        stage(f"starting the engine {self.settings.engine}")
         with (
-            _workplace(self.settings) as settings,
-            closing(make_engine(settings, self.policy, self.folder, self.process_group)) as made,
+            _own_folders(self.settings) as settings,
+            closing(make_engine(settings, self.policy, self.folder, self.process_group)) as engine,
         ):
-            watched = _Watched(made, scorer, tell, set(self.policy.card.eos_token_ids))
+            watched = _Watched(engine, scorer, stage, set(self.policy.card.eos_token_ids))
             trainer = make_trainer(
-                self.settings,
-                self.policy,
-                watched,
-                member,
-                problems,
-                watched.score,
-                self.process_group,
+                settings, self.policy, watched, member, problems, watched.score, self.process_group
             )
             trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
             trial = watched.time(trainer, 1)
@@ -91,8 +71,8 @@ class TrialRun:
 
 
 @contextmanager
-def rehearsal(
-    settings: ClientSettings, run: RunView, folder: Path, tell: Tell
+def load_for_trial(
+    settings: ClientSettings, run: RunView, folder: Path, stage: Stage
 ) -> Iterator[TrialRun]:
     """Load the run's policy, on all processes that the settings ask for, and check its packed path.
 
@@ -102,15 +82,15 @@ def rehearsal(
         launch_spec = LaunchSpec(folder, run.model, run.settings)
         if process_group is not None:
             process_group.tell(launch_spec)
-        tell("loading the model")
+        stage("loading the model")
         policy = load_policy(settings, launch_spec, process_group)
-        tell("comparing packs with the model's own pass")
+        stage("comparing packs with the model's own pass")
         difference = check_packed_path(policy)
         yield TrialRun(settings, run, folder, policy, process_group, difference)
 
 
 @contextmanager
-def _workplace(settings: ClientSettings) -> Iterator[ClientSettings]:
+def _own_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
     """The settings with other folders for adapters, which are removed; a daemon has the real ones.
 
     Replicas that are away are not waited for.
@@ -132,7 +112,7 @@ class _Watched:
 
     engine: RolloutEngine
     scorer: Scorer
-    tell: Tell
+    stage: Stage
     eos: set[int]
     rollout_seconds: float = 0.0
     reward_seconds: float = 0.0
@@ -147,7 +127,7 @@ class _Watched:
         seed: int,
     ) -> list[list[Response]]:
         """The engine's responses."""
-        self.tell(f"trial step: sampling {len(prompts)} x {count} responses")
+        self.stage(f"trial step: sampling {len(prompts)} x {count} responses")
         started = time.monotonic()
         self.groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
         self.rollout_seconds = time.monotonic() - started
@@ -155,11 +135,11 @@ class _Watched:
 
     def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
         """The scorer's rewards."""
-        self.tell("trial step: verifying the responses")
+        self.stage("trial step: verifying the responses")
         started = time.monotonic()
         rewards = self.scorer(cases)
         self.reward_seconds = time.monotonic() - started
-        self.tell("trial step: updating the adapter")
+        self.stage("trial step: updating the adapter")
         return rewards
 
     def close(self) -> None:
@@ -187,3 +167,35 @@ class _Watched:
             reward=metrics.reward,
             memory_bytes=metrics.memory_bytes,
         )
+
+
+_CUT_SHARE = 0.5
+
+
+def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
+    """The step went through, and its responses are something to learn from."""
+    found = (
+        f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
+        f"verifying {duration_text(trial.reward_seconds)}, updating "
+        f"{duration_text(trial.update_seconds)}; responses of {trial.response_tokens:.0f} tokens, "
+        f"mean reward {trial.reward:.2f}, memory {size_text(trial.memory_bytes)}"
+    )
+    limit = run.grpo.max_response_tokens
+    if trial.cut_share > _CUT_SHARE:
+        return warning(
+            f"{found}; {trial.cut_share:.0%} of them were cut off at {limit} tokens",
+            "Cut responses are rarely right. Ask the operator for a larger "
+            "grpo.max_response_tokens, and see that the prompts ask for short answers.",
+        )
+    if trial.reward == 0:
+        return warning(
+            f"{found}; none was right, so that this step taught nothing",
+            "One step says little. If it stays so, look whether the prompts say how to give the "
+            "answer, and take easier problems.",
+        )
+    if trial.reward == 1:
+        return warning(
+            f"{found}; all were right, so that this step taught nothing",
+            "One step says little. If it stays so, take harder problems.",
+        )
+    return ok(found)

@@ -93,11 +93,11 @@ def test_reasoning_gym_works_without_the_one_dependency_that_needs_a_c_compiler(
     script = (
         "import sys\n"
         "sys.modules['pycosat'] = None\n"
-        "from pubswap_client.data.tasks import Task\n"
+        "from pubswap_client.data.tasks import TaskSpec\n"
         "from pubswap_protocol.errors import InvalidSettings\n"
-        "print(Task('chain_sum', {}, seed=0).record(0)['prompt'])\n"
+        "print(TaskSpec('chain_sum', {}, seed=0).record(0)['prompt'])\n"
         "try:\n"
-        "    Task('zebra_puzzles', {}, seed=0).record(0)\n"
+        "    TaskSpec('zebra_puzzles', {}, seed=0).record(0)\n"
         "except InvalidSettings as error:\n"
         "    print(error.detail)\n"
     )

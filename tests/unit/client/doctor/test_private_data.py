@@ -15,7 +15,6 @@ from pubswap_client.doctor.private_data import (
     check_file,
     check_lengths,
     check_verifiers,
-    chunks,
     sample,
     survey,
 )
@@ -47,10 +46,11 @@ def lengths(found: Survey, known: bool = True, limit: int = 10) -> tuple[Finding
 def answers(problems: Sequence[Problem], default: str) -> Finding:
     """With the real verifiers, in this process."""
     return check_answers(
-        chunks(problems),
+        problems,
         len(problems),
         default,
         lambda name, cases: [score(p.verifier or name, text, p) for text, p in cases],
+        str,
     )
 
 
@@ -201,7 +201,7 @@ def test_a_verifier_that_takes_anything_or_nothing_is_found(rule: Callable[[str]
     """A verifier that took an answer for itself passed before, whatever else it took."""
     problems = [Problem(id="p", prompt="?", answer=r"2\sqrt{3}")]
     found = check_answers(
-        chunks(problems), 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases]
+        problems, 1, "math", lambda _, cases: [float(rule(text)) for text, _ in cases], str
     )
     assert found.status is Status.FAILURE
 
@@ -225,7 +225,7 @@ def test_answers_are_verified_in_the_pool(data: Path) -> None:
     countdown = Problem(id="odd", prompt="?", answer="3+4", verifier="reasoning_gym:countdown")
     problems = [*survey(data).problems[:3], countdown]
     with VerifierPool() as pool:
-        found = check_answers(chunks(problems), len(problems), "math", pool.score_many)
+        found = check_answers(problems, len(problems), "math", pool.score_many, str)
     assert "1 are not read by their own verifier: odd" in found.found
 
 

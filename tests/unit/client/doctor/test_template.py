@@ -9,7 +9,7 @@ import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Status
-from pubswap_client.doctor.template import check_end, check_model, check_round_trip, check_template
+from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.messages import RunState, RunView

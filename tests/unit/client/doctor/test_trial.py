@@ -14,11 +14,19 @@ from rich.console import Console
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.examination import Examination
-from pubswap_client.doctor.findings import Finding, Status, failure, named, of_error, ok, skipped
-from pubswap_client.doctor.prediction import check_trial, duration_text, predict
-from pubswap_client.doctor.report import Checklist
-from pubswap_client.doctor.trial import TrialResult, rehearsal
-from pubswap_client.progress_bar import Display
+from pubswap_client.doctor.findings import (
+    Checklist,
+    Finding,
+    Status,
+    failure,
+    first_few,
+    of_error,
+    ok,
+    skipped,
+)
+from pubswap_client.doctor.prediction import TrialResult, duration_text, predict
+from pubswap_client.doctor.trial import check_trial, load_for_trial
+from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import InvalidSettings, OutOfMemory, StaleAdapter
 from pubswap_protocol.messages import RunState, RunView
@@ -66,7 +74,7 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     """Its parts have durations, its stages are told, a quick one is repeated."""
     told: list[str] = []
     settings = ClientSettings(device="cpu", state=tmp_path / "state")
-    with rehearsal(settings, view, tiny_qwen3, told.append) as loaded:
+    with load_for_trial(settings, view, tiny_qwen3, told.append) as loaded:
         assert loaded.packed_difference < 1e-3
         trial = loaded.step("a", problems, even_scorer, told.append)
         changed = loaded.policy.adapter()
@@ -95,7 +103,7 @@ def test_memory_that_ends_while_sampling_names_the_setting(
         "pubswap_client.rollout.transformers_engine.TransformersEngine.generate", exhausted
     )
     with (
-        rehearsal(ClientSettings(device="cpu"), view, tiny_qwen3, str) as loaded,
+        load_for_trial(ClientSettings(device="cpu"), view, tiny_qwen3, str) as loaded,
         pytest.raises(OutOfMemory, match="rollout_rows"),
     ):
         loaded.step("a", problems, even_scorer, str)
@@ -113,7 +121,7 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
         vllm = VllmSettings(urls=(fake.url,), adapter_dir=tmp_path)
         settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
         with (
-            rehearsal(settings, view, tiny_qwen3, str) as loaded,
+            load_for_trial(settings, view, tiny_qwen3, str) as loaded,
             pytest.raises(StaleAdapter, match="another base model"),
         ):
             loaded.step("a", problems, even_scorer, str)
@@ -172,9 +180,8 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
 
 
 def findings_of(settings: ClientSettings) -> dict[str, Finding]:
-    with Display(Console(file=io.StringIO())) as display:
-        report = Examination(settings, display).examine()
-    return {finding.name: finding for finding in report.findings}
+    with progress_bar(Console(file=io.StringIO())) as progress:
+        return dict(Examination(settings, progress).examine().findings)
 
 
 def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) -> None:
@@ -216,13 +223,14 @@ def test_a_check_that_breaks_is_a_failure_of_that_check(tmp_path: Path) -> None:
 
 def test_a_report_is_healthy_unless_something_failed() -> None:
     """The table says so in words; JSON holds the same."""
-    findings = [ok("one", "[red]well"), skipped("two", "one"), failure("three", "bad", "mend")]
+    good = {"one": ok("[red]well"), "two": skipped("one")}
+    findings = good | {"three": failure("bad", "mend")}
     report = Checklist(
         findings,
         predict(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
     )
     assert not report.healthy
-    assert Checklist(findings[:2]).healthy
+    assert Checklist(good).healthy
     console = Console(file=io.StringIO(), width=100)
     console.print(report.rendered())
     text = console.file.getvalue()
@@ -231,26 +239,29 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
     read = json.loads(report.json())
     assert [finding["status"] for finding in read["findings"]] == ["ok", "skipped", "failure"]
     assert read["prediction"]["round_seconds"] > 0
-    assert json.loads(Checklist([]).json())["prediction"] is None
+    assert json.loads(Checklist({}).json())["prediction"] is None
 
 
 def test_errors_become_findings_with_something_to_do() -> None:
     """Ours by their detail, others by their kind."""
-    assert of_error("x", InvalidSettings("Set y.")).advice == "Set y."
-    assert of_error("x", InvalidSettings("No y."), "Set y.").found == "No y."
-    assert "KeyError" in of_error("x", KeyError("k")).found
-    assert of_error("x", KeyError("k"), "Do z.").advice == "Do z."
-    assert named(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+    assert of_error(InvalidSettings("Set y.")).advice == "Set y."
+    assert of_error(InvalidSettings("No y."), "Set y.").found == "No y."
+    assert "KeyError" in of_error(KeyError("k")).found
+    assert of_error(KeyError("k"), "Do z.").advice == "Do z."
+    assert first_few(range(7)) == "0, 1, 2, 3, 4 and 2 more"
 
 
 def test_a_terminal_shows_a_bar_and_a_log_shows_lines() -> None:
-    """Only what is long enough to wait for is tracked."""
+    """One stage at a time, and each as a line of a log."""
     plain, terminal = io.StringIO(), io.StringIO()
-    with Display(Console(file=plain)) as display:
-        assert list(display.track([1, 2], "few", 2)) == [1, 2]
-        assert len(list(display.track(range(100), "many", 100))) == 100
-    assert plain.getvalue() == "many ...\n"
-    with Display(Console(file=terminal, force_terminal=True, width=80)) as display:
-        display.tell("measuring")
-        display._progress.refresh()
+    with progress_bar(Console(file=plain)) as progress:
+        next_stage(progress, "reading")
+        task = next_stage(progress, "measuring", 2)
+        assert list(progress.track([1, 2], 2, task_id=task)) == [1, 2]
+    assert plain.getvalue() == "reading ...\nmeasuring ...\n"
+    with progress_bar(Console(file=terminal, force_terminal=True, width=80)) as progress:
+        next_stage(progress, "reading")
+        next_stage(progress, "measuring")
+        progress.refresh()
+        assert [task.description for task in progress.tasks] == ["measuring"]
     assert "measuring" in terminal.getvalue()

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from pubswap_client.doctor.template import check_template
+from pubswap_client.doctor.model import check_template
 from pubswap_client.policy.policy import Policy
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard

@@ -1,4 +1,4 @@
-"""The tokenizer and its chat template: what the model is shown, and how its replies end.
+"""The base model: its files, its tokenizer and chat template, and how its replies end.
 
 The example is a fixed text: the report may be passed on, and must hold nothing private.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.doctor.findings import Finding, failure, named, of_error, ok, warning
+from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
 from pubswap_client.operator.tables import size_text
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
@@ -20,7 +20,6 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tokenizer import decode
 
-TEMPLATE, END, ROUND_TRIP = "chat template", "end of sequence", "round trip"
 EXAMPLE = "What is 12 + 30?"
 _SHOWN = 6
 
@@ -31,15 +30,14 @@ def check_template(tokenizer: PromptTokenizer, run: RunSettings) -> Finding:
     tokens = tokenizer.encode_for(run, EXAMPLE)
     shown = f"{EXAMPLE!r} is {len(tokens)} tokens: {_ends(tokenizer, tokens)}"
     if not chat:
-        return ok(TEMPLATE, f"the run uses none; {shown}")
+        return ok(f"the run uses none; {shown}")
     if not tokenizer.has_template:
         return warning(
-            TEMPLATE,
             f"the run uses the model's, which has none; {shown}",
             "For a base model that is right. If yours should be an instruct model, look for its "
             "chat_template.jinja beside tokenizer_config.json.",
         )
-    return ok(TEMPLATE, f"the model's own is used; {shown}")
+    return ok(f"the model's own is used; {shown}")
 
 
 def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> Finding:
@@ -48,21 +46,19 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
     outside = [token for token in ids if not 0 <= token < card.vocabulary]
     if outside:
         return failure(
-            END,
-            f"ids {named(outside)} are not in the vocabulary of {card.vocabulary}",
+            f"ids {first_few(outside)} are not in the vocabulary of {card.vocabulary}",
             "Get the model's generation_config.json again: these files do not belong together.",
         )
-    found = f"{named(f'{token} {_text(tokenizer, token)!r}' for token in ids)}"
+    found = f"{first_few(f'{token} {_text(tokenizer, token)!r}' for token in ids)}"
     if run.chat_template == "auto" and tokenizer.has_template:
         end = tokenizer.turn_end()
         if end and not set(end) & set(ids):
             return warning(
-                END,
                 f"{found}; but a reply in the template ends with {_text(tokenizer, end[0])!r}",
                 "Responses may go on to max_response_tokens. Ask the operator for a run with "
                 f"model.stop_token_ids = [{end[0]}].",
             )
-    return ok(END, found)
+    return ok(found)
 
 
 def check_round_trip(tokenizer: PromptTokenizer, problems: Iterable[Problem]) -> Finding:
@@ -75,12 +71,11 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Iterable[Problem]) ->
             changed.append(problem.id)
     if changed:
         return warning(
-            ROUND_TRIP,
-            f"{len(changed)} of {count} prompts come back changed: {named(changed)}",
+            f"{len(changed)} of {count} prompts come back changed: {first_few(changed)}",
             "The model cannot read all of their characters: look for symbols its tokenizer lacks, "
             "and for the text of special tokens such as <|im_end|>.",
         )
-    return ok(ROUND_TRIP, f"{count} prompts come back as they were")
+    return ok(f"{count} prompts come back as they were")
 
 
 def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:
@@ -96,58 +91,37 @@ def _text(tokenizer: PromptTokenizer, token: int) -> str:
     return str(tokenizer.plain.decode([token], skip_special_tokens=False))
 
 
-MODEL = "model files"
-
-
-def find_folder(settings: ClientSettings, run: RunView | None) -> Path | None:
-    """The folder that training would use; None if neither settings nor run name one.
-
-    Raises InvalidSettings if the model is neither a folder nor to be had from the hub.
-    """
-    source = settings.model or (run.model.source if run else None)
-    if source is None:
-        return None
-    return model_folder(source, settings.revision or (run.model.revision if run else None))
-
-
 def check_model(
     settings: ClientSettings, run: RunView | None
 ) -> tuple[Finding, Path | None, ModelCard | None]:
-    """The files are there and, if the run is known, have its digests."""
+    """The files that training would use are here and, if the run is known, have its digests."""
+    source = settings.model or (run.model.source if run else None)
+    if source is None:
+        advice = "Mend the connection, or name the model: --model FOLDER-OR-HUB-ID."
+        return warning("no model is named, and the run is not known", advice), None, None
     lora = run.settings.lora if run else LoraSettings()
     try:
-        folder = find_folder(settings, run)
-        if folder is None:
-            return (
-                warning(
-                    MODEL,
-                    "no model is named, and the run is not known",
-                    "Mend the connection, or name the model: --model FOLDER-OR-HUB-ID.",
-                ),
-                None,
-                None,
-            )
+        folder = model_folder(source, settings.revision or (run.model.revision if run else None))
         card = model_card(folder, lora, str(folder), settings.revision)
     except PubSwapError as error:
         advice = "Give the folder or the hub id of the run's base model: --model."
-        return of_error(MODEL, error, advice), None, None
-    return compare(folder, card, run), folder, card
+        return of_error(error, advice), None, None
+    return _compared(folder, card, run), folder, card
 
 
-def compare(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
+def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
     """By the digests, as the coordinator does when a member joins; it is not asked."""
     size = size_text(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
     found = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
     if run is None:
-        return warning(MODEL, f"{found}; not compared with the run's", "Mend the connection first.")
+        return warning(f"{found}; not compared with the run's", "Mend the connection first.")
     try:
         run.model.check_same(card)
     except BaseModelMismatch as error:
         revision = f" --revision {run.model.revision}" if run.model.revision else ""
         return failure(
-            MODEL,
             f"{found}. {error.detail}",
             f"Get the operator's files, such as: hf download {run.model.source}{revision}; and "
             "give their folder with --model.",
         )
-    return ok(MODEL, f"{found}; config, tokenizer and weights are the run's")
+    return ok(f"{found}; config, tokenizer and weights are the run's")

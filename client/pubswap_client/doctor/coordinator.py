@@ -1,0 +1,78 @@
+"""The coordinator: whether it answers, and the run and its public problems there."""
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
+from pubswap_client.state.membership import StoredMembership
+from pubswap_protocol import paths
+from pubswap_protocol.errors import PubSwapError, Unauthenticated, UnknownRun, UnknownSetting
+from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.messages import RunState, RunView, SetKind
+from pubswap_protocol.problems import jsonl_lines, parse_problems
+from pubswap_protocol.required import check_known
+
+_OTHER_VERSION = "Install the version of pubswap that the operator runs."
+
+
+def check_coordinator(stored: StoredMembership) -> Finding:
+    """It answers, with our protocol's version."""
+    with CoordinatorClient(stored.coordinator, backoff=ONCE, tls=stored.tls) as api:
+        try:
+            version = api.version()
+            api.check_version()
+        except PubSwapError as error:
+            return of_error(
+                error,
+                "See that the address in membership.json is the operator's, and that a firewall or "
+                "proxy lets this machine reach it; then ask the operator whether it runs."
+                if error.retryable
+                else _OTHER_VERSION,
+            )
+    return ok(
+        f"{stored.coordinator} answers: pubswap {version.software}, protocol {version.protocol} "
+        f"(ours is {paths.PROTOCOL_VERSION})"
+    )
+
+
+def check_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
+    """The token is good and its run is under way; reading the run leaves no trace there."""
+    member = stored.membership
+    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
+        try:
+            run = api.run(member.run)
+            check_known(run.requires)
+        except PubSwapError as error:
+            return of_error(error, _run_advice(error, stored.coordinator)), None
+    found = f"valid as {member.role} of {run.name}, which is {run.state}"
+    if run.round:
+        found += f" in round {run.round} of {run.settings.rounds}"
+    if run.state in (RunState.FINISHED, RunState.CANCELLED):
+        advice = "Ask for an invite to another run."
+        return failure(f"{found}: nothing is left to train", advice), run
+    if run.paused:
+        advice = "Start anyway: training goes on when the operator resumes."
+        return warning(f"{found} and paused", advice), run
+    return ok(found), run
+
+
+def _run_advice(error: PubSwapError, url: str) -> str:
+    if isinstance(error, Unauthenticated):
+        return (
+            "It was revoked, or replaced by a newer one. Ask the operator for an invite; then, "
+            f"with the same --state: pubswap client enroll --coordinator {url} --invite CODE"
+        )
+    if isinstance(error, UnknownRun):
+        return "Ask the operator for an invite to a run that exists."
+    if isinstance(error, UnknownSetting):
+        return _OTHER_VERSION
+    return "Ask again in a minute; if it stays so, tell the operator this message."
+
+
+def check_public(stored: StoredMembership, limit: PromptLimit) -> Finding:
+    """No prompt is longer than the run takes; raises InvalidProblems with a list."""
+    member = stored.membership
+    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
+        text = api.problem_set(member.run, SetKind.PUBLIC)
+    problems = list(parse_problems(jsonl_lines(text), "the public set", extra="ignore"))
+    limit.check(problems, "The operator's public set")
+    return ok(f"{len(problems)} of them, none over the limit of {limit.most} tokens")
