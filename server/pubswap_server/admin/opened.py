@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_server.database import engine
-from pubswap_server.database.engine import Database
+from pubswap_server.database.engine import MIGRATIONS, Database
 from pubswap_server.database.errors import unusable
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.opening import Storage, make_storage
@@ -37,7 +36,7 @@ def known_schemas() -> set[str]:
 
 
 def _scripts() -> ScriptDirectory:
-    return ScriptDirectory(str(Path(engine.__file__).parent / "migrations"))
+    return ScriptDirectory(str(MIGRATIONS))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import NullPool
 
 from pubswap_protocol.errors import InvalidSettings, Unavailable
 from pubswap_server.database.errors import collided, fault_of
@@ -25,6 +26,7 @@ from pubswap_server.storage.private import keep_private, make_private
 
 T = TypeVar("T")
 
+MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
 # Threads, and connections, of each kind. Reading never waits for writing, nor either for work on
@@ -41,6 +43,7 @@ _POSTGRES = (
 # All statements of a reading see the same state, as they do in SQLite.
 _SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _CHANGED = "changed runs"
+_MIGRATION_LOCK = 0x70756273776170  # any number that no other user of the database takes
 # An infinity is no JSON: PostgreSQL refuses it, and SQLite would give it to clients.
 _json = partial(json.dumps, allow_nan=False)
 
@@ -134,19 +137,30 @@ class Database:
 
 
 def migrate(url: str) -> None:
-    """Bring the database's schema up to date; raises InvalidSettings if it is not of this line."""
+    """Bring the schema up to date, one process at a time, or not at all.
+
+    Raises InvalidSettings for a schema of another version.
+    """
     parsed = make_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
+    sqlite = parsed.get_backend_name() == "sqlite"
+    if sqlite and parsed.database:
         make_private(Path(parsed.database).parent)
         # SQLite gives its -wal and -shm the modes of the database.
         Path(parsed.database).touch(mode=0o600)
         for suffix in ("", "-wal", "-shm"):
             keep_private(Path(parsed.database + suffix))
+    patience = {} if sqlite else {"connect_timeout": int(BUSY_SECONDS)}
+    engine = create_engine(url, poolclass=NullPool, connect_args=patience)
+    if sqlite:
+        _begin_explicitly(engine)
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    config.attributes["url"] = url
+    config.set_main_option("script_location", str(MIGRATIONS))
     try:
-        command.upgrade(config, "head")
+        with engine.execution_options(immediate=True).begin() as connection:
+            if not sqlite:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
     except CommandError as error:
         raise InvalidSettings(
             f"The database {parsed.render_as_string(hide_password=True)} has a schema that this "
@@ -182,17 +196,25 @@ def _sqlite(url: str) -> Engine:
         connect_args={"timeout": BUSY_SECONDS},
     )
 
+    _begin_explicitly(engine)
+
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, record: Any) -> None:
-        # pysqlite's own transactions would begin late; ours begin where SQLAlchemy says.
-        connection.isolation_level = None
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _begin_explicitly(engine: Engine) -> None:
+    """Begin SQLite's transactions where SQLAlchemy says; pysqlite's own would begin late."""
+
+    @event.listens_for(engine, "connect")
+    def _no_implicit_transactions(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         # A writer that began as a reader could find the database changed when it first writes.
         immediate = connection.get_execution_options().get("immediate", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-
-    return engine
