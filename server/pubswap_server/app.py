@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -20,7 +21,13 @@ from pubswap_server.http.middleware import BodyDeadlines, RequestChecks, Request
 from pubswap_server.http.openapi import Documented
 from pubswap_server.http.routes import blobs, exchanges, health, members, rounds, runs, uploads
 from pubswap_server.monitoring.metrics import Metrics
-from pubswap_server.monitoring.readiness import Readiness, checks_of, turns_check
+from pubswap_server.monitoring.readiness import (
+    Readiness,
+    conductor_turns,
+    database_answers,
+    disk_has_room,
+    store_answers,
+)
 from pubswap_server.notifications import ChangedRuns, ChangeNotifier
 from pubswap_server.rate_limits import (
     FAILURE_BURST,
@@ -124,7 +131,11 @@ def _joined(
             failures=Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST)),
         ),
         readiness=Readiness(
-            checks_of(database, storage.blobs, settings.data_dir, settings.spare_bytes)
-            | {"conductor": turns_check(work, settings.tick_seconds)}
+            {
+                "database": partial(database_answers, database),
+                "blob store": partial(store_answers, storage.blobs),
+                "disk": partial(disk_has_room, settings.data_dir, settings.spare_bytes),
+                "conductor": partial(conductor_turns, work, settings.tick_seconds),
+            }
         ),
     )

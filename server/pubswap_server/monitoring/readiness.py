@@ -26,14 +26,13 @@ Check = Callable[[], Coroutine[Any, Any, str | None]]
 
 
 class Readiness:
-    """Runs the checks at most once a second, whoever asks how often, and never waits for long.
+    """Checks that run at most once a second, however often they are asked for.
 
-    A check that hangs is left running and not begun again, so that a store that does not answer
-    does not gather threads.
+    Each returns the reason why not, or None. One that hangs is left running and not begun again, so
+    that a store that does not answer gathers no threads.
     """
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
-        """Each check returns the reason why not, or None."""
         self._checks = checks
         self._running: dict[str, asyncio.Task[str | None]] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -62,44 +61,34 @@ class Readiness:
         return reasons
 
 
-def checks_of(
-    database: Database, blobs: BlobStore, data_dir: Path, spare_bytes: int
-) -> dict[str, Check]:
-    """The checks of what the coordinator stands on."""
-
-    async def database_answers() -> str | None:
-        try:
-            await database.read(lambda session: session.execute(text("SELECT 1")).scalar())
-        except (SQLAlchemyError, PubSwapError):
-            return "the database does not answer"
-        return None
-
-    async def store_answers() -> str | None:
-        try:
-            await to_thread.run_sync(blobs.check, abandon_on_cancel=True)
-        except (OSError, PubSwapError):
-            return "the blob store does not answer"
-        return None
-
-    async def disk_has_room() -> str | None:
-        try:
-            disk = await to_thread.run_sync(os.statvfs, data_dir, abandon_on_cancel=True)
-        except OSError:
-            return "the data folder cannot be read"
-        if disk.f_bavail * disk.f_frsize < spare_bytes:
-            return f"the disk has less than {spare_bytes} bytes left (spare_bytes)"
-        return None
-
-    return {"database": database_answers, "blob store": store_answers, "disk": disk_has_room}
+async def database_answers(database: Database) -> str | None:
+    try:
+        await database.read(lambda session: session.execute(text("SELECT 1")).scalar())
+    except (SQLAlchemyError, PubSwapError):
+        return "the database does not answer"
+    return None
 
 
-def turns_check(work: ChangedRuns, tick_seconds: float) -> Check:
-    """Whether the conductor still asks for work, as it does at each of its turns."""
+async def store_answers(blobs: BlobStore) -> str | None:
+    try:
+        await to_thread.run_sync(blobs.check, abandon_on_cancel=True)
+    except (OSError, PubSwapError):
+        return "the blob store does not answer"
+    return None
 
-    async def conductor_turns() -> str | None:
-        silent = steady() - work.asked_at
-        if silent > tick_seconds + TURN_SECONDS:
-            return f"the conductor has taken no turn for {silent:.0f} s; restart this process"
-        return None
 
-    return conductor_turns
+async def disk_has_room(data_dir: Path, spare_bytes: int) -> str | None:
+    try:
+        disk = await to_thread.run_sync(os.statvfs, data_dir, abandon_on_cancel=True)
+    except OSError:
+        return "the data folder cannot be read"
+    if disk.f_bavail * disk.f_frsize < spare_bytes:
+        return f"the disk has less than {spare_bytes} bytes left (spare_bytes)"
+    return None
+
+
+async def conductor_turns(work: ChangedRuns, tick_seconds: float) -> str | None:
+    silent = steady() - work.asked_at
+    if silent > tick_seconds + TURN_SECONDS:
+        return f"the conductor has taken no turn for {silent:.0f} s; restart this process"
+    return None

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
 from pubswap_server import notifications
 from pubswap_server.monitoring import readiness
-from pubswap_server.monitoring.readiness import Readiness
+from pubswap_server.monitoring.readiness import Readiness, conductor_turns
 
 
 def test_a_check_runs_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPat
     async def play() -> None:
         nonlocal present
         asked = notifications.ChangedRuns()
-        check = readiness.turns_check(asked, tick_seconds=5.0)
+        check = partial(conductor_turns, asked, tick_seconds=5.0)
         present += 34
         assert await check() is None
         present += 2
