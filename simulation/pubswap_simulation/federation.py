@@ -20,7 +20,7 @@ from pubswap_client.daemon.session import (
     make_evaluator,
 )
 from pubswap_client.demo.watch import evaluated
-from pubswap_client.distributed.launch import LaunchSpec, load_policy
+from pubswap_client.distributed.launch import load_policy
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
@@ -142,8 +142,7 @@ class Federation:
     @contextmanager
     def _shared(self, run: WholeRun) -> Iterator[_Shared]:
         check_possible(run.settings, self._machine, alone=True)
-        charter = LaunchSpec(self._job.folder, run.model, run.settings)
-        policy = load_policy(self._machine, charter, process_group=None)
+        policy = load_policy(self._machine, self._job.folder, run.model, run.settings)
         check_packed_path(policy)
         machine = self._machine.model_copy(update={"state": self._work})
         with closing(make_engine(machine, policy, self._job.folder)) as engine:
@@ -163,7 +162,7 @@ class Federation:
         problems = self._job.problems(name)
         daemon: Daemon = make_daemon(shared.settings(name), shared.member(api, name), problems, log)
         daemon.trainer = trainer_in_turns(daemon.trainer, shared.turns.seat())
-        log.catch_up(daemon.progress, shared.run.settings)
+        log.catch_up(daemon.journal, shared.run.settings)
         return daemon.work
 
     def _evaluator(self, shared: _Shared, api: CoordinatorClient) -> Callable[[], object]:

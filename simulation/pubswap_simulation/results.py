@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pubswap_client.daemon.reporters import StepReport
+from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_client.state.files import write_whole
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Journal
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
 from pubswap_protocol.schedule import update_order
@@ -83,8 +83,8 @@ def read_results(store: Path) -> Iterator[Result]:
             raise InvalidSettings(f"{path} is no result: {first_fault(error)}") from None
 
 
-class RewardLog:
-    """A Reporter: one line [step, reward] for each step of the whole run.
+class RewardLog(Reporter):
+    """One line [step, reward] for each step of the whole run.
 
     A step that was made but not reported before a kill is in the checkpoint. One that is made
     again after a kill replaces the first, which it is equal to.
@@ -99,9 +99,9 @@ class RewardLog:
         lines = [_line(step, reward) for step, reward in self._rewards.items()]
         write_whole(path, "".join(lines).encode())
 
-    def catch_up(self, progress: ProgressStore, settings: RunSettings) -> None:
+    def catch_up(self, journal: Journal, settings: RunSettings) -> None:
         """Add the steps of the last checkpoint that are not in the file."""
-        checkpoint = progress.checkpoint()
+        checkpoint = journal.checkpoint()
         if checkpoint is not None:
             # A checkpoint has them in the order of their updates, which a pipelined run changes.
             order = update_order(settings)
@@ -109,9 +109,6 @@ class RewardLog:
                 overall = (checkpoint.round - 1) * settings.local_steps + step
                 if overall not in self._rewards:
                     self._add(overall, metrics.reward)
-
-    def doing(self, what: str) -> None:
-        """Not kept."""
 
     def step(self, report: StepReport) -> None:
         """Keep a step's reward."""

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.state.checkpoint import Owner
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.membership import load_membership, save_membership
 from pubswap_protocol.messages import MemberView, RunView
 from pubswap_protocol.problems import Problem, write_problems
@@ -72,7 +71,7 @@ def reported_seconds(state: Path, run: RunView) -> float:
 
     Not of the first, in which libraries are loaded: they weigh little in a real round, much here.
     """
-    kept = ProgressStore(state / "progress", Owner.of(run, state.name)).checkpoint()
+    kept = Journal(state / "progress", JournalOwner.of(run, state.name)).checkpoint()
     assert kept is not None
     return sum(step.seconds for step in kept.steps)
 

@@ -5,13 +5,13 @@ import warnings
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from our_side import OurSide
 from timing import Outcome, Times
 from transformers.utils.logging import disable_progress_bar
 from trl_side import TrlSide
 from workload import Workload
 
-from pubswap_client.policy.policy import set_threads
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
 
@@ -37,7 +37,7 @@ def make_side(
 
 def quiet(threads: int) -> None:
     """Pin the threads, and keep the libraries' own messages out of the table."""
-    set_threads(threads)
+    torch.set_num_threads(threads)
     warnings.filterwarnings("ignore")
     disable_progress_bar()
     for name in ("transformers", "trl", "accelerate"):

@@ -149,7 +149,7 @@ def test_an_unchanged_adapter_is_not_loaded_again(
     """One folder is left, and it stays the same until the policy changes."""
     policy.load_adapter(adapter(1))
     sampled(engine, policy)
-    folders = engine._reload._folders.root
+    folders = engine.root
     first = sorted(folders.iterdir())
     sampled(engine, policy)
     assert sorted(folders.iterdir()) == first
@@ -166,7 +166,7 @@ def test_a_load_that_did_not_happen_is_noticed(
     policy.load_adapter(adapter(1))
     sampled(engine, policy)
     policy.load_adapter(adapter(2))
-    monkeypatch.setattr(engine._reload._loader, "load", lambda version: None)
+    monkeypatch.setattr(engine, "load", lambda version: None)
     with pytest.raises(StaleAdapter, match="does not serve"):
         sampled(engine, policy)
 
@@ -177,8 +177,8 @@ def test_old_weights_under_a_new_name_are_noticed_by_their_log_probabilities(
     """The check against the trainer raises StaleAdapter where names can tell nothing."""
     policy.load_adapter(adapter(1))
     sampled(engine, policy)
-    old = (engine._reload._served.path / WEIGHTS).read_bytes()
-    loader = engine._reload._loader
+    old = (engine._served.path / WEIGHTS).read_bytes()
+    loader = engine
     load = loader.load
 
     def load_old_weights(version: Any) -> None:
@@ -240,7 +240,7 @@ def test_a_replica_that_forgot_the_adapter_gets_it_again(
     with closing(server_engine(policy, urls, tmp_path / "work")) as engine:
         groups = sampled(engine, policy)
         with closing(InferenceServer(urls[1])) as server:
-            server.unload_adapter(engine._reload._served.name)
+            server.unload_adapter(engine._served.name)
         assert tokens(sampled(engine, policy)) == tokens(groups)
 
 
@@ -256,7 +256,7 @@ def test_a_server_without_runtime_updates_is_refused_with_the_right_command(
     policy: "Policy", servers: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The variable that vLLM asks for is in the message."""
-    module = "pubswap_client.rollout.vllm_replicas.reports_raw_logprobs"
+    module = "pubswap_client.rollout.vllm_server_engine.reports_raw_logprobs"
     monkeypatch.setattr(module, lambda *_: False)
     with pytest.raises(
         InvalidSettings, match=r"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True .*vllm serve"

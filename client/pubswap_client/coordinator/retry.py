@@ -20,15 +20,11 @@ class Backoff:
 
     base_seconds: float = 1.0
     cap_seconds: float = 20.0
-    tries: int | None = None
+    tries: int | None = None  # a daemon never gives up
 
     def delay(self, failures: int, draw: Callable[[], float] = random.random) -> float:
         """Seconds to wait after this many failures (1, 2, ...)."""
         return draw() * min(self.cap_seconds, self.base_seconds * 2.0 ** min(failures, 16))
-
-    def exhausted(self, failures: int) -> bool:
-        """Whether to give up; a daemon never does."""
-        return self.tries is not None and failures >= self.tries
 
 
 FOREVER = Backoff()
@@ -56,8 +52,8 @@ class RetryState:
         A coordinator that says when to come again is not asked before.
         """
         self._failures += 1
-        worth = error.retryable or isinstance(error, self._more)
-        if not worth or self._backoff.exhausted(self._failures):
+        retryable = error.retryable or isinstance(error, self._more)
+        if not retryable or self._failures == self._backoff.tries:
             raise error
         seconds = (error.retry_after or 0.0) + self._backoff.delay(self._failures)
         log.warning("%s Trying again in %.1f s.", error.detail, seconds)
@@ -72,9 +68,9 @@ def retrying(
     call: Callable[[], T], backoff: Backoff, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """The call's result, tried again while it fails with a retryable PubSwapError."""
-    patience = RetryState(backoff, sleep=sleep)
+    state = RetryState(backoff, sleep=sleep)
     while True:
         try:
             return call()
         except PubSwapError as error:
-            patience.wait(error)
+            state.wait(error)

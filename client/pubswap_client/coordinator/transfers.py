@@ -1,18 +1,21 @@
 """Adapters over a connection that may be cut at any byte: both ways go on where they stopped.
 
-What one request is, `client.py` knows; here is only which one comes next. A body is held once:
-chunks are views of it, and what arrives is written to its place in a buffer of the whole size.
+A body is held once: chunks are views of it, and what arrives is written into a buffer of the whole
+size.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
+import httpx
 import numpy as np
 
+from pubswap_client.coordinator.connection import Connection, parse
 from pubswap_client.coordinator.retry import Backoff, RetryState
+from pubswap_protocol import paths
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import (
     DigestMismatch,
@@ -21,17 +24,16 @@ from pubswap_protocol.errors import (
     UnknownUpload,
     WrongOffset,
 )
-from pubswap_protocol.messages import OpenUpload, UploadSession
+from pubswap_protocol.messages import BlobReceipt, OpenUpload, UploadSession
 
-Moved = Callable[[int, int], None]
+OnBytes = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
 
-TOLD_BYTES = 4 << 20
+# Larger blocks are sent no faster, and a socket that takes a part of one makes httpcore copy the
+# rest of it.
+BLOCK_BYTES = 1 << 18
+REPORT_BYTES = 4 << 20
 QUICK_SECONDS = 1.0
-
-
-def untold(done: int, total: int) -> None:
-    """A `Moved` that tells nobody."""
 
 
 @dataclass(slots=True)
@@ -43,24 +45,48 @@ class Body:
     chunks: Iterator[bytes]
 
 
-class BlobRequests(Protocol):
-    """The requests about one run's blobs: each is one try, and raises what went wrong."""
+@dataclass(frozen=True)
+class BlobRequests:
+    """The requests about one run's blobs: each is one try."""
+
+    connection: Connection
+    run: str
+    path: str | None = None  # of a download, where it is not the blob's own
 
     def open(self, wanted: OpenUpload) -> UploadSession:
         """A new session, or the one that is open for this digest."""
-        ...
+        path = paths.UPLOADS.format(run=self.run)
+        reply = self.connection.once("POST", path, json=wanted.model_dump(mode="json"))
+        session = parse(UploadSession, reply)
+        if session.upload is None and not session.stored:
+            raise ServerFault(f"{path} gave no session for a blob that is not stored.")
+        return session
 
     def send(self, upload: str, first: int, chunk: memoryview) -> None:
         """Add a chunk to a session, from byte `first` of the blob."""
-        ...
+        headers = {
+            "Content-Range": f"{first}-{first + len(chunk) - 1}",
+            "Content-Length": str(len(chunk)),
+            "Content-Type": "application/octet-stream",
+        }
+        blocks = (chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES))
+        path = paths.UPLOAD.format(run=self.run, upload=upload)
+        self.connection.once("PATCH", path, content=blocks, headers=headers)
 
     def finish(self, upload: str, digest: str) -> None:
         """Make a blob of a session that is complete."""
-        ...
+        path = paths.UPLOAD.format(run=self.run, upload=upload)
+        parse(BlobReceipt, self.connection.once("PUT", path, params={"digest": digest}))
 
-    def stream(self, digest: str, first: int) -> AbstractContextManager[Body]:
+    @contextmanager
+    def stream(self, digest: str, first: int) -> Iterator[Body]:
         """A blob's bytes from `first` on, or from 0 if the coordinator cannot begin there."""
-        ...
+        headers = {"Accept-Encoding": "identity"}
+        if first:
+            headers |= {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'}
+        path = self.path or paths.BLOB.format(run=self.run, digest=digest)
+        with self.connection.stream(path, headers) as reply:
+            yield Body(*_extent(reply), reply.iter_raw())
 
 
 def upload(
@@ -68,7 +94,7 @@ def upload(
     data: bytes | memoryview,
     digest: str,
     backoff: Backoff,
-    moved: Moved = untold,
+    on_bytes: OnBytes | None = None,
 ) -> None:
     """Send a blob unless the coordinator has it from us.
 
@@ -76,33 +102,34 @@ def upload(
     where it has expired. Tries are counted from the last byte that arrived.
     """
     view = memoryview(data)
-    patience = RetryState(backoff, UnknownUpload, WrongOffset)
+    on_bytes = on_bytes or _ignore
+    retry = RetryState(backoff, UnknownUpload, WrongOffset)
     mismatches = furthest = 0
     while True:
         try:
             session = requests.open(OpenUpload(digest=digest, size=len(view)))
             if session.offset > furthest:
                 furthest = session.offset
-                patience.renew()
+                retry.renew()
             if not session.stored:
-                _send_rest(requests, session, view, moved)
-            moved(len(view), len(view))
+                _send_rest(requests, session, view, on_bytes)
+            on_bytes(len(view), len(view))
             return
         except DigestMismatch:
             mismatches += 1
             if mismatches > 1:  # once is the wire's fault, twice is ours
                 raise
         except PubSwapError as error:
-            patience.wait(error)
+            retry.wait(error)
 
 
 def _send_rest(
-    requests: BlobRequests, session: UploadSession, view: memoryview, moved: Moved
+    requests: BlobRequests, session: UploadSession, view: memoryview, on_bytes: OnBytes
 ) -> None:
     assert session.upload is not None, "a session without an id is of a blob that is stored"
     first, size = session.offset, session.chunk_bytes
     while first < len(view):
-        moved(first, len(view))
+        on_bytes(first, len(view))
         began = time.monotonic()
         requests.send(session.upload, first, view[first : first + size])
         first += size
@@ -114,87 +141,81 @@ def _send_rest(
 
 
 def download(
-    requests: BlobRequests, digest: str, backoff: Backoff, moved: Moved = untold
+    requests: BlobRequests, digest: str, backoff: Backoff, on_bytes: OnBytes | None = None
 ) -> memoryview:
     """A blob's bytes, read-only, once they have the digest; raises DigestMismatch if they do not.
 
     After a cut the rest is asked for, whatever was cut.
     """
-    patience = RetryState(backoff)
-    for mismatches in (0, 1):  # once is the wire's fault, twice is the coordinator's
-        arriving = Download()
-        while not arriving.complete:
+    retry = RetryState(backoff)
+    for _ in range(2):  # a mismatch is the wire's fault once, the coordinator's twice
+        part = _Download()
+        while not part.complete:
             try:
-                with requests.stream(digest, arriving.filled) as body:
-                    arriving.take(body, moved, patience)
+                with requests.stream(digest, part.filled) as body:
+                    part.take(body, on_bytes or _ignore, retry)
             except PubSwapError as error:
-                patience.wait(error)
-        if arriving.digest() == digest:
-            break
-        if mismatches:
-            raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
-    return arriving.data
+                retry.wait(error)
+        if part.digester.digest() == digest:
+            return part.buffer.toreadonly()
+    raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
 
 
-class Download:
+class _Download:
     """A blob that is being received, and hashed as it comes."""
 
     def __init__(self) -> None:
-        self._known = False
-        self._begin(0)
+        self._begin(None)
 
-    def _begin(self, total: int) -> None:
+    def _begin(self, total: int | None) -> None:
+        self._total = total  # None until an answer has told it
         # Numpy asks for huge pages, of which far fewer must be touched for the first time.
-        self._buffer = np.empty(total, np.uint8).data
-        self._digester = Digester()
+        self.buffer = np.empty(total or 0, np.uint8).data
+        self.digester = Digester()
         self.filled = 0
 
     @property
     def complete(self) -> bool:
         """Whether all of it is here, also if the connection was cut right after the last byte."""
-        return self._known and self.filled == len(self._buffer)
+        return self.filled == self._total
 
-    @property
-    def data(self) -> memoryview:
-        """What has arrived, read-only."""
-        return self._buffer.toreadonly()
+    def take(self, body: Body, on_bytes: OnBytes, retry: RetryState) -> None:
+        """Write a body's bytes into the buffer; what came before a cut stays.
 
-    def digest(self) -> str:
-        """The digest of what has arrived."""
-        return self._digester.digest()
-
-    def take(self, body: Body, moved: Moved, patience: RetryState) -> None:
-        """Put a body's bytes in their place; what came before a cut stays.
-
-        Raises ServerFault, and forgets what came, if the body is not the rest of it.
+        Raises ServerFault, and begins anew, if the body is not the rest of the blob.
         """
         if body.first == 0:
             self._begin(body.total)
-        elif (body.first, body.total) != (self.filled, len(self._buffer)):
-            self._forget()
+        elif (body.first, body.total) != (self.filled, self._total):
+            self._begin(None)
             raise ServerFault("The coordinator sent another part of the blob than was asked for.")
-        self._known = True
-        try:
-            self._fill(body, moved, patience)
-        except ServerFault:
-            self._forget()
-            raise
-        moved(self.filled, body.total)
-
-    def _forget(self) -> None:
-        self._known = False
-        self._begin(0)
-
-    def _fill(self, body: Body, moved: Moved, patience: RetryState) -> None:
-        told = self.filled
+        reported = self.filled
         for chunk in body.chunks:
             end = self.filled + len(chunk)
             if end > body.total:
+                self._begin(None)
                 raise ServerFault("The coordinator sent more than the whole blob.")
-            self._buffer[self.filled : end] = chunk
-            self._digester.update(chunk)
+            self.buffer[self.filled : end] = chunk
+            self.digester.update(chunk)
             self.filled = end
-            patience.renew()
-            if self.filled - told >= TOLD_BYTES:
-                moved(self.filled, body.total)
-                told = self.filled
+            retry.renew()
+            if self.filled - reported >= REPORT_BYTES:
+                on_bytes(self.filled, body.total)
+                reported = self.filled
+        on_bytes(self.filled, body.total)
+
+
+def _extent(reply: httpx.Response) -> tuple[int, int]:
+    """The first byte of an answer's body in the whole blob, and the whole blob's size."""
+    if reply.status_code == 206:
+        form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
+    else:
+        form, header = r"()(\d{1,15})", "Content-Length"
+    match = re.fullmatch(form, reply.headers.get(header, ""))
+    if match is None:
+        raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
+    return int(match[1] or 0), int(match[2])
+
+
+def _ignore(done: int, total: int) -> None:
+    pass

@@ -4,11 +4,9 @@ import logging
 from dataclasses import dataclass
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.coordinator.waiting import Waiting
-from pubswap_client.daemon.public_steps import RoundContext
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Journal
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, RunCancelled, WrongState
@@ -24,21 +22,20 @@ class Daemon:
     api: CoordinatorClient
     run: RunView
     trainer: LocalTrainer
-    progress: ProgressStore
+    journal: Journal
     reporter: Reporter
     examples: int
     residuals: Residuals
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
-        waiting, doing = Waiting(), "asking for work"
+        doing = "asking for work"
         while True:
             self.reporter.doing(doing)
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
                 log.info("The run is %s.", task.state)
                 return task.state
-            waiting.log(task.waits_for)
             doing = f"waiting for {task.waits_for}" if task.waits_for else "asking for work"
             if task.kind is TaskKind.TRAIN:
                 try:
@@ -54,15 +51,13 @@ class Daemon:
             raise WrongState("The coordinator gave a training task without an adapter.")
         self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
-            RoundContext(
-                self.api,
-                self.run,
-                self.trainer,
-                self.progress,
-                self.reporter,
-                task.round,
-                task.adapter,
-            )
+            self.api,
+            self.run,
+            self.trainer,
+            self.journal,
+            self.reporter,
+            task.round,
+            task.adapter,
         )
         local.train()
         local.hand_in(self.examples)

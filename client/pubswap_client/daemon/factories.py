@@ -1,4 +1,4 @@
-"""A trainer as a client's settings want it: the same for a run and for the doctor's trial."""
+"""The trainer and the engine of a client's settings: the same for a run and a doctor's trial."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ def make_trainer(
     checkpointing = settings.gradient_checkpointing
     tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
     return LocalTrainer(
-        policy=policy,
-        engine=engine,
-        settings=policy.settings,
-        client=client,
-        problems=problems,
-        scorer=scorer,
-        budget=TokenBudget(tokens),
-        checkpointing=checkpointing,
-        team=process_group or SINGLE,
+        policy,
+        engine,
+        policy.settings,
+        client,
+        problems,
+        scorer,
+        TokenBudget(tokens),
+        checkpointing,
+        process_group or SINGLE,
         # transformers samples from the very weights that are trained.
         max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
     )

@@ -1,4 +1,4 @@
-"""Tells the coordinator where a round is, beside training: no outage holds that up."""
+"""Report a round's progress to the coordinator, beside training: no outage holds that up."""
 
 import queue
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Progress
 
@@ -14,7 +15,7 @@ from pubswap_protocol.messages import Progress
 GRACE_SECONDS = 0.2
 
 
-class Heartbeats:
+class Heartbeats(Reporter):
     """A thread that sends the newest progress, each once; used with `with`."""
 
     def __init__(self, send: Callable[[Progress], None]) -> None:
@@ -31,14 +32,24 @@ class Heartbeats:
     def __exit__(self, *_: object) -> None:
         self._put(None)
 
-    def tell(self, progress: Progress) -> None:
+    def step(self, report: StepReport) -> None:
         """Send this, in place of what was not sent yet.
 
         Raises what the coordinator has refused a heartbeat with, unless that passes.
         """
+        metrics = report.metrics
         answers = self._answered.is_set()
         self._answered.clear()
-        self._put(progress)
+        self._put(
+            Progress(
+                round=report.round,
+                step=report.step,
+                steps=report.steps,
+                reward=metrics.reward,
+                loss=metrics.loss,
+                tokens_per_second=metrics.tokens_per_second,
+            )
+        )
         if answers:
             self._answered.wait(GRACE_SECONDS)
         if self._refusal is not None:

@@ -1,4 +1,4 @@
-"""What a daemon tells the people who run it, and where it tells it: log lines by default."""
+"""A daemon's progress, and where it is shown: log lines, a live display, trackers."""
 
 import logging
 from collections import defaultdict, deque
@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from accelerate import PartialState
 from accelerate.tracking import GeneralTracker, TensorBoardTracker, TrackioTracker, WandBTracker
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A local step that was just made."""
+    """A local step that was just made, in round `round` of `rounds`."""
 
     round: int
     rounds: int
@@ -47,33 +46,23 @@ class StepReport:
         return ("public" if self.public else "private") + (f", {late} late" if late else "")
 
 
-class Reporter(Protocol):
-    """Somebody to tell."""
+class Reporter:
+    """Somewhere a daemon reports its progress to; what is not overridden is not shown there."""
 
     def doing(self, what: str) -> None:
-        """What happens from now on, in a few words."""
-        ...
+        """From now on this happens, in a few words."""
 
     def step(self, report: StepReport) -> None:
         """A step was made."""
-        ...
+
+    def transfer(self, what: str) -> Callable[[int, int], None]:
+        """A transfer begins; the function reports how many bytes are done, and in all."""
+        self.doing(what)
+        return lambda done, total: self.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
 
-def moving(reporter: Reporter, what: str) -> Callable[[int, int], None]:
-    """Tells how far a transfer is, in megabytes."""
-
-    def moved(done: int, total: int) -> None:
-        reporter.doing(f"{what}, {done / 1e6:.0f} of {total / 1e6:.0f} MB")
-
-    reporter.doing(what)
-    return moved
-
-
-class LogLines:
+class LogLines(Reporter):
     """One line for each step, for a log file or a journal."""
-
-    def doing(self, what: str) -> None:
-        """Not worth a line."""
 
     def step(self, report: StepReport) -> None:
         """The figures that show whether training goes well."""
@@ -87,20 +76,18 @@ class LogLines:
         )
 
 
-class All:
-    """Several reporters as one."""
+@dataclass(frozen=True)
+class Reporters(Reporter):
+    """Several as one."""
 
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = reporters
+    reporters: Sequence[Reporter]
 
     def doing(self, what: str) -> None:
-        """Tell all of them."""
-        for reporter in self._reporters:
+        for reporter in self.reporters:
             reporter.doing(what)
 
     def step(self, report: StepReport) -> None:
-        """Tell all of them."""
-        for reporter in self._reporters:
+        for reporter in self.reporters:
             reporter.step(report)
 
 
@@ -120,8 +107,8 @@ FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
 }
 
 
-class LiveDisplay:
-    """A Reporter that redraws itself; log lines are printed above it."""
+class LiveDisplay(Reporter):
+    """Redraws itself; log lines are printed above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -146,21 +133,14 @@ class LiveDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
         logging.getLogger().handlers = self._handlers
 
     def doing(self, what: str) -> None:
-        """Show what happens now."""
         self._what = what
 
     def step(self, report: StepReport) -> None:
-        """Show a step's figures."""
         self._last = report
         for name, (figure, _) in FIGURES.items():
             self._history[name].append(figure(report.metrics))
@@ -189,17 +169,14 @@ def sparkline(values: list[float]) -> str:
     return "".join(BLOCKS[round((value - low) / (high - low) * top)] for value in values)
 
 
-Name = Literal["tensorboard", "wandb", "trackio"]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
-class Tracking:
-    """A Reporter that passes every figure of a step on."""
+@dataclass(frozen=True)
+class Tracking(Reporter):
+    """Every figure of a step, to TensorBoard and the like."""
 
-    def __init__(self, trackers: Sequence[GeneralTracker]) -> None:
-        self._trackers = trackers
-
-    def doing(self, what: str) -> None:
-        """Nothing to plot."""
+    trackers: Sequence[GeneralTracker]
 
     def step(self, report: StepReport) -> None:
         """All metrics under `train/`, by the step's number in the whole run."""
@@ -209,13 +186,13 @@ class Tracking:
             "train/public": float(report.public),
             "train/round": report.round,
         }
-        for tracker in self._trackers:
+        for tracker in self.trackers:
             tracker.log(values, step=report.overall)
 
 
 @contextmanager
 def tracking(
-    names: Sequence[Name], project: str, folder: Path, settings: dict[str, Any]
+    names: Sequence[Tracker], project: str, folder: Path, settings: dict[str, Any]
 ) -> Iterator[Tracking]:
     """Trackers for a run's `project`; TensorBoard's files go below `folder`.
 
@@ -239,7 +216,7 @@ def tracking(
             tracker.finish()
 
 
-def _tracker(name: Name, project: str, folder: Path) -> GeneralTracker:
+def _tracker(name: Tracker, project: str, folder: Path) -> GeneralTracker:
     if name == "tensorboard":
         return TensorBoardTracker(project, logging_dir=folder)
     return (WandBTracker if name == "wandb" else TrackioTracker)(project)

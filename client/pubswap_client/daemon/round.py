@@ -1,154 +1,253 @@
-"""One client's work in one round: tau local steps, each kept on disk before the next begins."""
+"""One client's work in one round: tau local steps, each kept on disk before the next begins.
+
+Public steps: prompts in, responses out, the exchange's groups back. In a pipelined run one is
+sampled and sent in its order, but updated on after the private step behind it: its peers may
+answer meanwhile. Our responses are on disk until then.
+"""
 
 import logging
+import time
+from dataclasses import dataclass, field, replace
 from functools import partial
 
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
-from pubswap_client.daemon.public_steps import PublicSteps, RoundContext
-from pubswap_client.daemon.reporters import StepReport, moving
-from pubswap_client.state.checkpoint import Checkpoint
-from pubswap_client.state.journal import ReducedUpdate
+from pubswap_client.daemon.reporters import Reporter, Reporters, StepReport
+from pubswap_client.state.journal import (
+    Checkpoint,
+    ExchangeKey,
+    Journal,
+    ReducedUpdate,
+    SampledResponses,
+)
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
-    Progress,
+    Digest,
     ReceiptStatus,
+    RunView,
     SubmitUpdate,
+    SwapPrompts,
     UpdateMetrics,
 )
-from pubswap_protocol.schedule import overtaken, public_step, update_order
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.schedule import overtaken, public_step, staleness, update_order
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
+from pubswap_protocol.tensors.responses import (
+    Response,
+    ResponseRules,
+    decode_offers,
+    decode_responses,
+    encode_responses,
+)
 from pubswap_protocol.tensors.update_encoding import encode_update
 
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class LocalRound:
-    """A round from its global adapter to its hand-in.
+    """Round `number` (1, 2, ...) from its global adapter, of digest `start`, to its hand-in.
 
     A process that is killed at any point and started again goes on after the last step that was
     kept. On a CPU the adapter then has the very bits of an undisturbed one.
     """
 
-    def __init__(self, part: RoundContext) -> None:
-        self._part = part
-        self._done: list[StepMetrics] = []
-        self._base: Adapter = {}
-        self._public = PublicSteps(part)
+    api: CoordinatorClient
+    run: RunView
+    trainer: LocalTrainer
+    journal: Journal
+    reporter: Reporter
+    number: int
+    start: Digest
+    _done: list[StepMetrics] = field(default_factory=list)
+    _base: Adapter = field(default_factory=dict)
+    _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
-        settings = self._part.run.settings
-        with Heartbeats(partial(self._part.api.heartbeat, self._part.run.id)) as heartbeats:
+        settings = self.run.settings
+        with Heartbeats(partial(self.api.heartbeat, self.run.id)) as heartbeats:
+            reporter = Reporters([self.reporter, heartbeats])
             for step in update_order(settings)[len(self._done) :]:
                 self._done.append(self._step(step))
-                self._save(under_way=overtaken(settings, step) is not None)
-                self._report(step)
-                heartbeats.tell(self._heartbeat())
+                snapshot = self.trainer.snapshot()
+                checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
+                self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
+                reporter.step(
+                    StepReport(
+                        round=self.number,
+                        rounds=settings.rounds,
+                        step=len(self._done),
+                        steps=settings.local_steps,
+                        public=public_step(settings, step) is not None,
+                        metrics=self._done[-1],
+                    )
+                )
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
-        moved = moving(self._part.reporter, "handing the adapter in")
-        digest = self._part.api.put_blob(self._part.run.id, self._update(), moved)
+        on_bytes = self.reporter.transfer("handing the adapter in")
+        digest = self.api.put_blob(self.run.id, self._update(), on_bytes)
         update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
-        receipt = self._part.api.submit_update(self._part.run.id, self._part.number, update)
+        receipt = self.api.submit_update(self.run.id, self.number, update)
         if receipt.status is ReceiptStatus.LATE:
-            self._part.progress.forget_update()
-        log.info("Round %d handed in: %s.", self._part.number, receipt.status)
+            self.journal.forget_update()
+        log.info("Round %d handed in: %s.", self.number, receipt.status)
 
     def _update(self) -> bytes:
         """The bytes to hand in: on disk before they are sent, if they leave something out.
 
         A process that is killed then sends the same again, and does not count a residual twice.
         """
-        settings = self._part.run.settings
-        layout = sent_layout(self._part.run.model.layout, settings.aggregation.rule)
-        kept = self._part.progress.update()
-        if kept is not None and (kept.round, kept.start) == (self._part.number, self._part.start):
+        settings = self.run.settings
+        layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
+        kept = self.journal.update()
+        if kept is not None and (kept.round, kept.start) == (self.number, self.start):
             return kept.body
-        residual = kept.residual if kept is not None and kept.round < self._part.number else {}
-        factors = self._part.trainer.adapter()
+        residual = kept.residual if kept is not None and kept.round < self.number else {}
+        factors = self.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
         body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
         if left:
-            self._part.progress.save_update(
-                ReducedUpdate(self._part.number, self._part.start, body, left)
-            )
+            self.journal.save_update(ReducedUpdate(self.number, self.start, body, left))
         return body
 
     def _begin(self) -> None:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
-        moved = moving(self._part.reporter, "fetching the global adapter")
-        data = self._part.api.blob(self._part.run.id, self._part.start, moved)
-        adapter = decode_adapter(self._part.run.model.layout, data)
-        if self._part.run.settings.wire.precision != "float32":
+        on_bytes = self.reporter.transfer("fetching the global adapter")
+        data = self.api.blob(self.run.id, self.start, on_bytes)
+        adapter = decode_adapter(self.run.model.layout, data)
+        if self.run.settings.wire.precision != "float32":
             self._base = adapter  # what is sent is the difference to it
-        checkpoint = self._part.progress.checkpoint()
-        if checkpoint is not None and checkpoint.round < self._part.number:
+        checkpoint = self.journal.checkpoint()
+        if checkpoint is not None and checkpoint.round < self.number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
-            self._part.trainer.restore(checkpoint.snapshot)
-        self._part.trainer.begin_round(self._part.number, adapter)
+            self.trainer.restore(checkpoint.snapshot)
+        self.trainer.begin_round(self.number, adapter)
         if checkpoint is not None and (checkpoint.round, checkpoint.start) == (
-            self._part.number,
-            self._part.start,
+            self.number,
+            self.start,
         ):
-            self._part.trainer.restore(checkpoint.snapshot)
+            self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
-            log.info("Round %d goes on after step %d.", self._part.number, checkpoint.step)
+            log.info("Round %d goes on after step %d.", self.number, len(self._done))
 
     def _step(self, step: int) -> StepMetrics:
-        if public_step(self._part.run.settings, step) is not None:
-            return self._public.make(step)
-        ahead = overtaken(self._part.run.settings, step)
+        if public_step(self.run.settings, step) is not None:
+            return self._public_step(step)
+        ahead = overtaken(self.run.settings, step)
         if ahead is not None:
-            self._public.send(ahead)
-        self._part.reporter.doing(f"private step {step}")
-        return self._part.trainer.private_step(step)
+            self._ahead = {ahead: self._sampled(ahead)}
+            self._submit(*self._ahead[ahead])
+        self.reporter.doing(f"private step {step}")
+        return self.trainer.private_step(step)
 
-    def _save(self, under_way: bool) -> None:
-        trainer = self._part.trainer
-        checkpoint = Checkpoint(
-            self._part.number, self._part.start, tuple(self._done), trainer.snapshot()
-        )
-        self._part.progress.save(checkpoint, under_way=under_way)
+    # Public steps
 
-    def _report(self, step: int) -> None:
-        settings, metrics = self._part.run.settings, self._done[-1]
-        self._part.reporter.step(
-            StepReport(
-                round=self._part.number,
-                rounds=settings.rounds,
-                step=len(self._done),
-                steps=settings.local_steps,
-                public=public_step(settings, step) is not None,
-                metrics=metrics,
-            )
+    def _public_step(self, step: int) -> StepMetrics:
+        """The whole of a step, or the rest of one that a private step overtook."""
+        prompts, own = self._ahead.pop(step) if step in self._ahead else self._sampled(step)
+        self.reporter.doing(f"public step {step}: waiting for the other organisations")
+        received, waited = self._received(step, prompts, own)
+        self.reporter.doing(f"public step {step}: updating")
+        return replace(self.trainer.public_step(step, _problems(prompts), received), waited=waited)
+
+    def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
+        """A public step's prompts, and the file of our responses: on disk before it is sent.
+
+        A coordinator that has it takes no other one, and an engine need not sample the same again.
+        """
+        swap = public_step(self.run.settings, step)
+        assert swap is not None
+        self.reporter.doing(f"public step {step}: sampling")
+        prompts = self.api.swap_prompts(self.run.id, self.number, swap)
+        problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
+        kept = self.journal.sampled(key)
+        if kept is not None:
+            groups = decode_responses(kept.body, rules)
+            self.trainer.resume_rollout(problems, groups, kept.seconds)
+            return prompts, kept.body
+        body = encode_responses(rules.prompts, self.trainer.public_rollout(step, problems))
+        # What the coordinator would refuse must not be kept, or no restart could mend it.
+        decode_responses(body, rules)
+        self.journal.save_sampled(key, SampledResponses(body, self.trainer.rollout_seconds))
+        return prompts, body
+
+    def _received(
+        self, step: int, prompts: SwapPrompts, own: bytes
+    ) -> tuple[list[list[Response]], float]:
+        """The groups to train on, and the seconds waited for them.
+
+        They are on disk before they are trained on, so that a restart trains on the same. They are
+        our own if we came too late for the exchange; kept like a peer's, that stays decided.
+        """
+        key, rules = self._key(prompts), self._rules(prompts)
+        kept = self.journal.received(key)
+        if kept is not None:
+            return decode_responses(kept, rules), 0.0
+        body, waited = self._exchange(step, prompts, own)
+        groups = decode_responses(body, rules)
+        self.journal.save_received(key, body)
+        return groups, waited
+
+    def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
+        """The file to train on, from the coordinator or our own, and the seconds waited for it."""
+        # What was overtaken is with the coordinator, or the step that overtook it were not done.
+        if not staleness(self.run.settings, step) and not self._submit(prompts, own):
+            return own, 0.0
+        started = time.monotonic()
+        try:
+            answer = self.api.exchanged(self.run.id, self.number, prompts.swap)
+        except RoundClosed as error:
+            log.warning("%s", error.detail)
+            return own, time.monotonic() - started
+        waited = time.monotonic() - started
+        if self.run.settings.swap.donors != "likely":
+            return answer, waited
+        rules = self._rules(prompts)
+        chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
+        return encode_responses(rules.prompts, chosen), waited
+
+    def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
+        """Send our responses; returns whether they came in time for the exchange."""
+        try:
+            receipt = self.api.submit_responses(self.run.id, self.number, prompts.swap, own)
+        except IdempotencyMismatch as error:
+            # What we sent before was lost here; the exchange has it, and gives its groups.
+            log.warning("%s Going on with what the coordinator has.", error.detail)
+            return True
+        if receipt.status is ReceiptStatus.LATE:
+            log.warning("Public step %d closed without us; training on our own.", prompts.swap)
+        return receipt.status is not ReceiptStatus.LATE
+
+    def _key(self, prompts: SwapPrompts) -> ExchangeKey:
+        return ExchangeKey(self.number, self.start, prompts.swap)
+
+    def _rules(self, prompts: SwapPrompts) -> ResponseRules:
+        grpo = self.run.settings.grpo
+        return ResponseRules(
+            prompts=tuple(entry.index for entry in prompts.prompts),
+            responses_per_prompt=grpo.responses_per_prompt,
+            max_response_tokens=grpo.max_response_tokens,
+            vocabulary=self.run.model.vocabulary,
         )
 
-    def _heartbeat(self) -> Progress:
-        metrics = self._done[-1]
-        return Progress(
-            round=self._part.number,
-            step=len(self._done),
-            steps=self._part.run.settings.local_steps,
-            reward=metrics.reward,
-            loss=metrics.loss,
-            tokens_per_second=metrics.tokens_per_second,
-        )
+
+def _problems(prompts: SwapPrompts) -> list[Problem]:
+    return [entry.problem for entry in prompts.prompts]
 
 
 def _summary(steps: list[StepMetrics], examples: int) -> UpdateMetrics:
     def mean(name: str) -> float:
         return sum(float(getattr(step, name)) for step in steps) / len(steps)
 
+    means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
     return UpdateMetrics(
         examples=examples,
         steps=len(steps),
-        reward=mean("reward"),
-        loss=mean("loss"),
-        kl=mean("kl"),
-        clip_share=mean("clip_share"),
-        zero_variance_share=mean("zero_variance_share"),
-        response_tokens=mean("response_tokens"),
         seconds=sum(step.seconds for step in steps),
+        **{name: mean(name) for name in means},
     )

@@ -1,4 +1,4 @@
-"""The wiring of `pubswap client start` and `pubswap evaluate`: the only place where parts meet."""
+"""Wire the parts of `pubswap client start` and `pubswap evaluate` together."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +11,13 @@ from rich.console import Console
 from pubswap_client.base_model import model_folder
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.evaluate import pass_at_1
-from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.daemon.evaluator import Evaluator, pass_at_1
 from pubswap_client.daemon.factories import make_engine, make_trainer
-from pubswap_client.daemon.public_steps import check_choosing
-from pubswap_client.daemon.reporters import All, LiveDisplay, LogLines, Reporter, tracking
+from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
 from pubswap_client.distributed.launch import (
-    LaunchSpec,
-    crew_of,
     launched_rank,
     load_policy,
+    open_process_group,
     run_follower,
 )
 from pubswap_client.distributed.process_group import ProcessGroup
@@ -28,11 +25,10 @@ from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.checkpoint import Owner
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
-from pubswap_client.state.residuals import Residuals, check_rebasing
+from pubswap_client.state.residuals import Residuals
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
@@ -70,49 +66,43 @@ def run_client(settings: ClientSettings) -> RunState | None:
         raise InvalidSettings("Say where the private problems are: --data private.jsonl")
     problems = read_problems(settings.data)
     with (
-        crew_of(settings) as process_group,
-        _member(settings, Role.CLIENT, process_group) as member,
+        open_process_group(settings) as process_group,
+        _open_session(settings, Role.CLIENT, process_group) as session,
     ):
-        check_packed_path(member.policy)
-        with _reporter(settings, member.run) as reporter:
-            return make_daemon(settings, member, problems, reporter, process_group).work()
+        check_packed_path(session.policy)
+        with _reporter(settings, session.run) as reporter:
+            return make_daemon(settings, session, problems, reporter, process_group).work()
 
 
 def make_daemon(
     settings: ClientSettings,
-    member: Session,
+    session: Session,
     problems: Sequence[Problem],
     reporter: Reporter,
     process_group: ProcessGroup | None = None,
 ) -> Daemon:
-    """A client's daemon, with its progress in the state folder.
+    """A client's daemon, with its journal in the state folder.
 
     Raises InvalidProblems if there are too few private problems, or one is too long, or one of the
     public set: each client refuses the same prompts, at the start and in no step.
     """
-    taken = member.run.settings.grpo.prompts_per_step
-    if len(problems) < taken:
+    run = session.run
+    if len(problems) < run.settings.grpo.prompts_per_step:
         raise InvalidProblems(
-            f"{settings.data} holds {len(problems)} problems; a step takes {taken} different ones."
+            f"{settings.data} holds {len(problems)} problems; a step takes "
+            f"{run.settings.grpo.prompts_per_step} different ones."
         )
-    if member.run.settings.method == "pubswap":
-        _fitting(member, SetKind.PUBLIC)
+    if run.settings.method == "pubswap":
+        _problem_set(session, SetKind.PUBLIC)
+    policy, engine, score = session.policy, session.engine, session.score
     return Daemon(
-        member.api,
-        member.run,
-        make_trainer(
-            settings,
-            member.policy,
-            member.engine,
-            member.name,
-            problems,
-            member.score,
-            process_group,
-        ),
-        ProgressStore(settings.state / "progress", Owner.of(member.run, member.name)),
+        session.api,
+        run,
+        make_trainer(settings, policy, engine, session.name, problems, score, process_group),
+        Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
         reporter,
         examples=len(problems),
-        residuals=_residuals(settings, member),
+        residuals=Residuals(session.api, run, settings.state / "residuals"),
     )
 
 
@@ -130,53 +120,62 @@ def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
             reporters.append(
                 stack.enter_context(tracking(settings.track, run.name, folder, described))
             )
-        yield All(reporters)
+        yield Reporters(reporters)
 
 
 def run_evaluator(settings: ClientSettings) -> RunState:
     """Evaluate every round's adapter until the run ends, and say how it did."""
-    with _member(settings, Role.EVALUATOR) as member:
-        return make_evaluator(settings, member).work()
+    with _open_session(settings, Role.EVALUATOR) as session:
+        return make_evaluator(settings, session).work()
 
 
-def make_evaluator(settings: ClientSettings, member: Session) -> Evaluator:
+def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     """An evaluator on the coordinator's test set."""
-    problems = _fitting(member, SetKind.TEST)
+    problems, run = _problem_set(session, SetKind.TEST), session.run
 
     def evaluate(
         adapter: Adapter, residuals: Sequence[AdapterFile]
     ) -> tuple[float, dict[str, float]]:
-        member.policy.rebase(residuals)
-        member.policy.load_adapter(adapter)
+        session.policy.rebase(residuals)
+        session.policy.load_adapter(adapter)
+        seed = seed_for(run.settings.seed, "evaluation")
         return pass_at_1(
-            policy=member.policy,
-            engine=member.engine,
-            problems=problems,
-            scorer=member.score,
-            settings=member.run.settings,
-            seed=seed_for(member.run.settings.seed, "evaluation"),
+            session.policy, session.engine, problems, session.score, run.settings, seed
         )
 
-    residuals = _residuals(settings, member)
-    return Evaluator(member.api, member.run, len(problems), evaluate, residuals)
+    residuals = Residuals(session.api, run, settings.state / "residuals")
+    return Evaluator(session.api, run, len(problems), evaluate, residuals)
 
 
-def _fitting(member: Session, kind: SetKind) -> list[Problem]:
+def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
-    text = member.api.problem_set(member.run.id, kind)
+    text = session.api.problem_set(session.run.id, kind)
     problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
-    member.policy.prompt_limit.check(problems, f"The operator's {kind} set")
+    session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 
 
-def check_possible(run: RunSettings, settings: ClientSettings, alone: bool) -> None:
-    """Raises InvalidSettings for what the run wants and this machine's settings cannot do."""
-    check_rebasing(run, settings, alone)
-    check_choosing(run, settings)
+def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> None:
+    """Raises InvalidSettings for what a run wants and this machine's settings cannot do.
+
+    `alone` says that this client is one process.
+    """
+    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
+        raise InvalidSettings(
+            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
+            "and the processes of `--processes` have copies of their own. Use engine = "
+            "'transformers' and one process."
+        )
+    if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
+        raise InvalidSettings(
+            "The run has swap.donors = 'likely', for which this client's policy scores responses "
+            "outside of an update, and a sharded one cannot. Use shard = false, or a run with "
+            "swap.donors = 'uniform'."
+        )
 
 
 def hello_of(card: ModelCard, verifier: str) -> Hello:
-    """What a member says it has: this base model, and its version of the run's verifier."""
+    """A member's base model, and its version of the run's verifier."""
     return Hello(
         config_digest=card.config_digest,
         tokenizer_digest=card.tokenizer_digest,
@@ -185,12 +184,8 @@ def hello_of(card: ModelCard, verifier: str) -> Hello:
     )
 
 
-def _residuals(settings: ClientSettings, member: Session) -> Residuals:
-    return Residuals(member.api, member.run, settings.state / "residuals")
-
-
 @contextmanager
-def _member(
+def _open_session(
     settings: ClientSettings, role: Role, process_group: ProcessGroup | None = None
 ) -> Iterator[Session]:
     """Say hello with the right model, and load it."""
@@ -216,10 +211,7 @@ def _member(
         card = model_card(folder, run.settings.lora, str(folder), settings.revision)
         run.model.check_same(card)
         api.hello(run.id, hello_of(card, run.settings.verifier))
-        launch_spec = LaunchSpec(folder, run.model, run.settings)
-        if process_group is not None:
-            process_group.tell(launch_spec)
-        policy = load_policy(settings, launch_spec, process_group)
+        policy = load_policy(settings, folder, run.model, run.settings, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
         with closing(make_engine(settings, policy, folder, process_group)) as engine:
             score = partial(pool.score_many, run.settings.verifier)

@@ -1,4 +1,4 @@
-"""Launch the process group; the worker's main loop."""
+"""Launch the process group; a follower's main loop."""
 
 import ctypes
 import logging
@@ -10,14 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from pubswap_client.distributed.process_group import ProcessGroup, follow
 from pubswap_client.policy.logprobs import check_packed_path
-from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.model import ModelCard
@@ -61,7 +60,11 @@ def followers(count: int, command: Sequence[str] | None = None) -> Iterator[None
         raise
     stopping.set()
     for process in processes:
-        _stop(process)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def die_with_the_leader() -> None:
@@ -87,14 +90,6 @@ def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> No
         os._exit(FAILED)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -102,18 +97,9 @@ def _free_port() -> int:
         return port
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSpec:
-    """What the leader tells its followers first: which policy they all hold."""
-
-    folder: Path
-    card: ModelCard
-    settings: RunSettings
-
-
 @contextmanager
-def crew_of(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
-    """The process group that the settings ask for, its workers started; None for a single one.
+def open_process_group(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
+    """The process group that the settings ask for, its followers started; None for one process.
 
     Under torchrun, the processes are already there.
     """
@@ -126,23 +112,31 @@ def crew_of(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
         process_group = ProcessGroup(cpu=cpu, sharded=settings.shard)
         yield process_group
         # Not after an error: the others may be in the middle of something else then.
-        if process_group.is_leader:
-            process_group.dismiss()
         process_group.close()
 
 
 def load_policy(
-    settings: ClientSettings, launch_spec: LaunchSpec, process_group: ProcessGroup | None
+    settings: ClientSettings,
+    folder: Path,
+    card: ModelCard,
+    run: RunSettings,
+    process_group: ProcessGroup | None = None,
 ) -> Policy:
-    """The charter's policy on this process's device, with its share of the CPU's threads."""
+    """The run's policy on this process's device, and on those of the leader's followers.
+
+    Each process has its share of the CPU's threads.
+    """
     if process_group is not None:
-        set_threads(settings.threads or max(1, (os.cpu_count() or 1) // process_group.size))
+        if process_group.is_leader:
+            process_group.broadcast_object((folder, card, run))
+        share = max(1, (os.cpu_count() or 1) // process_group.size)
+        torch.set_num_threads(settings.threads or share)
     elif settings.threads:
-        set_threads(settings.threads)
+        torch.set_num_threads(settings.threads)
     return Policy.load(
-        launch_spec.folder,
-        launch_spec.card,
-        launch_spec.settings,
+        folder,
+        card,
+        run,
         device=settings.device if process_group is None else process_group.device,
         liger=settings.liger,
         mesh=process_group.mesh() if process_group is not None and settings.shard else None,
@@ -150,14 +144,15 @@ def load_policy(
 
 
 def run_follower(settings: ClientSettings) -> None:
-    """Compute what the leader asks for, until it says that it is over."""
+    """Compute what the leader commands, until it closes."""
     die_with_the_leader()
-    with crew_of(settings) as process_group:
+    with open_process_group(settings) as process_group:
         assert process_group is not None
-        launch_spec: LaunchSpec | None = process_group.tell(None)
-        if launch_spec is None:
+        policy_of_run: tuple[Path, ModelCard, RunSettings] | None
+        policy_of_run = process_group.broadcast_object(None)
+        if policy_of_run is None:
             return
-        policy = load_policy(settings, launch_spec, process_group)
+        policy = load_policy(settings, *policy_of_run, process_group)
         check_packed_path(policy)
         engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
         follow(process_group, policy, engine, settings.gradient_checkpointing)

@@ -5,7 +5,6 @@ commands: with each update they are given the factors, compute their packs, and 
 gradients. So only the leader's progress has to survive a crash.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,12 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, TransformersEngine
 from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.team import Team
 from pubswap_client.training.update import follow_update
 from pubswap_protocol.tensors.responses import Response
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,7 +32,7 @@ PATIENCE = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Join an update."""
+    """Join an update, `tokens` tokens at a time."""
 
     batch: Batch
     tokens: int
@@ -51,11 +49,8 @@ class Generate:
     seed: int
 
 
-Command = Update | Generate | None
-
-
-class ProcessGroup:
-    """A Team over torch.distributed; the environment says which rank this process is."""
+class ProcessGroup(Team):
+    """A team over torch.distributed; the environment says which rank this process is."""
 
     def __init__(self, cpu: bool, sharded: bool = False) -> None:
         """Join the processes named by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
@@ -65,7 +60,7 @@ class ProcessGroup:
         patience = InitProcessGroupKwargs(timeout=PATIENCE)
         self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[patience])
         self.rank: int = self._accelerator.process_index
-        self.size: int = self._accelerator.num_processes
+        self.size = self._accelerator.num_processes
         self.is_leader = self.rank == 0
         self.lockstep = sharded
         self.device: torch.device = torch.device(self._accelerator.device)
@@ -76,17 +71,12 @@ class ProcessGroup:
         """All processes in a row, to shard a model over."""
         return init_device_mesh(self.device.type, (self.size,))
 
-    def tell(self, value: T) -> T:
-        """The leader's value, on every process."""
+    def broadcast_object(self, value: T) -> T:
+        """The leader's value, on every process: a command, or None for the end."""
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0, group=self._commands)
-        found: T = box[0]
-        return found
-
-    def next(self) -> Command:
-        """Wait for the leader's next command; None means the end."""
-        command: Command = self.tell(None)
-        return command
+        received: T = box[0]
+        return received
 
     def gather(self, value: T) -> list[T]:
         """Every process's value, in the order of their ranks."""
@@ -95,8 +85,7 @@ class ProcessGroup:
         return box
 
     def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
-        """Let the followers join an update."""
-        self.tell(Update(batch, tokens))
+        self.broadcast_object(Update(batch, tokens))
         self.broadcast(factors)
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
@@ -108,11 +97,10 @@ class ProcessGroup:
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes, in one message."""
-        if not tensors:
-            return
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        dist.all_reduce(flat)
-        _scatter(flat, tensors)
+        if tensors:
+            flat = torch.cat([tensor.flatten() for tensor in tensors])
+            dist.all_reduce(flat)
+            _scatter(flat, tensors)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by the leader's, in one message."""
@@ -121,21 +109,18 @@ class ProcessGroup:
         _scatter(flat, tensors)
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any process."""
         flags = torch.tensor(float(flag), device=self.device)
         dist.all_reduce(flags)
         return bool(flags)
 
-    def dismiss(self) -> None:
-        """Let the followers end."""
-        self.tell(None)
-
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the process group; the leader ends its followers first."""
+        if self.is_leader:
+            self.broadcast_object(None)
         dist.destroy_process_group()
 
 
-class ProcessGroupEngine:
+class ProcessGroupEngine(RolloutEngine):
     """The leader's engine that samples on all processes: a share of the prompts on each."""
 
     def __init__(
@@ -146,23 +131,14 @@ class ProcessGroupEngine:
         self.engine = engine
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
+        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
     ) -> list[list[Response]]:
-        """The same responses as the engine alone: they depend on the seed and their place only."""
+        """The engine's own responses: they depend on the seed and the prompt's index only."""
         lists = [list(prompt) for prompt in prompts]
         command = Generate(lists, count, max_tokens, temperature, seed)
-        self.process_group.tell(command)
+        self.process_group.broadcast_object(command)
         self.process_group.broadcast(self.policy.factors())
         return generate_together(self.process_group, self.engine, command)
-
-    def close(self) -> None:
-        """Give back what the engine holds."""
-        self.engine.close()
 
 
 def generate_together(
@@ -172,30 +148,22 @@ def generate_together(
 
     Sharded, a forward pass needs everyone at the same time, so that all do all the prompts.
     """
-    size = (
-        len(command.prompts)
-        if process_group.lockstep
-        else -(-len(command.prompts) // process_group.size)
-    )
-    first = 0 if process_group.lockstep else process_group.rank * size
-    mine = engine.generate(
-        command.prompts[first : first + size],
-        command.count,
-        command.max_tokens,
-        command.temperature,
-        command.seed,
-        first=first,
-    )
+    prompts = command.prompts
+    arguments = command.count, command.max_tokens, command.temperature, command.seed
     if process_group.lockstep:
-        return mine
+        return engine.generate(prompts, *arguments)
+    size = -(-len(prompts) // process_group.size)
+    first = process_group.rank * size
+    mine = engine.generate(prompts[first : first + size], *arguments, first=first)
     return [group for part in process_group.gather(mine) for group in part]
 
 
 def follow(
     process_group: ProcessGroup, policy: Policy, engine: TransformersEngine, checkpointing: bool
 ) -> None:
-    """A follower's life: do what the leader says until it says that it is over."""
-    while (command := process_group.next()) is not None:
+    """Do what the leader commands until it closes."""
+    command: Update | Generate | None
+    while (command := process_group.broadcast_object(None)) is not None:
         process_group.broadcast(policy.factors())
         if isinstance(command, Update):
             budget = TokenBudget(command.tokens)

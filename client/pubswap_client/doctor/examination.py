@@ -49,7 +49,7 @@ from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
-from pubswap_client.training.memory import MemoryEstimate, measure_device, needs
+from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard
@@ -219,7 +219,7 @@ class Examination:
         run, card, folder = self._run.settings, self._card, self._folder
 
         def estimate(settings: ClientSettings) -> MemoryEstimate:
-            return needs(settings, run, card, folder, device)
+            return estimate_memory(settings, run, card, folder, device)
 
         self._note("memory", check_memory, self.settings, run, device, estimate)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer
-from pubswap_client.distributed.launch import LaunchSpec, crew_of, load_policy
+from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
 from pubswap_client.doctor.prediction import TrialResult, duration_text
@@ -78,12 +78,9 @@ def load_for_trial(
 
     Raises what `pubswap client start` would raise.
     """
-    with crew_of(settings) as process_group:
-        launch_spec = LaunchSpec(folder, run.model, run.settings)
-        if process_group is not None:
-            process_group.tell(launch_spec)
+    with open_process_group(settings) as process_group:
         stage("loading the model")
-        policy = load_policy(settings, launch_spec, process_group)
+        policy = load_policy(settings, folder, run.model, run.settings, process_group)
         stage("comparing packs with the model's own pass")
         difference = check_packed_path(policy)
         yield TrialRun(settings, run, folder, policy, process_group, difference)

@@ -49,32 +49,23 @@ class Tree:
         return torch.cat(ranges).to(self.device)
 
     @cached_property
-    def query_ends(self) -> Tensor:
-        """Cumulative numbers of queries (spans + 1,), int32."""
-        return self._cumulative(self.query_counts)
-
-    @cached_property
-    def key_ends(self) -> Tensor:
-        """Cumulative numbers of keys (spans + 1,), int32."""
-        return self._cumulative(self.key_counts)
-
-    @cached_property
-    def longest(self) -> tuple[int, int]:
-        """The most queries and the most keys of any span."""
-        return max(self.query_counts), max(self.key_counts)
-
-    @cached_property
     def query_counts(self) -> list[int]:
-        """How many queries each span has."""
+        """Queries of each span."""
         return [span.end - span.start for span in self.spans]
 
     @cached_property
     def key_counts(self) -> list[int]:
-        """How many keys each span has, its prefix's among them."""
+        """Keys of each span, its prefix's among them."""
         return [s.end - s.start + s.prefix_end - s.prefix_start for s in self.spans]
 
-    def _cumulative(self, counts: Sequence[int]) -> Tensor:
-        return torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=self.device)
+    @cached_property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Cumulative numbers of queries and of keys, each (spans + 1,), int32."""
+        queries, keys = (
+            torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=self.device)
+            for counts in (self.query_counts, self.key_counts)
+        )
+        return queries, keys
 
 
 def tree_attention(
@@ -147,9 +138,9 @@ def _variable_length(
         query.squeeze(0).transpose(0, 1).contiguous(),
         keys,
         values,
-        tree.query_ends,
-        tree.key_ends,
-        *tree.longest,
+        *tree.ends,
+        max(tree.query_counts),
+        max(tree.key_counts),
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=query.shape[1] != key.shape[1],

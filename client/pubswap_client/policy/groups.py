@@ -59,14 +59,16 @@ class Batch:
     lengths: tuple[int, ...]  # (B,)
 
     @property
-    def rows(self) -> int:
-        """B."""
+    def rows(self) -> int:  # B
         return self.input_ids.shape[0]
 
     @property
-    def group_size(self) -> int:
-        """K."""
+    def group_size(self) -> int:  # K
         return self.rewards.shape[1]
+
+    @property
+    def width(self) -> int:  # T
+        return self.response_mask.shape[1]
 
     def prompt(self, group: int) -> Tensor:
         """A group's prompt (P_g,), without padding."""
@@ -79,16 +81,9 @@ class Batch:
         before = self.input_ids.shape[1] - self.width
         return self.input_ids[row, before : before + self.lengths[row]]
 
-    @property
-    def width(self) -> int:
-        """T."""
-        return self.response_mask.shape[1]
-
 
 def collate(
-    groups: Sequence[Group],
-    eos_token_ids: Collection[int],
-    advantage_epsilon: float,
+    groups: Sequence[Group], eos_token_ids: Collection[int], advantage_epsilon: float
 ) -> Batch:
     """The batch of groups of equal size K, on the CPU."""
     rows = [(group.prompt, response) for group in groups for response in group.responses]

@@ -138,17 +138,18 @@ def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: 
 
     At most `budget` tokens are computed at a time.
     """
-    found = torch.zeros_like(batch.behaviour)
+    logprobs = torch.zeros_like(batch.behaviour)
     plans = plan(batch.prompt_lengths, batch.lengths, range(batch.rows), budget)
     with policy.packed():
         for rows in plans:
             part = pack(batch, rows, policy.device)
-            found.view(-1)[part.places.cpu()] = score_pack(policy, part, temperature).logprobs.cpu()
-    return found
+            scores = score_pack(policy, part, temperature)
+            logprobs.view(-1)[part.indices.cpu()] = scores.logprobs.cpu()
+    return logprobs
 
 
 def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> list[Response]:
-    """The group of an offer with the most likely candidates in its places.
+    """The group of an offer, filled up with the most likely candidates.
 
     Of equally likely ones, those that were drawn first. At most `budget` tokens are computed at a
     time, and none if there is nothing to choose.
@@ -157,7 +158,7 @@ def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> 
     if count == len(offer.places):
         return offer.taken(range(count))
     scores = mean_logprobs(policy, prompt, offer.candidates, budget)
-    return offer.taken(sorted(range(count), key=lambda place: -scores[place]))
+    return offer.taken(sorted(range(count), key=lambda candidate: -scores[candidate]))
 
 
 def mean_logprobs(
@@ -210,20 +211,15 @@ def packed_difference(policy: Policy) -> float:
 
     prompt = tokens(PROMPT)
     responses = [tokens(length) for length in LENGTHS]
-    wanted = [_plain(policy, prompt, response) for response in responses]
-    group = Group(
-        prompt.tolist(),
-        [Response(r.int().numpy(), w.numpy()) for r, w in zip(responses, wanted, strict=True)],
-        [0.0] * len(responses),
-    )
+
+    def plain(response: Tensor) -> Response:
+        """A response with its log-probabilities (T,) as transformers computes them."""
+        ids = torch.cat([prompt, response])[None].to(policy.device)
+        logits = policy.model(input_ids=ids, use_cache=False).logits[0, PROMPT - 1 : -1]
+        scores = token_scores(logits, ids[0, PROMPT:], temperature=1.0)
+        return Response(response.int().numpy(), scores.cpu().numpy())
+
+    group = Group(prompt.tolist(), [plain(response) for response in responses], [0.0] * 3)
     batch = collate([group], eos_token_ids=(), advantage_epsilon=1e-6)
-    found = response_logprobs(policy, batch, temperature=1.0, budget=1 << 20)
-    return float((found - batch.behaviour).abs().max())
-
-
-def _plain(policy: Policy, prompt: Tensor, response: Tensor) -> Tensor:
-    """The log-probabilities (T,) of one response, as transformers computes them."""
-    ids = torch.cat([prompt, response])[None].to(policy.device)
-    logits = policy.model(input_ids=ids, use_cache=False).logits[0]
-    first = len(prompt) - 1
-    return token_scores(logits[first:-1], ids[0, first + 1 :], temperature=1.0).cpu()
+    packed = response_logprobs(policy, batch, temperature=1.0, budget=1 << 20)
+    return float((packed - batch.behaviour).abs().max())

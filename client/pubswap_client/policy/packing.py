@@ -22,7 +22,7 @@ class Pack:
     position_ids: Tensor  # (1, S), as if each response stood alone behind its prompt
     tree: Tree
     predictors: Tensor  # (n,), the position in 0..S-1 that predicts each response token
-    places: Tensor  # (n,), where the tokens stand in the batch's flattened (B, T)
+    indices: Tensor  # (n,), of the tokens in the batch's flattened (B, T)
     tokens: Tensor  # (n,)
 
 
@@ -52,9 +52,13 @@ def plan(
 def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
     """The rows, which are in order, as one pack; no rows make a pack with nothing to score."""
     if not rows:
-        return _idle(batch, device)
+        # One token and nothing to score: for a process that must take part and has no rows left.
+        nothing = torch.zeros(0, dtype=torch.int64, device=device)
+        first = batch.prompt(0)[None, :1].to(device)
+        tree = Tree((Span(0, 1),), device)
+        return Pack(first, torch.zeros_like(first), tree, nothing, nothing, nothing)
     spans: list[Span] = []
-    inputs, positions, predictors, places, tokens = [], [], [], [], []
+    inputs, positions, predictors, indices, tokens = [], [], [], [], []
     end = 0
     for group, members in groupby(rows, key=lambda row: row // batch.group_size):
         prompt = batch.prompt(group)
@@ -67,7 +71,7 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
             response = batch.response(row)
             length = len(response)
             tokens.append(response)
-            places.append(torch.arange(length) + row * batch.width)
+            indices.append(torch.arange(length) + row * batch.width)
             # The prompt's last position predicts the first token, each token the next one.
             predictors += [torch.tensor([prefix.end - 1]), torch.arange(end, end + length - 1)]
             if length > 1:
@@ -84,19 +88,6 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
         position_ids=joined(positions)[None],
         tree=Tree(tuple(spans), device),
         predictors=joined(predictors),
-        places=joined(places),
+        indices=joined(indices),
         tokens=joined(tokens),
-    )
-
-
-def _idle(batch: Batch, device: torch.device) -> Pack:
-    """One token and nothing to score: for a process that must take part and has no rows left."""
-    nothing = torch.zeros(0, dtype=torch.int64, device=device)
-    return Pack(
-        input_ids=batch.prompt(0)[None, :1].to(device),
-        position_ids=torch.zeros((1, 1), dtype=torch.int64, device=device),
-        tree=Tree((Span(0, 1),), device),
-        predictors=nothing,
-        places=nothing,
-        tokens=nothing,
     )

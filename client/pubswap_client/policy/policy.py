@@ -82,19 +82,19 @@ class Policy:
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        place = find_device(device)
-        dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+        device = find_device(device)
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
         if liger:
-            _fuse(model, place)
-        if place.type == "cuda":
+            _fuse(model, device)
+        if device.type == "cuda":
             # The float32 factors' products then run on tensor cores, with TF32's ten bits.
             torch.set_float32_matmul_precision("high")
         tokenizer = PromptTokenizer(source, revision)
-        model = _with_lora(model if mesh else model.to(place), card, settings.lora)
+        model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:
             _shard(model, mesh)
-        return cls(model.to(place), tokenizer, card, settings)
+        return cls(model.to(device), tokenizer, card, settings)
 
     def factors(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
@@ -119,7 +119,7 @@ class Policy:
             return
         lora = self.settings.lora
         for a, b in modules(self.card.layout):
-            weight = self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
+            weight = self._base_weight(a)
             original = self._original.setdefault(a, weight.data)
             total = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
             for stack in residuals:
@@ -145,23 +145,21 @@ class Policy:
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, the policy is the frozen base model, without any residual."""
-        with self.model.disable_adapter(), self._unmoved():
-            yield
+        rebased = [(self._base_weight(a), self._base_weight(a).data) for a in self._original]
+        with self.model.disable_adapter():
+            try:
+                for (weight, _), original in zip(rebased, self._original.values(), strict=True):
+                    weight.data = original
+                yield
+            finally:
+                for weight, data in rebased:
+                    weight.data = data
 
-    @contextmanager
-    def _unmoved(self) -> Iterator[None]:
-        weights = {
-            a: self.model.get_submodule(a.removesuffix(".lora_A.weight")).base_layer.weight
-            for a in self._original
-        }
-        moved = {a: weight.data for a, weight in weights.items()}
-        try:
-            for a, weight in weights.items():
-                weight.data = self._original[a]
-            yield
-        finally:
-            for a, weight in weights.items():
-                weight.data = moved[a]
+    def _base_weight(self, a: str) -> torch.nn.Parameter:
+        """The frozen weight of the module whose factor A has this name."""
+        module = self.model.get_submodule(a.removesuffix(".lora_A.weight"))
+        weight: torch.nn.Parameter = module.base_layer.weight
+        return weight
 
     @contextmanager
     def packed(self, checkpointing: bool = False) -> Iterator[None]:
@@ -203,7 +201,6 @@ class Policy:
 
     @property
     def prompt_limit(self) -> PromptLimit:
-        """How long the run's prompts may be."""
         return self._tokenizer.limit(self.settings)
 
     def decode(self, responses: Sequence[Response]) -> list[str]:
@@ -237,13 +234,8 @@ def positions(attention_mask: Tensor) -> Tensor:
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
-def set_threads(count: int) -> None:
-    """Use this many CPU threads, so that several daemons on one machine keep to their share."""
-    torch.set_num_threads(count)
-
-
 def find_device(device: Device | torch.device) -> torch.device:
-    """The device that is meant; raises InvalidSettings for a GPU where there is none."""
+    """The device of a setting; raises InvalidSettings for a GPU where there is none."""
     if isinstance(device, torch.device):
         return device
     if device == "auto":
@@ -253,9 +245,9 @@ def find_device(device: Device | torch.device) -> torch.device:
     return torch.device(device)
 
 
-def _fuse(model: Any, place: torch.device) -> None:
+def _fuse(model: Any, device: torch.device) -> None:
     """Put liger-kernel's layers into the model; its fused loss is not used, ours is leaner."""
-    if place.type != "cuda":
+    if device.type != "cuda":
         raise InvalidSettings("liger = true needs a CUDA GPU; remove it, or set device = 'cuda'.")
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
@@ -301,19 +293,19 @@ def _shard(model: Any, mesh: "DeviceMesh") -> None:
 
 def _factors(model: Any, layout: AdapterLayout) -> dict[str, torch.nn.Parameter]:
     """The trainable parameters under the layout's names, sorted by name."""
-    found = {
+    factors = {
         name.replace(".default.weight", ".weight"): parameter
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
-    _check_shapes({name: tuple(parameter.shape) for name, parameter in found.items()}, layout)
-    return dict(sorted(found.items()))
+    _check_shapes({name: tuple(parameter.shape) for name, parameter in factors.items()}, layout)
+    return dict(sorted(factors.items()))
 
 
 def _check_shapes(shapes: dict[str, tuple[int, ...]], layout: AdapterLayout) -> None:
     for name in sorted(shapes.keys() | layout.tensors.keys()):
-        found, wanted = shapes.get(name), layout.tensors.get(name)
-        if found != wanted:
+        if shapes.get(name) != layout.tensors.get(name):
             raise InvalidAdapter(
-                f"Tensor {name!r} has the shape {found}, but the run's layout says {wanted}."
+                f"Tensor {name!r} has the shape {shapes.get(name)}, but the run's layout says "
+                f"{layout.tensors.get(name)}."
             )

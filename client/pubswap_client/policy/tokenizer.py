@@ -19,7 +19,6 @@ class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
     def __init__(self, source: Path | str, revision: str | None = None) -> None:
-        """From a folder, or from the hub at a revision."""
         self._full = AutoTokenizer.from_pretrained(source, revision=revision)
         self.plain = load_tokenizer(
             Path(cached_file(source, "tokenizer.json", revision=revision)).read_bytes()
@@ -27,7 +26,6 @@ class PromptTokenizer:
 
     @property
     def has_template(self) -> bool:
-        """Whether the model comes with a chat template."""
         return self._full.chat_template is not None
 
     def encode(
@@ -57,7 +55,6 @@ class PromptTokenizer:
         return self.encode(prompt, run.chat_template == "auto", run.chat_template_options)
 
     def limit(self, run: RunSettings) -> PromptLimit:
-        """How long a run's prompts may be."""
         return PromptLimit(
             run.grpo.max_prompt_tokens, lambda prompt: len(self.encode_for(run, prompt))
         )

@@ -1,4 +1,4 @@
-"""Keeping an engine on the policy's current adapter.
+"""vLLM engines: sampling from the policy's current adapter, however vLLM is reached.
 
 A version is loaded under a name that was never used before: under an old name, vLLM would answer
 from key-value caches of the old weights. It is never merged into the base model, whose bfloat16
@@ -8,15 +8,25 @@ weights would drift.
 import logging
 import shutil
 import uuid
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.peft_folder import WEIGHTS, write_peft_folder
+from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine
+from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
 from pubswap_protocol.digests import digest_of, hexadecimal
-from pubswap_protocol.errors import StaleAdapter
+from pubswap_protocol.errors import EngineFault, StaleAdapter
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tensors.responses import Response
+
+log = logging.getLogger(__name__)
+
+Sampled = tuple[Sequence[int], Sequence[float | None]]
+"""A response as vLLM gives it: token ids, and their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,116 +38,115 @@ class AdapterVersion:
     digest: str
     path: Path
 
-    def check_file(self) -> None:
-        """Raises StaleAdapter unless the folder's weights are those that were written."""
-        if digest_of((self.path / WEIGHTS).read_bytes()) != self.digest:
-            raise StaleAdapter(f"{self.path} was changed by something else than its owner.")
 
+class HotReloadEngine(RolloutEngine):
+    """Loads a version when the policy's adapter has changed; at most two are loaded at a time."""
 
-class AdapterFolders:
-    """The folders of one engine, below `root`, which is its own and is emptied at the start."""
-
-    def __init__(self, policy: Policy, root: Path, base_model: str) -> None:
+    def __init__(self, policy: Policy, model: Path, root: Path) -> None:
+        """Write versions below `root`, which is this engine's own and is emptied at the start."""
         self.policy = policy
         self.root = root.resolve()
-        self.base_model = base_model
+        self._model = str(model)
         # A server outlives us and may have cached what it computed under an earlier name.
         self._unique = uuid.uuid4().hex[:8]
         self._number = 0
-        self.clear()
+        self._served: AdapterVersion | None = None
+        self._clear()
 
-    def current(self) -> bytes:
-        """The policy's adapter now, as the canonical file."""
-        return encode_adapter(self.policy.card.layout, self.policy.adapter())
+    @abstractmethod
+    def load(self, version: AdapterVersion) -> None:
+        """Load a version everywhere; raises EngineFault or InvalidSettings if it is refused."""
 
-    def write(self, adapter: bytes) -> AdapterVersion:
-        """A new version; its folder is there completely or not at all."""
+    @abstractmethod
+    def unload(self, version: AdapterVersion) -> None:
+        """Forget a version, if it is still loaded."""
+
+    @abstractmethod
+    def check(self, version: AdapterVersion) -> None:
+        """Raises StaleAdapter unless this version is served, by its name, everywhere."""
+
+    @abstractmethod
+    def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
+        """The responses of the `current` version to each prompt, in the order of their seeds."""
+
+    def generate(
+        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
+    ) -> list[list[Response]]:
+        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+
+        Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
+        answer that cannot be used.
+        """
+        card = self.policy.card
+        parameters = [
+            sampling_parameters(card, count, max_tokens, temperature, seed, index)
+            for index in range(len(prompts))
+        ]
+        groups = self.sample(prompts, parameters)
+        for group in groups:
+            if len(group) != count:
+                raise EngineFault(f"vLLM gave {len(group)} responses instead of {count}.")
+        return [
+            [checked_response(tokens, logprobs, max_tokens, card) for tokens, logprobs in group]
+            for group in groups
+        ]
+
+    def current(self) -> AdapterVersion:
+        """The version that holds the policy's adapter, which is served on return.
+
+        Raises StaleAdapter if something else is served in spite of it.
+        """
+        adapter = encode_adapter(self.policy.card.layout, self.policy.adapter())
+        old = self._served
+        if old is not None and old.digest == digest_of(adapter):
+            try:
+                self.check(old)
+                return old
+            except StaleAdapter as error:
+                log.warning("%s Loading the adapter again.", error.detail)
+        new = self._served = self._load(adapter)
+        if old is not None:
+            self.unload(old)
+            shutil.rmtree(old.path, ignore_errors=True)
+        return new
+
+    def close(self) -> None:
+        """Unload the adapter, and delete all versions."""
+        served, self._served = self._served, None
+        try:
+            if served is not None:
+                self.unload(served)
+        except EngineFault as error:
+            log.warning("The adapter could not be unloaded: %s", error.detail)
+        finally:
+            self._clear()
+
+    def _load(self, adapter: bytes) -> AdapterVersion:
         self._number += 1
         digest = digest_of(adapter)
         name = f"pubswap-{hexadecimal(digest)[:16]}-{self._unique}-{self._number}"
         version = AdapterVersion(self._number, name, digest, self.root / name)
-        partial = self.root / f".{name}"
+        partial = self.root / f".{name}"  # a version's folder is there completely or not at all
         settings, card = self.policy.settings, self.policy.card
-        write_peft_folder(partial, adapter, settings.lora, card, self.base_model)
+        write_peft_folder(partial, adapter, settings.lora, card, self._model)
         partial.replace(version.path)
+        try:
+            self.load(version)
+            self.check(version)
+            if digest_of((version.path / WEIGHTS).read_bytes()) != digest:
+                raise StaleAdapter(f"{version.path} was changed by something else than its owner.")
+        except BaseException:
+            shutil.rmtree(version.path, ignore_errors=True)
+            raise
         return version
 
-    def remove(self, version: AdapterVersion) -> None:
-        """Delete a version's folder."""
-        shutil.rmtree(version.path, ignore_errors=True)
-
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Delete all versions, also those of an earlier process."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
 
 
-log = logging.getLogger(__name__)
-
-
-class Loader(Protocol):
-    """Where adapters are loaded."""
-
-    def load(self, version: AdapterVersion) -> None:
-        """Load a version everywhere; raises EngineFault or InvalidSettings if it is refused."""
-        ...
-
-    def unload(self, version: AdapterVersion) -> None:
-        """Forget a version, if it is still there."""
-        ...
-
-    def check(self, version: AdapterVersion) -> None:
-        """Raises StaleAdapter unless this version is served, by its name, everywhere."""
-        ...
-
-
-class HotReload:
-    """Loads a version when the policy's adapter has changed; at most two are loaded at a time."""
-
-    def __init__(self, folders: AdapterFolders, loader: Loader) -> None:
-        self._folders = folders
-        self._loader = loader
-        self._served: AdapterVersion | None = None
-
-    def current(self) -> AdapterVersion:
-        """The version that holds the policy's adapter, which the engine serves on return.
-
-        Raises StaleAdapter if the engine serves something else in spite of it.
-        """
-        adapter = self._folders.current()
-        served = self._served
-        if served is None or served.digest != digest_of(adapter) or not self._is_there(served):
-            self._served = self._load(adapter)
-            if served is not None:
-                self._loader.unload(served)
-                self._folders.remove(served)
-            served = self._served
-        return served
-
-    def close(self) -> None:
-        """Unload what is served, and delete its folder."""
-        served, self._served = self._served, None
-        try:
-            if served is not None:
-                self._loader.unload(served)
-        finally:
-            self._folders.clear()
-
-    def _is_there(self, version: AdapterVersion) -> bool:
-        try:
-            self._loader.check(version)
-        except StaleAdapter as error:
-            log.warning("%s Loading the adapter again.", error.detail)
-            return False
-        return True
-
-    def _load(self, adapter: bytes) -> AdapterVersion:
-        version = self._folders.write(adapter)
-        try:
-            self._loader.load(version)
-            self._loader.check(version)
-            version.check_file()
-        except BaseException:
-            self._folders.remove(version)
-            raise
-        return version
+def longest_sequence(policy: Policy) -> int:
+    """Tokens of the run's longest prompt and response."""
+    grpo = policy.settings.grpo
+    return grpo.max_prompt_tokens + grpo.max_response_tokens

@@ -1,9 +1,10 @@
 """Sampling responses: the engine interface, and an engine on plain transformers.
 
-A response's random draws are a function of the seed and of its place (prompt, response, token)
+A response's random draws are a function of the seed and of its indices (prompt, response, token)
 alone: neither padding nor the way prompts are split into batches changes them.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,27 +17,24 @@ from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.policy import Policy, positions
 from pubswap_protocol.tensors.responses import Response
 
+Prompts = Sequence[Sequence[int]]
+
 
 class RolloutEngine(Protocol):
-    """Samples from the policy as it is when it is asked."""
+    """Samples from the policy as it is at each call."""
 
+    @abstractmethod
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
+        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
-        ...
 
     def close(self) -> None:
-        """Give back what the engine holds; it cannot be used again."""
-        ...
+        """Give back memory and processes of its own; the engine cannot be used again."""
+        return
 
 
-class TransformersEngine:
+class TransformersEngine(RolloutEngine):
     """Any Hugging Face decoder with a key-value cache, on the policy's own device."""
 
     def __init__(self, policy: Policy, max_rows: int = 512) -> None:
@@ -47,7 +45,7 @@ class TransformersEngine:
     @torch.no_grad()
     def generate(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Prompts,
         count: int,
         max_tokens: int,
         temperature: float,
@@ -56,15 +54,14 @@ class TransformersEngine:
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
 
-        `first` is the first prompt's place among those that the seed is for: some of them get
+        `first` is the first prompt's index among those that the seed is for: some of them get
         the responses that they get among all of them.
         """
         if not prompts:
             return []
         generator = torch.Generator().manual_seed(seed)
-        places = first + len(prompts)
-        draws = torch.rand((places, count, max_tokens), generator=generator, dtype=torch.float64)
-        draws = draws[first:]
+        shape = (first + len(prompts), count, max_tokens)
+        draws = torch.rand(shape, generator=generator, dtype=torch.float64)[first:]
         size = max(1, self.max_rows // count)
         groups: list[list[Response]] = []
         for start in range(0, len(prompts), size):
@@ -72,11 +69,8 @@ class TransformersEngine:
             groups += self._generate(prompts[part], draws[part], temperature)
         return groups
 
-    def close(self) -> None:
-        """Nothing: model and memory are the policy's."""
-
     def _generate(
-        self, prompts: Sequence[Sequence[int]], draws: Tensor, temperature: float
+        self, prompts: Prompts, draws: Tensor, temperature: float
     ) -> list[list[Response]]:
         """Responses for prompts (P) and draws (P, K, T)."""
         count = draws.shape[1]
@@ -98,7 +92,7 @@ class TransformersEngine:
         flat = samples.responses()
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 
-    def _prefill(self, prompts: Sequence[Sequence[int]], count: int) -> tuple["_State", Tensor]:
+    def _prefill(self, prompts: Prompts, count: int) -> tuple["_State", Tensor]:
         """Each prompt once through the model; then its cache and logits `count` times over."""
         width = max(len(prompt) for prompt in prompts)
         ids = np.full((len(prompts), width), PAD, dtype=np.int64)
@@ -138,8 +132,8 @@ def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
     float64 keeps the sum of a large vocabulary's small probabilities exact enough.
     """
     cdf = (logits.float() / temperature).softmax(dim=-1).double().cumsum(dim=-1)
-    found = torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True)
-    return found.squeeze(1).clamp(max=logits.shape[1] - 1)
+    tokens = torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True)
+    return tokens.squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
 class _State:
@@ -148,7 +142,7 @@ class _State:
     def __init__(self, cache: Any, mask: Tensor) -> None:
         self.cache = cache
         self.mask = mask  # (B, S)
-        self.rows = torch.arange(len(mask), device=mask.device)  # (B,), places in the whole batch
+        self.rows = torch.arange(len(mask), device=mask.device)  # (B,), of the whole batch
         self.finished = torch.zeros(len(mask), dtype=torch.bool, device=mask.device)  # (B,)
 
     def drop_finished(self) -> None:

@@ -4,7 +4,6 @@ On a GPU it shares the memory with the trainer: it sleeps (weights in host memor
 cache) whenever it does not sample.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,22 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.hot_reload import AdapterFolders, AdapterVersion, HotReload
-from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
+from pubswap_client.rollout.hot_reload import (
+    AdapterVersion,
+    HotReloadEngine,
+    Sampled,
+    longest_sequence,
+)
+from pubswap_client.rollout.transformers_engine import Prompts
+from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, StaleAdapter
-from pubswap_protocol.tensors.responses import Response
 
-log = logging.getLogger(__name__)
-
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 CPU_CACHE_GIB = 1.0
 # A supervisor kills what does not end within ten.
 SHUTDOWN_SECONDS = 5.0
 
 
-class VllmEngine:
-    """vLLM with the policy's adapter on the frozen base model, reloaded when it has changed."""
+class VllmEngine(HotReloadEngine):
+    """vLLM with the policy's adapter on the frozen base model."""
 
     def __init__(self, policy: Policy, model: Path, work: Path, settings: VllmSettings) -> None:
         """Start vLLM on the base model's folder; adapters are written below `work`.
@@ -35,71 +36,50 @@ class VllmEngine:
         Raises InvalidSettings if vLLM is not installed or refuses the settings.
         """
         vllm = _import_vllm()
-        self.policy = policy
         self._sampling_params = vllm.SamplingParams
         self._lora_request = vllm.lora.request.LoRARequest
         self._sleeps = settings.sleep and policy.device.type == "cuda"
         try:
-            self._llm = vllm.LLM(**self._arguments(model, settings))
+            self._llm = vllm.LLM(**_arguments(policy, model, settings, self._sleeps))
         except (ValueError, RuntimeError) as error:
             raise InvalidSettings(f"vLLM does not start with these settings: {error}") from error
-        self._reload = HotReload(AdapterFolders(policy, work, str(model)), self)
+        super().__init__(policy, model, work)
         if self._sleeps:
             self._llm.sleep(level=1)
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-    ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
-
-        Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
-        answer that cannot be used.
-        """
+    def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        parameters = [
-            self._sampling_params(
-                detokenize=False,
-                **sampling_parameters(
-                    self.policy.card, count, max_tokens, temperature, seed, place
-                ),
-            )
-            for place in range(len(prompts))
-        ]
+        sampling = [self._sampling_params(detokenize=False, **each) for each in parameters]
         with self._awake(), _faults("sample"):
-            version = self._reload.current()
+            version = self.current()
             outputs = self._llm.generate(
-                inputs, parameters, lora_request=self._request(version), use_tqdm=False
+                inputs, sampling, lora_request=self._request(version), use_tqdm=False
             )
-        return [self._group(output, version, count, max_tokens) for output in outputs]
+        for output in outputs:
+            served = output.lora_request.lora_name if output.lora_request else "the base model"
+            if served != version.name:
+                raise StaleAdapter(f"vLLM sampled from {served}, not from {version.name}.")
+        return [
+            [_sampled(one) for one in sorted(output.outputs, key=lambda one: int(one.index))]
+            for output in outputs
+        ]
 
     def close(self) -> None:
         """End vLLM's process, and delete the adapters."""
         try:
-            self._reload.close()
-        except EngineFault as error:
-            log.warning("The adapter could not be unloaded: %s", error.detail)
+            super().close()
         finally:
             self._llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_SECONDS)
 
-    # The loader of hot reload
-
     def load(self, version: AdapterVersion) -> None:
-        """Load a version from its folder; raises EngineFault if vLLM refuses it."""
         with _faults(f"load the adapter {version.path}"):
             self._llm.llm_engine.add_lora(self._request(version))
 
     def unload(self, version: AdapterVersion) -> None:
-        """Forget a version."""
         with _faults("unload an adapter"):
             self._llm.llm_engine.remove_lora(version.number)
 
     def check(self, version: AdapterVersion) -> None:
-        """Raises StaleAdapter unless the version's number is among those loaded."""
         with _faults("list its adapters"):
             loaded = self._llm.llm_engine.list_loras()
         if version.number not in loaded:
@@ -110,48 +90,6 @@ class VllmEngine:
 
     def _request(self, version: AdapterVersion) -> Any:
         return self._lora_request(version.name, version.number, str(version.path))
-
-    def _group(
-        self, output: Any, version: AdapterVersion, count: int, max_tokens: int
-    ) -> list[Response]:
-        """The responses of one vLLM RequestOutput, in the order of their seeds."""
-        served = output.lora_request.lora_name if output.lora_request else "the base model"
-        if served != version.name:
-            raise StaleAdapter(f"vLLM sampled from {served}, not from {version.name}.")
-        if len(output.outputs) != count:
-            raise EngineFault(f"vLLM gave {len(output.outputs)} responses instead of {count}.")
-        return [
-            checked_response(
-                one.token_ids,
-                [
-                    step[token].logprob
-                    for step, token in zip(one.logprobs, one.token_ids, strict=True)
-                ],
-                max_tokens,
-                self.policy.card,
-            )
-            for one in sorted(output.outputs, key=lambda one: int(one.index))
-        ]
-
-    def _arguments(self, model: Path, settings: VllmSettings) -> dict[str, Any]:
-        run, on_cpu = self.policy.settings, self.policy.device.type == "cpu"
-        cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
-        return {
-            "model": str(model),
-            "dtype": str(self.policy.model.dtype).removeprefix("torch."),
-            "enable_lora": True,
-            "max_loras": 1,
-            "max_cpu_loras": 2,
-            "max_lora_rank": lora_rank(run.lora.rank),
-            "logprobs_mode": "processed_logprobs",
-            "max_model_len": run.grpo.max_prompt_tokens + run.grpo.max_response_tokens,
-            "enable_sleep_mode": self._sleeps,
-            "gpu_memory_utilization": settings.gpu_memory_utilization,
-            "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
-            "tensor_parallel_size": settings.tensor_parallel,
-            "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
-            "disable_log_stats": True,
-        }
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
@@ -165,12 +103,30 @@ class VllmEngine:
             self._llm.sleep(level=1)
 
 
-def lora_rank(rank: int) -> int:
-    """The smallest of vLLM's maximal ranks that holds `rank`; raises InvalidSettings if none."""
-    for allowed in LORA_RANKS:
-        if rank <= allowed:
-            return allowed
-    raise InvalidSettings(f"vLLM serves adapters up to rank {LORA_RANKS[-1]}, not {rank}.")
+def _sampled(output: Any) -> Sampled:
+    steps = zip(output.logprobs, output.token_ids, strict=True)
+    return output.token_ids, [step[token].logprob for step, token in steps]
+
+
+def _arguments(policy: Policy, model: Path, settings: VllmSettings, sleeps: bool) -> dict[str, Any]:
+    on_cpu = policy.device.type == "cpu"
+    cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
+    return {
+        "model": str(model),
+        "dtype": str(policy.model.dtype).removeprefix("torch."),
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_cpu_loras": 2,
+        "max_lora_rank": lora_rank(policy.settings.lora.rank),
+        "logprobs_mode": "processed_logprobs",
+        "max_model_len": longest_sequence(policy),
+        "enable_sleep_mode": sleeps,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
+        "tensor_parallel_size": settings.tensor_parallel,
+        "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
+        "disable_log_stats": True,
+    }
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every vLLM engine asks for, and what it accepts as an answer."""
+"""The sampling parameters of every vLLM engine, and the checks of its answers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +10,19 @@ from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.tensors.responses import Response
 
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # vLLM takes a signed 64-bit seed and adds the response's place in its group to it.
 SEEDS = 1 << 62
 # Below this, vLLM samples at this temperature instead, and says so only in its log.
 LOWEST_TEMPERATURE = 0.01
+
+
+def lora_rank(rank: int) -> int:
+    """The smallest of vLLM's maximal ranks that holds `rank`; raises InvalidSettings if none."""
+    for allowed in LORA_RANKS:
+        if rank <= allowed:
+            return allowed
+    raise InvalidSettings(f"vLLM serves adapters up to rank {LORA_RANKS[-1]}, not {rank}.")
 
 
 def sampling_parameters(

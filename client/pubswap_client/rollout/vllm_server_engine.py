@@ -1,24 +1,37 @@
-"""Rollouts by `vllm serve` replicas that the organisation runs itself."""
+"""Rollouts by `vllm serve` replicas that the organisation runs itself.
 
-import logging
-from collections.abc import Sequence
+Whatever is loaded in one replica is loaded in all, and prompts are spread over them.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.hot_reload import AdapterFolders, HotReload
-from pubswap_client.rollout.vllm_engine import lora_rank
-from pubswap_client.rollout.vllm_http import Completions, InferenceServer
-from pubswap_client.rollout.vllm_replicas import Replicas
-from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
+from pubswap_client.rollout.hot_reload import (
+    AdapterVersion,
+    HotReloadEngine,
+    Sampled,
+    longest_sequence,
+)
+from pubswap_client.rollout.transformers_engine import Prompts
+from pubswap_client.rollout.vllm_http import Completions, InferenceServer, Refused, ServedModel
+from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
-from pubswap_protocol.errors import EngineFault, StaleAdapter
-from pubswap_protocol.tensors.responses import Response
+from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 
-log = logging.getLogger(__name__)
+A = TypeVar("A")
+R = TypeVar("R")
+
+# Of the two likeliest first tokens, log-probabilities this close say nothing about temperature.
+SMALLEST_GAP = 1e-3
 
 
-class VllmServerEngine:
-    """The replicas with the policy's adapter, loaded into all of them when it has changed."""
+class VllmServerEngine(HotReloadEngine):
+    """The replicas with the policy's adapter."""
 
     def __init__(self, policy: Policy, model: Path, work: Path, settings: VllmSettings) -> None:
         """Check the replicas in `settings.urls`, and load the adapter, written below `work`.
@@ -26,75 +39,120 @@ class VllmServerEngine:
         Raises InvalidSettings, with the command to start a replica, if one was started in
         another way, and EngineFault if one does not answer.
         """
-        self.policy = policy
+        super().__init__(policy, model, work)
         key = settings.api_key.get_secret_value() if settings.api_key else None
-        servers = [
+        self._servers = [
             InferenceServer(
                 url, key, settings.connect_seconds, settings.response_seconds, settings.requests
             )
             for url in settings.urls
         ]
-        self._replicas = Replicas(servers, settings.requests, serve_command(policy, model))
-        self._reload = HotReload(AdapterFolders(policy, work, str(model)), self._replicas)
+        self._threads = settings.requests * len(self._servers)
+        self._command = serve_command(policy, model)
         try:
-            self._replicas.check_started_right(_longest(policy), _probe(policy))
-            self._reload.current()
+            for server in self._servers:
+                self._check_start(server)
+            self.current()
         except BaseException:
-            self._replicas.close()
+            self._disconnect()
             raise
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-    ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
-
-        Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
-        answer that cannot be used.
-        """
+    def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
         bodies = [
-            {
-                **sampling_parameters(
-                    self.policy.card, count, max_tokens, temperature, seed, place
-                ),
-                "prompt": list(prompt),
-                "return_token_ids": True,
-            }
-            for place, prompt in enumerate(prompts)
+            {**each, "prompt": list(prompt), "return_token_ids": True}
+            for prompt, each in zip(prompts, parameters, strict=True)
         ]
-        version = self._reload.current()
+        version = self.current()
         try:
-            replies = self._replicas.complete(version, bodies)
+            replies = self._complete(version, bodies)
         except StaleAdapter:
-            # A replica was restarted since we looked. Asked again, all load the adapter anew.
-            replies = self._replicas.complete(self._reload.current(), bodies)
-        return [self._group(reply, count, max_tokens) for reply in replies]
+            # A replica was restarted since the check. Asked again, all load the adapter anew.
+            replies = self._complete(self.current(), bodies)
+        return [_responses(reply) for reply in replies]
 
     def close(self) -> None:
         """Unload the adapter and close all connections."""
-        self._replicas.stop_waiting()
+        for server in self._servers:
+            server.connect_seconds = 0  # one that is away is not waited for
         try:
-            self._reload.close()
-        except EngineFault as error:
-            log.warning("The adapter could not be unloaded: %s", error.detail)
+            super().close()
         finally:
-            self._replicas.close()
+            self._disconnect()
 
-    def _group(self, reply: Completions, count: int, max_tokens: int) -> list[Response]:
-        choices = sorted(reply.choices, key=lambda choice: choice.index)
-        if len(choices) != count:
-            raise EngineFault(f"vLLM gave {len(choices)} responses instead of {count}.")
-        group = []
-        for choice in choices:
-            if choice.token_ids is None or choice.logprobs is None:
-                raise EngineFault("vLLM gave no token ids or log-probabilities; it is too old.")
-            logprobs = choice.logprobs.token_logprobs
-            group.append(checked_response(choice.token_ids, logprobs, max_tokens, self.policy.card))
-        return group
+    def load(self, version: AdapterVersion) -> None:
+        def load(server: InferenceServer) -> None:
+            try:
+                server.load_adapter(version.name, version.path)
+            except Refused as error:
+                if _serves(server, version):
+                    return  # the reply to an earlier try was lost
+                if not error.known:
+                    raise self._wrong(server, "does not load adapters while it runs") from None
+                raise EngineFault(
+                    f"vLLM at {server.url} does not load {version.path}: {error.message} Can it "
+                    f"read this folder? It must have been started with: {self._command}"
+                ) from None
+
+        in_threads(load, self._servers, len(self._servers))
+
+    def unload(self, version: AdapterVersion) -> None:
+        def unload(server: InferenceServer) -> None:
+            with suppress(Refused):  # a replica that was restarted has already forgotten it
+                server.unload_adapter(version.name)
+
+        in_threads(unload, self._servers, len(self._servers))
+
+    def check(self, version: AdapterVersion) -> None:
+        def check(server: InferenceServer) -> None:
+            if not _serves(server, version):
+                raise StaleAdapter(
+                    f"vLLM at {server.url} does not serve {version.name}. Each of vllm.urls must "
+                    "be one server: no load balancer, no --api-server-count above 1."
+                )
+
+        in_threads(check, self._servers, len(self._servers))
+
+    def _complete(
+        self, version: AdapterVersion, bodies: Sequence[dict[str, Any]]
+    ) -> list[Completions]:
+        """The responses to each request, spread over the replicas.
+
+        Raises StaleAdapter if one comes from another adapter, EngineFault if one is refused.
+        """
+
+        def complete(index: int) -> Completions:
+            server = self._servers[index % len(self._servers)]
+            try:
+                reply = server.complete({**bodies[index], "model": version.name})
+            except Refused as error:
+                kind = StaleAdapter if error.status == 404 else EngineFault
+                raise kind(f"vLLM at {server.url} refuses a prompt: {error.message}") from None
+            if reply.model != version.name:
+                raise StaleAdapter(
+                    f"vLLM at {server.url} sampled from {reply.model}, not from {version.name}."
+                )
+            return reply
+
+        return in_threads(complete, range(len(bodies)), self._threads)
+
+    def _check_start(self, server: InferenceServer) -> None:
+        """Raises InvalidSettings unless it takes the run's lengths, and processes log-probs."""
+        longest = longest_sequence(self.policy)
+        base = next((model for model in models_of(server) if model.parent is None), None)
+        if base is None:
+            raise EngineFault(f"vLLM at {server.url} names no base model in /v1/models.")
+        if base.max_model_len is not None and base.max_model_len < longest:
+            raise self._wrong(server, f"takes {base.max_model_len} tokens, the run needs {longest}")
+        probe = [token % self.policy.card.vocabulary for token in (5, 6, 7, 8)]
+        if reports_raw_logprobs(server, base, probe):
+            raise self._wrong(server, "reports log-probabilities before temperature")
+
+    def _disconnect(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def _wrong(self, server: InferenceServer, what: str) -> InvalidSettings:
+        return InvalidSettings(f"vLLM at {server.url} {what}; start it with: {self._command}")
 
 
 def serve_command(policy: Policy, model: Path) -> str:
@@ -103,17 +161,104 @@ def serve_command(policy: Policy, model: Path) -> str:
     dtype = str(policy.model.dtype).removeprefix("torch.")
     return (
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_NO_USAGE_STATS=1 "
-        f"vllm serve {model} --dtype {dtype} --max-model-len {_longest(policy)} "
+        f"vllm serve {model} --dtype {dtype} --max-model-len {longest_sequence(policy)} "
         f"--enable-lora --max-lora-rank {rank} --max-loras 2 --max-cpu-loras 4 "
         "--logprobs-mode processed_logprobs"
     )
 
 
-def _longest(policy: Policy) -> int:
-    grpo = policy.settings.grpo
-    return grpo.max_prompt_tokens + grpo.max_response_tokens
+def models_of(server: InferenceServer) -> list[ServedModel]:
+    """The models of a server; raises EngineFault if it refuses to list them."""
+    try:
+        return server.models()
+    except Refused as error:
+        raise EngineFault(
+            f"vLLM at {server.url} refuses to list its models: {error.message}. Is vllm.api_key "
+            "the server's --api-key?"
+        ) from None
 
 
-def _probe(policy: Policy) -> list[int]:
-    """A few tokens of the vocabulary."""
-    return [token % policy.card.vocabulary for token in (5, 6, 7, 8)]
+def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequence[int]) -> bool:
+    """Whether log-probabilities are those before temperature, where the probe can tell.
+
+    `probe` is a prompt of token ids whose next token is sampled. The difference of two tokens'
+    log-probabilities halves at twice the temperature, if they are processed, and stays if not.
+    """
+
+    def likeliest(temperature: float) -> dict[str, float]:
+        try:
+            reply = server.complete(
+                {
+                    "model": base.id,
+                    "prompt": list(probe),
+                    "max_tokens": 1,
+                    "temperature": temperature,
+                    "top_p": 1.0,
+                    "top_k": 0,
+                    "seed": 0,
+                    "logprobs": 2,
+                    "return_tokens_as_token_ids": True,
+                }
+            )
+        except Refused as error:
+            raise EngineFault(f"vLLM at {server.url} refuses a probe: {error.message}") from None
+        logprobs = reply.choices[0].logprobs if reply.choices else None
+        return (logprobs and logprobs.top_logprobs and logprobs.top_logprobs[0]) or {}
+
+    cold, warm = likeliest(1.0), likeliest(2.0)
+    tokens = sorted(cold.keys() & warm.keys(), key=cold.__getitem__)
+    if len(tokens) < 2:
+        return False
+    first, last = tokens[-1], tokens[0]
+    gap = cold[first] - cold[last]
+    return gap > SMALLEST_GAP and warm[first] - warm[last] > 0.75 * gap
+
+
+def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> list[R]:
+    """The results in order; on the first error, which is raised, what has not begun is left out.
+
+    The threads are daemons: when the daemon is told to stop, it does not wait for a long answer,
+    and vLLM gives up a request whose connection has gone.
+    """
+    waiting: SimpleQueue[int] = SimpleQueue()
+    finished: SimpleQueue[tuple[int, R] | Exception] = SimpleQueue()
+    ended = threading.Event()
+    for index in range(len(arguments)):
+        waiting.put(index)
+
+    def work() -> None:
+        with suppress(Empty):
+            while not ended.is_set():
+                index = waiting.get_nowait()
+                try:
+                    finished.put((index, call(arguments[index])))
+                except Exception as error:
+                    ended.set()
+                    finished.put(error)
+
+    for _ in range(min(threads, len(arguments))):
+        threading.Thread(target=work, daemon=True, name="vllm").start()
+    results: dict[int, R] = {}
+    try:
+        while len(results) < len(arguments):
+            done = finished.get()
+            if isinstance(done, Exception):
+                raise done
+            results[done[0]] = done[1]
+    finally:
+        ended.set()
+    return [results[index] for index in range(len(arguments))]
+
+
+def _serves(server: InferenceServer, version: AdapterVersion) -> bool:
+    named = (version.name, str(version.path))
+    return any((model.id, model.root) == named for model in models_of(server))
+
+
+def _responses(reply: Completions) -> list[Sampled]:
+    responses: list[Sampled] = []
+    for choice in sorted(reply.choices, key=lambda choice: choice.index):
+        if choice.token_ids is None or choice.logprobs is None:
+            raise EngineFault("vLLM gave no token ids or log-probabilities; it is too old.")
+        responses.append((choice.token_ids, choice.logprobs.token_logprobs))
+    return responses

@@ -7,36 +7,65 @@
 
 All are sealed files. One that is damaged, or another run's, is set aside as `*.damaged`, and the
 work it stood for is done again.
+
+The random state of a checkpoint is the step's number: every draw is a function of (seed, client,
+round, step) and no generator is carried along. The problems of a batch follow from it as well.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_client.state.checkpoint import (
-    FORMAT,
-    Checkpoint,
-    Owner,
-    check_owner,
-    decode_checkpoint,
-    encode_checkpoint,
-)
 from pubswap_client.state.files import sweep, write_whole
-from pubswap_client.state.sealed import BrokenSeal, seal, unseal
-from pubswap_protocol.messages import Digest
+from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.trainer import Snapshot
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.tensors.adapter import Adapter
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+FORMAT = 1
+_CHECKPOINT = "checkpoint"
+_SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
+_UPDATE = "update"
+
 
 @dataclass(frozen=True, slots=True)
-class PublicStep:
-    """Which public step a kept batch belongs to."""
+class JournalOwner:
+    """A client of a run with these settings and this model: nobody else's files are used."""
+
+    run: str
+    client: str
+    terms: Digest
+
+    @classmethod
+    def of(cls, run: RunView, client: str) -> Self:
+        terms = run.settings.model_dump_json() + run.model.model_dump_json()
+        return cls(run.id, client, digest_of(terms.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A round after some of its local steps: the adapter, AdamW's state, and what was measured."""
+
+    round: int
+    start: Digest  # of the global adapter that the round began from
+    steps: tuple[StepMetrics, ...]  # of local steps 1, 2, ..., the last of them finished
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeKey:
+    """The public step that a kept batch belongs to."""
 
     round: int
     start: Digest  # of the global adapter that the round began from
@@ -44,8 +73,8 @@ class PublicStep:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnResponses:
-    """What we sent, or were about to send, to an exchange: the very bytes."""
+class SampledResponses:
+    """Our responses to a public step's prompts: the very bytes, sent or about to be."""
 
     body: bytes
     seconds: float  # that sampling them took
@@ -61,111 +90,121 @@ class ReducedUpdate:
     residual: Adapter
 
 
-class ProgressStore:
+class Journal:
     """One client's progress folder. Only one daemon at a time may use it (see `lock.py`)."""
 
-    def __init__(self, folder: Path, owner: Owner) -> None:
+    def __init__(self, folder: Path, owner: JournalOwner) -> None:
         """Make the folder if need be, and clear it of writes that were cut off."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         sweep(folder)
+        self._folder = folder
         self._owner = owner
-        self._checkpoint = folder / "checkpoint.safetensors"
-        self._own = folder / "exchange-own.safetensors"
-        self._received = folder / "exchange-received.safetensors"
-        self._update = folder / "update.safetensors"
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last one saved; None if there is none, or none that can be believed."""
-        data = _read(self._checkpoint)
-        try:
-            return None if data is None else decode_checkpoint(self._owner, data)
-        except BrokenSeal as error:
-            _set_aside(self._checkpoint, error)
-            return None
+        """The last one saved; None if there is none, or none that is intact."""
+        return self._load(_CHECKPOINT, _checkpoint)
 
     def save(self, checkpoint: Checkpoint, under_way: bool = False) -> None:
         """Replace the checkpoint. Raises NotSaved.
 
         The batch of its step is then of no use, unless a public step is still `under_way`.
         """
-        write_whole(self._checkpoint, encode_checkpoint(self._owner, checkpoint))
-        for path in () if under_way else (self._received, self._own):
-            path.unlink(missing_ok=True)
+        facts = {
+            "round": checkpoint.round,
+            "start": checkpoint.start,
+            "step": len(checkpoint.steps),
+            "steps": [asdict(metrics) for metrics in checkpoint.steps],
+        }
+        tensors = {f"adapter/{name}": array for name, array in checkpoint.snapshot.adapter.items()}
+        for name, state in checkpoint.snapshot.optimizer.items():
+            tensors |= {f"optimizer/{key}/{name}": array for key, array in state.items()}
+        self._save(_CHECKPOINT, facts, tensors)
+        for name in () if under_way else (_RECEIVED, _SAMPLED):
+            self._path(name).unlink(missing_ok=True)
 
-    def own(self, step: PublicStep) -> OwnResponses | None:
+    def sampled(self, key: ExchangeKey) -> SampledResponses | None:
         """Our responses of a public step, if they were kept."""
-        found = self._batch(self._own, step)
-        return None if found is None else OwnResponses(found[1], float(found[0]["seconds"]))
+        batch = self._batch(_SAMPLED, key)
+        return None if batch is None else SampledResponses(batch[1], float(batch[0]["seconds"]))
 
-    def save_own(self, step: PublicStep, own: OwnResponses) -> None:
+    def save_sampled(self, key: ExchangeKey, own: SampledResponses) -> None:
         """Keep our responses of a public step. Raises NotSaved."""
-        self._save_batch(self._own, step, own.body, {"seconds": own.seconds})
+        self._save(_SAMPLED, {"step": asdict(key), "seconds": own.seconds}, _body(own.body))
 
-    def received(self, step: PublicStep) -> bytes | None:
+    def received(self, key: ExchangeKey) -> bytes | None:
         """The groups to train on in a public step, if they were kept."""
-        found = self._batch(self._received, step)
-        return None if found is None else found[1]
+        batch = self._batch(_RECEIVED, key)
+        return None if batch is None else batch[1]
 
-    def save_received(self, step: PublicStep, body: bytes) -> None:
+    def save_received(self, key: ExchangeKey, body: bytes) -> None:
         """Keep the groups to train on in a public step. Raises NotSaved."""
-        self._save_batch(self._received, step, body, {})
+        self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
 
     def update(self) -> ReducedUpdate | None:
-        """The last one saved; None if there is none, or none that can be believed."""
-        found = self._believed(self._update)
-        if found is None:
-            return None
-        facts, tensors = found
-        body = tensors.pop("body").tobytes()
-        return ReducedUpdate(facts["round"], facts["start"], body, tensors)
+        """The last one saved; None if there is none, or none that is intact."""
+        return self._load(_UPDATE, _reduced_update)
 
     def save_update(self, update: ReducedUpdate) -> None:
         """Replace the update: its residual holds what the one before left out. Raises NotSaved."""
-        body = np.frombuffer(update.body, np.uint8)
-        more = {"round": update.round, "start": update.start}
-        write_whole(self._update, seal(self._facts(more), {**update.residual, "body": body}))
+        facts = {"round": update.round, "start": update.start}
+        self._save(_UPDATE, facts, {**update.residual, **_body(update.body)})
 
     def forget_update(self) -> None:
         """The last update was not used: nothing is owed for what it left out."""
-        self._update.unlink(missing_ok=True)
+        self._path(_UPDATE).unlink(missing_ok=True)
 
-    def _facts(self, more: Mapping[str, Any]) -> dict[str, Any]:
-        return {"format": FORMAT, "owner": asdict(self._owner), **more}
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.safetensors"
 
-    def _save_batch(
-        self, path: Path, step: PublicStep, body: bytes, more: Mapping[str, Any]
-    ) -> None:
-        facts = self._facts({"step": asdict(step), **more})
-        write_whole(path, seal(facts, {"body": np.frombuffer(body, np.uint8)}))
+    def _save(self, name: str, facts: Facts, tensors: Tensors) -> None:
+        whole = {"format": FORMAT, "owner": asdict(self._owner), **facts}
+        write_whole(self._path(name), seal(whole, tensors))
 
-    def _batch(self, path: Path, step: PublicStep) -> tuple[dict[str, Any], bytes] | None:
-        found = self._believed(path)
-        if found is None or found[0]["step"] != asdict(step):
-            return None  # or an earlier step's, which a crash kept from being removed
-        facts, tensors = found
-        return facts, tensors["body"].tobytes()
+    def _batch(self, name: str, key: ExchangeKey) -> tuple[Facts, bytes] | None:
+        batch = self._load(name, lambda facts, tensors: (facts, tensors["body"].tobytes()))
+        # An earlier step's may be there, which a crash kept from being removed.
+        return batch if batch is not None and batch[0]["step"] == asdict(key) else None
 
-    def _believed(self, path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-        data = _read(path)
-        if data is None:
-            return None
+    def _load(self, name: str, parse: Callable[[Facts, dict[str, NDArray[Any]]], T]) -> T | None:
+        path = self._path(name)
         try:
-            facts, tensors = unseal(data)
-            check_owner(self._owner, facts)
-        except BrokenSeal as error:
-            _set_aside(path, error)
+            facts, tensors = unseal(path.read_bytes())
+            if facts.get("format") != FORMAT:
+                raise BrokenSeal(f"its format is {facts.get('format')}, not {FORMAT}")
+            if facts.get("owner") != asdict(self._owner):
+                raise BrokenSeal(
+                    f"it is the work of {facts.get('owner')}, not of {asdict(self._owner)}"
+                )
+            return parse(facts, tensors)
+        except FileNotFoundError:
             return None
-        return facts, tensors
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
+        except BrokenSeal as error:
+            reason = str(error)
+        except (LookupError, TypeError) as error:
+            reason = f"another version of PubSwap wrote it: {error}"
+        aside = path.with_name(path.name + ".damaged")
+        path.replace(aside)
+        log.warning("%s is not used, %s; it is now %s.", path, reason, aside.name)
         return None
 
 
-def _set_aside(path: Path, reason: BrokenSeal) -> None:
-    aside = path.with_name(path.name + ".damaged")
-    path.replace(aside)
-    log.warning("%s is not used, %s; it is now %s.", path, reason, aside.name)
+def _body(body: bytes) -> dict[str, NDArray[Any]]:
+    return {"body": np.frombuffer(body, np.uint8)}
+
+
+def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint:
+    snapshot = Snapshot(adapter={}, optimizer={})
+    for path, array in tensors.items():
+        kind, _, rest = path.partition("/")
+        if kind == "adapter":
+            snapshot.adapter[rest] = array
+        else:
+            key, _, name = rest.partition("/")
+            snapshot.optimizer.setdefault(name, {})[key] = array
+    steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
+    return Checkpoint(facts["round"], facts["start"], steps, snapshot)
+
+
+def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:
+    body = tensors.pop("body").tobytes()
+    return ReducedUpdate(facts["round"], facts["start"], body, tensors)

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.settings import ClientSettings
 from pubswap_client.state.files import sweep, write_whole
 from pubswap_protocol.digests import digest_of_file, hexadecimal
-from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Digest, RunView
-from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile, open_stack
 
 
@@ -42,16 +39,3 @@ class Residuals:
             stack.check(LARGEST_DERIVED)
             self._checked.add(digest)
         return stack
-
-
-def check_rebasing(run: RunSettings, client: ClientSettings, alone: bool) -> None:
-    """Raises InvalidSettings where a run changes the base model and copies of it would not follow.
-
-    `alone` says that this client is one process.
-    """
-    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
-        raise InvalidSettings(
-            "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
-            "and the processes of `--processes` have copies of their own. Use engine = "
-            "'transformers' and one process."
-        )

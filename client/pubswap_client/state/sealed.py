@@ -1,7 +1,7 @@
 """A sealed file: tensors and facts in one safetensors file whose digest covers every byte.
 
 The facts are JSON in the file's metadata. Beside them stands the SHA-256 of the whole file with
-64 zeros in the digest's place, so that a file that is torn, rotten or edited is never believed.
+64 zeros instead of the digest, so that a file that is torn, rotten or edited is never used.
 """
 
 import hashlib
@@ -31,14 +31,14 @@ def seal(facts: Facts, tensors: Tensors) -> bytes:
     """The file of `tensors` (any shapes and dtypes that numpy has) and `facts` (JSON)."""
     ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     data: bytes = save(ordered, {"facts": json.dumps(facts), "sha256": _ZEROS.decode()})
-    place = _place(data)
-    return b"".join([data[:place], _digest(data, place), data[place + 64 :]])
+    start = _start(data)
+    return b"".join([data[:start], _digest(data, start), data[start + 64 :]])
 
 
 def unseal(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The facts and the tensors of a file; raises BrokenSeal if it is not as it was written."""
-    place = _place(data)
-    if data[place : place + 64] != _digest(data, place):
+    start = _start(data)
+    if data[start : start + 64] != _digest(data, start):
         raise BrokenSeal("its digest is another one")
     try:
         facts = json.loads(json.loads(data[8 : _header_end(data)])["__metadata__"]["facts"])
@@ -47,21 +47,21 @@ def unseal(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         raise BrokenSeal(f"it cannot be read: {error}") from None
 
 
-def _place(data: bytes) -> int:
-    """Where the digest begins."""
-    found = _DIGEST.search(data, 8, _header_end(data))
-    if found is None:
+def _start(data: bytes) -> int:
+    """The digest's first byte."""
+    match = _DIGEST.search(data, 8, _header_end(data))
+    if match is None:
         raise BrokenSeal("it has no digest")
-    return found.start(1)
+    return match.start(1)
 
 
 def _header_end(data: bytes) -> int:
     return min(len(data), 8 + int.from_bytes(data[:8], "little"))
 
 
-def _digest(data: bytes, place: int) -> bytes:
+def _digest(data: bytes, start: int) -> bytes:
     view = memoryview(data)
-    digest = hashlib.sha256(view[:place])
+    digest = hashlib.sha256(view[:start])
     digest.update(_ZEROS)
-    digest.update(view[place + 64 :])
+    digest.update(view[start + 64 :])
     return digest.hexdigest().encode()

@@ -2,7 +2,7 @@
 
 import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> "Shape":
-        """From a transformers config."""
         text = config.get_text_config()
         heads = text.num_attention_heads
         return cls(
@@ -101,20 +100,12 @@ def default_budget(policy: Policy, checkpointing: bool) -> int:
     if policy.device.type != "cuda":
         return CPU_TOKENS
     free, _ = torch.cuda.mem_get_info(policy.device)
-    return gpu_budget(Shape.of(policy.model.config, policy.dtype), free, checkpointing)
+    return _gpu_budget(Shape.of(policy.model.config, policy.dtype), free, checkpointing)
 
 
-def gpu_budget(shape: Shape, free: int, checkpointing: bool) -> int:
-    """Tokens at a time for so much free memory of a GPU."""
+def _gpu_budget(shape: Shape, free: int, checkpointing: bool) -> int:
     tokens = int(USABLE * free) // activation_bytes(shape, checkpointing)
     return max(GPU_TOKENS[0], min(GPU_TOKENS[1], tokens))
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that is free on the device, in bytes."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
 
 
 def memory_used(device: torch.device) -> int:
@@ -169,9 +160,6 @@ class Device:
     total: int
     count: int  # GPUs of this machine; 1 for its CPU
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
@@ -186,12 +174,11 @@ class MemoryEstimate:
 
     @property
     def fixed(self) -> int:
-        """What is there all the time."""
+        """Held all the time."""
         return self.weights + self.factors + self.engine
 
     @property
     def peak(self) -> int:
-        """The most at any time."""
         return self.fixed + max(self.update, self.rollout)
 
 
@@ -199,32 +186,40 @@ def measure_device(settings: ClientSettings) -> Device:
     """The device that training would take; raises InvalidSettings if a GPU is asked for in vain."""
     device = find_device(settings.device)
     if device.type != "cuda":
-        free = free_bytes(device)
+        free = int(psutil.virtual_memory().available)
         return Device("the CPU", False, free, free, 1)
     count = torch.cuda.device_count()
     free, total = min(torch.cuda.mem_get_info(n) for n in range(min(count, settings.processes)))
     return Device(torch.cuda.get_device_name(0), True, free, total, count)
 
 
-def needs(
-    settings: ClientSettings, run: RunSettings, card: ModelCard, folder: Path, place: Device
+def estimate_memory(
+    settings: ClientSettings, run: RunSettings, card: ModelCard, folder: Path, device: Device
 ) -> MemoryEstimate:
     """The estimate for the longest prompts and responses that the run allows."""
-    dtype = torch.bfloat16 if place.cuda else torch.float32
+    dtype = torch.bfloat16 if device.cuda else torch.float32
     shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
     weights = card.parameters * dtype.itemsize
     if settings.shard:
         # One layer is whole at a time, and the next one is on its way.
         weights = weights // settings.processes + 2 * weights // shape.layers
     factors = factor_bytes(card.layout.parameters)
-    sampling, kept = _sampling(settings, run, shape, place, weights)
+    sampling, kept = _sampling_bytes(settings, run, shape, device, weights)
     engine = sampling if kept else 0
-    tokens = _micro_batch(settings, run, shape, place, place.free - weights - factors - engine)
+    grpo, checkpointing = run.grpo, settings.gradient_checkpointing
+    tokens = settings.micro_batch_tokens or CPU_TOKENS
+    if device.cuda and not settings.micro_batch_tokens:
+        free = max(0, device.free - weights - factors - engine)
+        tokens = _gpu_budget(shape, free, checkpointing)
+    # The largest pack holds at least one row, at most the whole step.
+    row = grpo.max_prompt_tokens + grpo.max_response_tokens
+    group = grpo.max_prompt_tokens + grpo.responses_per_prompt * grpo.max_response_tokens
+    tokens = max(row, min(tokens, grpo.prompts_per_step * group))
     return MemoryEstimate(
         weights=weights,
         factors=factors,
         engine=engine,
-        update=update_bytes(shape, tokens, settings.gradient_checkpointing, place.cuda),
+        update=update_bytes(shape, tokens, checkpointing, device.cuda),
         rollout=0 if kept else sampling,
         tokens=tokens,
     )
@@ -234,20 +229,24 @@ def fitting_update(
     settings: ClientSettings, estimate: Callable[[ClientSettings], MemoryEstimate], free: int
 ) -> list[str]:
     """Settings, each as `key = value`, with which the update is estimated to fit; may be none."""
-    found = []
-    change: dict[str, bool | int] = {"gradient_checkpointing": True}
-    if not settings.gradient_checkpointing and _fits(estimate(_with(settings, change)), free):
-        found.append("gradient_checkpointing = true")
+
+    def fits(change: dict[str, bool | int]) -> bool:
+        changed = estimate(settings.model_copy(update=change))
+        return changed.fixed + changed.update <= free
+
+    fitting = []
+    if not settings.gradient_checkpointing and fits({"gradient_checkpointing": True}):
+        fitting.append("gradient_checkpointing = true")
     tokens = estimate(settings).tokens // 2
     while tokens >= SMALLEST:
-        smaller = estimate(_with(settings, {"micro_batch_tokens": tokens}))
-        if smaller.tokens > tokens:
+        changed = settings.model_copy(update={"micro_batch_tokens": tokens})
+        if estimate(changed).tokens > tokens:
             break  # a pack holds at least one row
-        if _fits(smaller, free):
-            found.append(f"micro_batch_tokens = {tokens}")
+        if fits({"micro_batch_tokens": tokens}):
+            fitting.append(f"micro_batch_tokens = {tokens}")
             break
         tokens //= 2
-    return found
+    return fitting
 
 
 def fitting_rows(
@@ -260,45 +259,22 @@ def fitting_rows(
     rows = settings.rollout_rows
     while rows > group:
         rows = max(group, rows // 2)
-        found = estimate(_with(settings, {"rollout_rows": rows}))
-        if found.fixed + found.rollout <= free:
+        changed = estimate(settings.model_copy(update={"rollout_rows": rows}))
+        if changed.fixed + changed.rollout <= free:
             return rows
     return None
 
 
-def _with(settings: ClientSettings, change: Mapping[str, bool | int]) -> ClientSettings:
-    return settings.model_copy(update=dict(change))
-
-
-def _fits(found: MemoryEstimate, free: int) -> bool:
-    return found.fixed + found.update <= free
-
-
-def _micro_batch(
-    settings: ClientSettings, run: RunSettings, shape: Shape, place: Device, free: int
-) -> int:
-    """Tokens of the largest pack: at least one row, at most the whole step."""
-    grpo = run.grpo
-    budget = settings.micro_batch_tokens or (
-        gpu_budget(shape, max(0, free), settings.gradient_checkpointing)
-        if place.cuda
-        else CPU_TOKENS
-    )
-    row = grpo.max_prompt_tokens + grpo.max_response_tokens
-    group = grpo.max_prompt_tokens + grpo.responses_per_prompt * grpo.max_response_tokens
-    return max(row, min(budget, grpo.prompts_per_step * group))
-
-
-def _sampling(
-    settings: ClientSettings, run: RunSettings, shape: Shape, place: Device, weights: int
+def _sampling_bytes(
+    settings: ClientSettings, run: RunSettings, shape: Shape, device: Device, weights: int
 ) -> tuple[int, bool]:
     """Bytes that the engine takes of this device to sample, and whether it keeps them always."""
     grpo, vllm = run.grpo, settings.vllm
     if settings.engine == "vllm-server":
         return 0, False
     if settings.engine == "vllm":
-        if place.cuda:
-            return int(vllm.gpu_memory_utilization * place.total), not vllm.sleep
+        if device.cuda:
+            return int(vllm.gpu_memory_utilization * device.total), not vllm.sleep
         return weights + int((vllm.kv_cache_gib or 1) * 2**30), True
     prompts = min(grpo.prompts_per_step, max(1, settings.rollout_rows // grpo.responses_per_prompt))
     rows = prompts * grpo.responses_per_prompt

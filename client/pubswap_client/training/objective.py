@@ -33,15 +33,15 @@ class Targets:
     behaviour: Tensor  # log-probabilities under the policy, and by the engine, that sampled them
     reference: Tensor | None  # log-probabilities under the base model; None without a KL term
 
-    def take(self, places: Tensor) -> "Targets":
-        """The tokens at `places` (n,) of tensors that are all flat."""
+    def take(self, indices: Tensor) -> "Targets":
+        """The tokens at `indices` (n,) of tensors that are all flat."""
         return Targets(
-            advantages=self.advantages[places],
-            weights=self.weights[places],
-            old=self.old[places],
-            donated=self.donated[places],
-            behaviour=self.behaviour[places],
-            reference=None if self.reference is None else self.reference[places],
+            advantages=self.advantages[indices],
+            weights=self.weights[indices],
+            old=self.old[indices],
+            donated=self.donated[indices],
+            behaviour=self.behaviour[indices],
+            reference=None if self.reference is None else self.reference[indices],
         )
 
 

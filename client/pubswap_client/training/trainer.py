@@ -6,7 +6,7 @@ after a restart gives the same numbers.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,14 +30,14 @@ from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
-Decoder = Callable[[Sequence[Response]], list[str]]
+Groups = Sequence[Sequence[Response]]
 
 
 def score_groups(
     scorer: Scorer,
-    decode: Decoder,
+    decode: Callable[[Sequence[Response]], list[str]],
     problems: Sequence[Problem],
-    groups: Sequence[Sequence[Response]],
+    groups: Groups,
 ) -> list[list[float]]:
     """The rewards of each problem's responses, all scored in one call."""
     texts = iter(decode([response for group in groups for response in group]))
@@ -50,79 +50,38 @@ def score_groups(
     return [[next(rewards) for _ in group] for group in groups]
 
 
-OptimizerState = dict[str, dict[str, NDArray[Any]]]
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they)."""
 
     adapter: Adapter
-    optimizer: OptimizerState
+    optimizer: dict[str, dict[str, NDArray[Any]]]
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> OptimizerState:
-    """A copy of the state; `names` are those of the parameters, in their order."""
-    states = optimizer.state_dict()["state"]
-    return {
-        names[place]: {key: value.cpu().numpy().copy() for key, value in state.items()}
-        for place, state in states.items()
-    }
-
-
-def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, names: Sequence[str], state: OptimizerState
-) -> None:
-    """Replace an optimizer's state by a copy; its learning rate and the like stay as they are."""
-    places = {name: place for place, name in enumerate(names)}
-    states = {
-        places[name]: {key: torch.tensor(array) for key, array in arrays.items()}
-        for name, arrays in state.items()
-    }
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
-
-
-Groups = Sequence[Sequence[Response]]
-
-
+@dataclass
 class LocalTrainer:
-    """Trains the policy on private problems, and on groups that an exchange gave back."""
+    """Trains the policy of `client` on its private problems, and on groups of an exchange."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        engine: RolloutEngine,
-        settings: RunSettings,
-        client: str,
-        problems: Sequence[Problem],
-        scorer: Scorer,
-        budget: TokenBudget,
-        checkpointing: bool = False,
-        team: Team = SINGLE,
-        max_mismatch: float | None = None,
-    ) -> None:
-        """Train `client` on its private `problems`, with a micro-batch's token budget.
+    policy: Policy
+    engine: RolloutEngine
+    settings: RunSettings
+    client: str
+    problems: Sequence[Problem]
+    scorer: Scorer
+    budget: TokenBudget
+    checkpointing: bool = False
+    team: Team = SINGLE
+    max_mismatch: float | None = None
+    round: int = field(default=0, init=False)
+    rollout_seconds: float = field(default=0.0, init=False)
+    _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
+    _round_start: list[Tensor] = field(default_factory=list, init=False)
+    _own_rewards: list[list[float]] = field(default_factory=list, init=False)
 
-        Raises InvalidProblems if a private prompt is too long: now, not in the middle of a run.
-        """
-        self.policy = policy
-        self.engine = engine
-        self.settings = settings
-        self.client = client
-        self.problems = problems
-        self.scorer = scorer
-        self.budget = budget
-        self.checkpointing = checkpointing
-        self.team = team
-        self.max_mismatch = max_mismatch
-        self.round = 0
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._round_start: list[Tensor] = []
-        self._own_rewards: list[list[float]] = []
-        self.rollout_seconds = 0.0
-        for problem in problems:
-            policy.encode(problem.prompt)
+    def __post_init__(self) -> None:
+        """Raises InvalidProblems if a private prompt is too long: now, not within a run."""
+        for problem in self.problems:
+            self.policy.encode(problem.prompt)
 
     def rebase(self, residuals: Sequence[AdapterSource]) -> None:
         """Train on the base model with the products of these stacks added; before a round."""
@@ -140,13 +99,25 @@ class LocalTrainer:
         """A copy of the factors and of the optimizer's state."""
         if self._optimizer is None:
             raise WrongState("A snapshot was asked for before a round began.")
-        return Snapshot(self.adapter(), optimizer_state(self._optimizer, self._names()))
+        names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
+        optimizer = {
+            names[index]: {key: value.cpu().numpy().copy() for key, value in state.items()}
+            for index, state in states.items()
+        }
+        return Snapshot(self.adapter(), optimizer)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`."""
         self.policy.load_adapter(snapshot.adapter)
         self._optimizer = self._new_optimizer()
-        load_optimizer_state(self._optimizer, self._names(), snapshot.optimizer)
+        states = {
+            index: {key: torch.tensor(array) for key, array in snapshot.optimizer[name].items()}
+            for index, name in enumerate(self.policy.trained_names())
+            if name in snapshot.optimizer
+        }
+        # The learning rate and the like stay as the settings say.
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def private_step(self, step: int) -> StepMetrics:
         """Local step 1..tau of the round on the next private problems."""
@@ -210,10 +181,6 @@ class LocalTrainer:
         return torch.optim.AdamW(
             self.policy.trainable(), lr=grpo.learning_rate, weight_decay=grpo.weight_decay
         )
-
-    def _names(self) -> list[str]:
-        """The factors' names, in the order of `policy.trainable()`."""
-        return self.policy.trained_names()
 
     def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
         grpo = self.settings.grpo

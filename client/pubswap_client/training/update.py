@@ -115,7 +115,7 @@ class _Passes:
             return
 
         def score(part: Pack) -> None:
-            reference[part.places] = score_pack(
+            reference[part.indices] = score_pack(
                 self.policy, part, self.settings.temperature
             ).logprobs
 
@@ -138,8 +138,8 @@ class _Passes:
         def learn(part: Pack) -> None:
             scores = score_pack(self.policy, part, self.settings.temperature, with_entropy)
             if first:
-                self.targets.old[part.places] = scores.logprobs.detach()
-            targets = self.targets.take(part.places)
+                self.targets.old[part.indices] = scores.logprobs.detach()
+            targets = self.targets.take(part.indices)
             loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
             loss.total.backward()  # type: ignore[no-untyped-call]
             sums.add_(torch.stack([loss.total.detach(), loss.kl, loss.clip_share]))

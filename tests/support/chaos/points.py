@@ -72,12 +72,12 @@ def install(trace: Path, last: str | None) -> None:
     from pubswap_client.training.trainer import LocalTrainer
 
     points = Points(trace, last)
-    points.at(LocalRound, "train", lambda self: f"{self._part.number} begin")
-    points.at(LocalRound, "_step", lambda self, step: f"{self._part.number}.{step}")
-    points.at(LocalRound, "hand_in", lambda self, _: f"{self._part.number} end", "between rounds")
+    points.at(LocalRound, "train", lambda self: f"{self.number} begin")
+    points.at(LocalRound, "_step", lambda self, step: f"{self.number}.{step}")
+    points.at(LocalRound, "hand_in", lambda self, _: f"{self.number} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
-    points.around(Heartbeats, "tell", "heartbeat")
+    points.around(Heartbeats, "step", "heartbeat")
     points.around(TransformersEngine, "generate")
     points.around(LocalTrainer, "_update")
     _while_waiting(points, CoordinatorClient)

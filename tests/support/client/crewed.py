@@ -53,7 +53,6 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
                 out,
                 rows,
             )
-            process_group.dismiss()
             process_group.close()
     else:
         die_with_the_leader()

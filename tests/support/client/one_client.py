@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.daemon.public_steps import RoundContext
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.state.checkpoint import Owner
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
@@ -167,7 +165,7 @@ class World:
     def live(self, reporter: Reporter | None = None) -> None:
         """One process: a new trainer and store, then every round that is not handed in."""
         trainer, run = self.trainer(), self.coordinator.run
-        store = ProgressStore(self.state, Owner.of(run, "a"))
+        journal = Journal(self.state, JournalOwner.of(run, "a"))
         self._watch(trainer)
         layout = run.model.layout
         start = self.coordinator.put_blob(
@@ -177,7 +175,7 @@ class World:
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
                 told = reporter or LogLines()
-                one = LocalRound(RoundContext(api, run, trainer, store, told, number, start))
+                one = LocalRound(api, run, trainer, journal, told, number, start)
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)

@@ -10,6 +10,8 @@ import pytest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import GRACE_SECONDS, Heartbeats
+from pubswap_client.daemon.reporters import StepReport
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.errors import RunCancelled, Unavailable, Unreachable
 from pubswap_protocol.messages import Progress
 from support.eventually import until
@@ -18,6 +20,12 @@ from support.eventually import until
 def progress(step: int) -> Progress:
     """Of a round of so many steps."""
     return Progress(round=1, step=step, steps=100)
+
+
+def report(step: int) -> StepReport:
+    """A step of the same round."""
+    metrics = StepMetrics(0.1, 0.0, 0.0, 1.0, 0.0, 7.0, 58, 1.0, 0.3)
+    return StepReport(round=1, rounds=2, step=step, steps=100, public=False, metrics=metrics)
 
 
 @pytest.fixture(params=["refused", "silent"])
@@ -39,7 +47,7 @@ def test_an_outage_costs_no_more_than_one_grace(gone: str, monkeypatch: pytest.M
         started = time.monotonic()
         with Heartbeats(partial(api.heartbeat, "r")) as heartbeats:
             for step in range(50):
-                heartbeats.tell(progress(step))
+                heartbeats.step(report(step))
         assert time.monotonic() - started < GRACE_SECONDS + 2
 
 
@@ -56,14 +64,14 @@ def test_the_newest_progress_is_sent_once_the_coordinator_answers() -> None:
             raise Unavailable
 
     with Heartbeats(send) as heartbeats:
-        heartbeats.tell(progress(1))
+        heartbeats.step(report(1))
         assert entered.wait(20)
         for step in range(2, 6):
-            heartbeats.tell(progress(step))
+            heartbeats.step(report(step))
         answers.set()
         until(lambda: sent == [1, 5])
         for step in range(6, 9):
-            heartbeats.tell(progress(step))
+            heartbeats.step(report(step))
             until(lambda step=step: sent[-1] == step)
     assert sent == [1, 5, 6, 7, 8]
 
@@ -78,8 +86,8 @@ def test_what_ends_a_run_ends_the_round_at_the_next_step() -> None:
 
     with Heartbeats(send) as heartbeats:
         for step in (1, 2):
-            heartbeats.tell(progress(step))
+            heartbeats.step(report(step))
             until(lambda left=3 - step: len(answers) == left)
         with pytest.raises(RunCancelled):
             for step in (3, 4):
-                heartbeats.tell(progress(step))
+                heartbeats.step(report(step))

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.daemon.reporters import (
-    All,
     LiveDisplay,
     LogLines,
+    Reporters,
     StepReport,
     sparkline,
     tracking,
@@ -77,7 +77,7 @@ def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with tracking(["tensorboard"], "consortium", tmp_path, {"seed": 1}) as tracker:
-        reporter = All([tracker, LogLines()])
+        reporter = Reporters([tracker, LogLines()])
         reporter.doing("starting")
         for step in (1, 2):
             reporter.step(report(step))

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from pubswap_client.daemon.reporters import StepReport
-from pubswap_client.state.checkpoint import Checkpoint, Owner
-from pubswap_client.state.journal import ProgressStore
+from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.settings import RunSettings
@@ -54,14 +53,14 @@ def test_a_step_that_was_kept_but_not_reported_is_taken_from_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     """A kill between the two loses no reward."""
-    progress = ProgressStore(tmp_path, Owner("run", "client-1", DIGEST))
+    journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
     snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
-    progress.save(Checkpoint(2, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
+    journal.save(Checkpoint(2, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
     log = RewardLog(tmp_path / "rewards", lambda: None)
     for step, reward in ((1, 0.0), (2, 0.25)):
         report(log, 1, step, reward)
     report(log, 2, 1, 0.5)
-    log.catch_up(progress, RunSettings(local_steps=2))
+    log.catch_up(journal, RunSettings(local_steps=2))
     assert log.rewards() == [0.0, 0.25, 0.5, 1.0]
 
 
@@ -70,12 +69,12 @@ def test_a_pipelined_step_is_found_by_its_number(tmp_path: Path) -> None:
     settings = RunSettings.model_validate(
         {"local_steps": 4, "swap": {"period": 2, "mode": "pipelined"}}
     )
-    progress = ProgressStore(tmp_path, Owner("run", "client-1", DIGEST))
+    journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
     snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
-    progress.save(Checkpoint(1, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
+    journal.save(Checkpoint(1, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
     log = RewardLog(tmp_path / "rewards", lambda: None)
     report(log, 1, 1, 0.5)
-    log.catch_up(progress, settings)
+    log.catch_up(journal, settings)
     assert log.steps == 2
     report(log, 1, 2, 0.75)
     assert log.rewards() == [0.5, 0.75, 1.0]

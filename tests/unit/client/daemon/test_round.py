@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.logprobs import mean_logprobs
-from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state import files
-from pubswap_client.state.checkpoint import Owner
-from pubswap_client.state.journal import ProgressStore, ReducedUpdate
+from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
@@ -71,7 +71,7 @@ def world(
     make_responses: Callable[..., list[Response]],
 ) -> Callable[..., World]:
     """A function that makes a world with some settings replaced, and an engine."""
-    set_threads(1)
+    torch.set_num_threads(1)
     card = card_of(tiny_qwen3)
     numbers = itertools.count()
     points = Points()
@@ -82,7 +82,7 @@ def world(
         write(descriptor, data[len(data) // 2 :])
 
     monkeypatch.setattr(files, "fill", fill)
-    monkeypatch.setattr(Heartbeats, "tell", points.around(Heartbeats.tell))
+    monkeypatch.setattr(Heartbeats, "step", points.around(Heartbeats.step))
     monkeypatch.setattr(Path, "replace", points.around(Path.replace))
 
     def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
@@ -401,7 +401,7 @@ def test_a_damaged_checkpoint_costs_its_round_only(world: Callable[..., World]) 
 
 def kept_update(one: World) -> ReducedUpdate | None:
     """What a client's folder holds of its last update."""
-    return ProgressStore(one.state, Owner.of(one.coordinator.run, "a")).update()
+    return Journal(one.state, JournalOwner.of(one.coordinator.run, "a")).update()
 
 
 def test_what_an_update_leaves_out_goes_into_the_next_one(
@@ -410,10 +410,10 @@ def test_what_an_update_leaves_out_goes_into_the_next_one(
     """The second int8 update is another one when the first one's residual is lost."""
     one, forgetful = world(method="fedavg", wire=INT8), world(method="fedavg", wire=INT8)
     one.live()
-    save = ProgressStore.save_update
+    save = Journal.save_update
     nothing = dict[str, Any]()
     monkeypatch.setattr(
-        ProgressStore,
+        Journal,
         "save_update",
         lambda self, made: save(self, dataclasses.replace(made, residual=nothing)),
     )
@@ -475,11 +475,11 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
     api.task = lambda _: next(tasks)
-    progress, residuals = (
-        ProgressStore(one.state, Owner.of(run, "a")),
+    journal, residuals = (
+        Journal(one.state, JournalOwner.of(run, "a")),
         Residuals(api, run, one.state),
     )
-    Daemon(api, run, trainer, progress, LogLines(), 8, residuals).work()
+    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
     assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
     assert next(tasks, None) is None
 
@@ -502,11 +502,11 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
 
     api: Any = one.coordinator
     api.heartbeat, api.task = cancelled, lambda _: next(tasks)
-    progress, residuals = (
-        ProgressStore(one.state, Owner.of(run, "a")),
+    journal, residuals = (
+        Journal(one.state, JournalOwner.of(run, "a")),
         Residuals(api, run, one.state),
     )
-    daemon = Daemon(api, run, trainer, progress, LogLines(), 8, residuals)
+    daemon = Daemon(api, run, trainer, journal, LogLines(), 8, residuals)
     with caplog.at_level("INFO"):
         assert daemon.work() is RunState.CANCELLED
     assert [beat.step for beat in beats] == [1]

@@ -15,7 +15,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.memory import check_device, check_memory
 from pubswap_client.settings import ClientSettings, VllmSettings
-from pubswap_client.training.memory import Device, MemoryEstimate, measure_device, needs
+from pubswap_client.training.memory import Device, MemoryEstimate, estimate_memory, measure_device
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
@@ -73,7 +73,7 @@ def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
 def _estimate(
     settings: ClientSettings, run: RunSettings, card: ModelCard, device: Device
 ) -> MemoryEstimate:
-    return needs(settings, run, card, MODEL, device)
+    return estimate_memory(settings, run, card, MODEL, device)
 
 
 def place(free: int, cuda: bool = True, count: int = 1) -> Device:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pubswap_client.daemon.public_steps import check_choosing
+from pubswap_client.daemon.session import check_possible
 from pubswap_client.policy.logprobs import choose, mean_logprobs
 from pubswap_client.policy.policy import Policy
 from pubswap_client.settings import ClientSettings
@@ -83,7 +83,7 @@ def test_a_sharded_client_refuses_a_run_in_which_it_must_choose() -> None:
     sharded = ClientSettings(shard=True, processes=2)
     likely = RunSettings.model_validate({"swap": {"donors": "likely"}})
     with pytest.raises(InvalidSettings, match=r"swap\.donors = 'likely'.*shard = false"):
-        check_choosing(likely, sharded)
-    check_choosing(likely, ClientSettings())
-    check_choosing(RunSettings(), sharded)
-    check_choosing(likely.model_copy(update={"method": "fedavg"}), sharded)
+        check_possible(likely, sharded, alone=False)
+    check_possible(likely, ClientSettings(), alone=True)
+    check_possible(RunSettings(), sharded, alone=False)
+    check_possible(likely.model_copy(update={"method": "fedavg"}), sharded, alone=False)

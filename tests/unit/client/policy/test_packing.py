@@ -62,11 +62,12 @@ def test_a_prompt_stands_once_before_its_responses() -> None:
     assert part.position_ids.tolist() == [[0, 1, 2, 3, 0, 1, 1]]
     assert part.tokens.tolist() == [7, 8, 1, 1, 10, 1, 11, 12]
     assert part.predictors.tolist() == [1, 2, 3, 1, 4, 5, 4, 6]
-    assert part.places.tolist() == [0, 1, 2, 3, 6, 7, 9, 10]
+    assert part.indices.tolist() == [0, 1, 2, 3, 6, 7, 9, 10]
     assert part.tree.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 4, 5, 4, 6]
-    assert part.tree.query_ends.tolist() == [0, 2, 4, 5, 6, 7]
-    assert part.tree.key_ends.tolist() == [0, 2, 6, 7, 9, 11]
-    assert part.tree.longest == (2, 4)
+    queries, keys = part.tree.ends
+    assert queries.tolist() == [0, 2, 4, 5, 6, 7]
+    assert keys.tolist() == [0, 2, 6, 7, 9, 11]
+    assert (max(part.tree.query_counts), max(part.tree.key_counts)) == (2, 4)
 
 
 def test_some_rows_of_a_group_bring_its_prompt_along() -> None:

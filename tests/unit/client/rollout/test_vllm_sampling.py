@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pubswap_client.rollout.vllm_engine import lora_rank
-from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
+from pubswap_client.rollout.vllm_sampling import (
+    checked_response,
+    lora_rank,
+    sampling_parameters,
+)
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings

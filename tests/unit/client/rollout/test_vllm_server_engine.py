@@ -11,8 +11,7 @@ import pytest
 
 from pubswap_client.daemon.factories import make_engine
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.rollout.vllm_replicas import in_threads
-from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
+from pubswap_client.rollout.vllm_server_engine import VllmServerEngine, in_threads
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from support.vllm.fake_vllm import FakeVllm, fake_vllm

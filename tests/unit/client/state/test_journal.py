@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pubswap_client.state.checkpoint import Checkpoint, Owner, encode_checkpoint
-from pubswap_client.state.journal import OwnResponses, ProgressStore, PublicStep
+from pubswap_client.state.journal import (
+    Checkpoint,
+    ExchangeKey,
+    Journal,
+    JournalOwner,
+    SampledResponses,
+)
 from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import Snapshot
 
-OWNER = Owner(run="r1", client="a", terms="blake3:" + "1" * 64)
+OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
-STEP = PublicStep(round=1, start=START, swap=1)
+STEP = ExchangeKey(round=1, start=START, swap=1)
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
 
@@ -54,26 +59,26 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
     """Factors, optimizer, metrics and place are those that were saved last."""
-    store = ProgressStore(tmp_path / "progress", OWNER)
+    store = Journal(tmp_path / "progress", OWNER)
     assert store.checkpoint() is None
     store.save(checkpoint(1))
     store.save(checkpoint(2))
-    assert same(ProgressStore(tmp_path / "progress", OWNER).checkpoint(), checkpoint(2))
+    assert same(Journal(tmp_path / "progress", OWNER).checkpoint(), checkpoint(2))
     (path,) = (tmp_path / "progress").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path) -> None:
     """Own and received bytes are kept as they are, and go with the step's checkpoint."""
-    store = ProgressStore(tmp_path, OWNER)
-    assert (store.own(STEP), store.received(STEP)) == (None, None)
-    store.save_own(STEP, OwnResponses(b"ours\0", 0.25))
+    store = Journal(tmp_path, OWNER)
+    assert (store.sampled(STEP), store.received(STEP)) == (None, None)
+    store.save_sampled(STEP, SampledResponses(b"ours\0", 0.25))
     store.save_received(STEP, b"theirs\0")
-    again = ProgressStore(tmp_path, OWNER)
-    assert again.own(STEP) == OwnResponses(b"ours\0", 0.25)
+    again = Journal(tmp_path, OWNER)
+    assert again.sampled(STEP) == SampledResponses(b"ours\0", 0.25)
     assert again.received(STEP) == b"theirs\0"
     again.save(checkpoint())
-    assert (again.own(STEP), again.received(STEP)) == (None, None)
+    assert (again.sampled(STEP), again.received(STEP)) == (None, None)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.safetensors"]
 
 
@@ -84,12 +89,12 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
 )
 def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, int | str]) -> None:
     """What a crash kept from being removed is passed over, and overwritten."""
-    store = ProgressStore(tmp_path, OWNER)
-    store.save_own(STEP, OwnResponses(b"old", 1.0))
+    store = Journal(tmp_path, OWNER)
+    store.save_sampled(STEP, SampledResponses(b"old", 1.0))
     step = replace(STEP, **other)  # type: ignore[arg-type]
-    assert store.own(step) is None
-    store.save_own(step, OwnResponses(b"new", 1.0))
-    assert store.own(step) == OwnResponses(b"new", 1.0)
+    assert store.sampled(step) is None
+    store.save_sampled(step, SampledResponses(b"new", 1.0))
+    assert store.sampled(step) == SampledResponses(b"new", 1.0)
 
 
 def cut(path: Path) -> None:
@@ -103,9 +108,9 @@ def flip(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    stranger = ProgressStore(path.parent, replace(OWNER, client="b"))
+    stranger = Journal(path.parent, replace(OWNER, client="b"))
     stranger.save(checkpoint())
-    stranger.save_own(STEP, OwnResponses(b"b's", 1.0))
+    stranger.save_sampled(STEP, SampledResponses(b"b's", 1.0))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +133,13 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
     name: str,
 ) -> None:
     """It is kept under another name, the log says why, and the work begins without it."""
-    store = ProgressStore(tmp_path, OWNER)
+    store = Journal(tmp_path, OWNER)
     store.save(checkpoint())
-    store.save_own(STEP, OwnResponses(b"ours", 1.0))
+    store.save_sampled(STEP, SampledResponses(b"ours", 1.0))
     path = tmp_path / f"{name}.safetensors"
     damage(path)
     with caplog.at_level(logging.WARNING):
-        found = store.checkpoint() if name == "checkpoint" else store.own(STEP)
+        found = store.checkpoint() if name == "checkpoint" else store.sampled(STEP)
     assert found is None
     assert reason in caplog.text
     assert not path.exists()
@@ -146,22 +151,24 @@ def test_a_file_that_cannot_be_believed_is_set_aside(
 )
 def test_another_run_s_checkpoint_is_not_taken(tmp_path: Path, other: dict[str, str]) -> None:
     """Neither another run's, nor that of this run with other settings."""
-    ProgressStore(tmp_path, OWNER).save(checkpoint())
-    assert ProgressStore(tmp_path, replace(OWNER, **other)).checkpoint() is None
+    Journal(tmp_path, OWNER).save(checkpoint())
+    assert Journal(tmp_path, replace(OWNER, **other)).checkpoint() is None
 
 
 def test_a_write_that_was_cut_off_does_not_touch_the_checkpoint(tmp_path: Path) -> None:
     """A new daemon removes the half of a file and finds the whole one."""
-    ProgressStore(tmp_path, OWNER).save(checkpoint())
+    Journal(tmp_path, OWNER).save(checkpoint())
     (tmp_path / "checkpoint.safetensors.tmp").write_bytes(b"half")
-    assert same(ProgressStore(tmp_path, OWNER).checkpoint(), checkpoint())
+    assert same(Journal(tmp_path, OWNER).checkpoint(), checkpoint())
     assert not (tmp_path / "checkpoint.safetensors.tmp").exists()
 
 
 @pytest.mark.parametrize("change", [{"format": 0}, {"steps": [{"loss": 1.0}]}], ids=str)
 def test_another_version_s_checkpoint_is_not_taken(tmp_path: Path, change: dict[str, Any]) -> None:
     """Neither an older format, nor metrics that this version does not have."""
-    facts, tensors = unseal(encode_checkpoint(OWNER, checkpoint()))
-    (tmp_path / "checkpoint.safetensors").write_bytes(seal(facts | change, tensors))
-    assert ProgressStore(tmp_path, OWNER).checkpoint() is None
+    Journal(tmp_path, OWNER).save(checkpoint())
+    path = tmp_path / "checkpoint.safetensors"
+    facts, tensors = unseal(path.read_bytes())
+    path.write_bytes(seal(facts | change, tensors))
+    assert Journal(tmp_path, OWNER).checkpoint() is None
     assert (tmp_path / "checkpoint.safetensors.damaged").exists()

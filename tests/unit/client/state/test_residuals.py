@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pubswap_client.daemon.session import check_possible
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.residuals import Residuals, check_rebasing
+from pubswap_client.state.residuals import Residuals
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter, InvalidSettings
 from pubswap_protocol.settings import AggregationSettings, RunSettings
@@ -119,7 +120,7 @@ def test_a_base_model_that_moves_is_refused_where_a_copy_would_not_follow(
     run = RunSettings(aggregation=AggregationSettings(rule=rule))
     client = ClientSettings(state=tmp_path, engine=engine)
     if fits:
-        check_rebasing(run, client, alone)
+        check_possible(run, client, alone)
         return
     with pytest.raises(InvalidSettings, match="one process"):
-        check_rebasing(run, client, alone)
+        check_possible(run, client, alone)

@@ -14,7 +14,7 @@ import torch
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget, is_out_of_memory
-from pubswap_client.training.team import SingleProcess
+from pubswap_client.training.team import Team
 from pubswap_client.training.update import update
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.settings import RunSettings
@@ -95,7 +95,7 @@ def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
 ) -> None:
     """The others would wait for it in the same layer for ever: it ends, with what to set."""
 
-    class Lockstep(SingleProcess):
+    class Lockstep(Team):
         lockstep = True
 
     failing(policy, torch.OutOfMemoryError("CUDA out of memory."), most=20)

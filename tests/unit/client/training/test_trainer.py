@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from pubswap_client.daemon.evaluate import pass_at_1
-from pubswap_client.policy.policy import Policy, set_threads
+from pubswap_client.daemon.evaluator import pass_at_1
+from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
@@ -35,7 +36,7 @@ def make_trainer(
     def make(
         client: str = "a", settings: RunSettings = run_settings, more: Sequence[Problem] = ()
     ) -> LocalTrainer:
-        set_threads(1)
+        torch.set_num_threads(1)
         policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
         engine = TransformersEngine(policy)
         budget = TokenBudget(60)

@@ -157,7 +157,7 @@ def packed_scores(policy: Policy, batch: Batch) -> tuple[torch.Tensor, Scores]:
     """All rows in one pack, as the update computes them: their places in (B T,), and scores."""
     everything = pack(batch, range(batch.rows), policy.device)
     with policy.packed():
-        return everything.places, score_pack(policy, everything, 0.7, entropy=True)
+        return everything.indices, score_pack(policy, everything, 0.7, entropy=True)
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
