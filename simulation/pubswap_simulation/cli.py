@@ -61,25 +61,22 @@ def simulate(
     from rich.console import Console
 
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_simulation.jobs import Wanted, wanted_orders
-    from pubswap_simulation.sweep import run_orders
+    from pubswap_protocol.errors import InvalidSettings
+    from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
+    from pubswap_simulation.sweep import run_all
 
-    wanted = Wanted(
-        recipe=recipe,
-        store=out,
-        given=tuple(given or ()),
-        seed=seed,
-        sweep=sweep,
-        vary=tuple(vary or ()),
-        seeds=seeds,
-        config=config,
-        options={"device": device, "engine": engine, "threads": threads},
-        keep_work=keep_work,
-        keep_adapters=keep_adapters,
-    )
-    console = Console()
     with until_stopped():
-        status = run_orders(wanted_orders(wanted), console, jobs, devices)
+        planner = Planner(recipe, out, parse_given(given or ()))
+        if sweep:
+            own_seeds = () if seed is None else (seed,)
+            planned = planner.sweep(parse_seeds(seeds) or own_seeds, parse_axes(vary or ()))
+        elif vary or seeds is not None:
+            raise InvalidSettings("--vary and --seeds are for --sweep; use --set and --seed.")
+        else:
+            planned = planner.one(seed)
+        options = {"device": device, "engine": engine, "threads": threads}
+        specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
+        status = run_all(specs, Console(), jobs, devices)
     raise typer.Exit(status)
 
 

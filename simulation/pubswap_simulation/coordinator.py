@@ -1,13 +1,14 @@
 """The coordinator's real application in this process, reached without a socket."""
 
-import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from anyio.from_thread import start_blocking_portal
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
@@ -28,37 +29,37 @@ class Coordinator:
         """Keep everything in `folder`."""
         self._settings = coordinator_settings(folder)
         self._app = create_app(self._settings)
-        self._asgi = httpx.ASGITransport(self._app)
-        self._ready: Future[asyncio.AbstractEventLoop] = Future()
-        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+        self._transport = _InProcessTransport(self, httpx.ASGITransport(self._app))
         self._lock = threading.Lock()
         self._pending: set[Future[Any]] = set()
         self._stopped = False
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._loop = self._ready.result()
+        with ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal(name="coordinator"))
+            lifespan = self._app.router.lifespan_context(self._app)
+            stack.enter_context(self._portal.wrap_async_context_manager(lifespan))
+            stack.callback(self.stop)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join()
+        self._stack.close()
 
     def client(self, token: str | None = None) -> CoordinatorClient:
         """A client of this coordinator, as any other but for its transport."""
-        return CoordinatorClient(URL, token, BACKOFF, _Bridge(self))
+        return CoordinatorClient(URL, token, BACKOFF, self._transport)
 
     def operator(self) -> CoordinatorClient:
         """The operator's client."""
         return self.client(operator_token(self._settings))
 
     def flush(self) -> None:
-        """Have what is written late written now, such as the bytes of downloads."""
+        """Write now whatever is written behind, such as the bytes of downloads."""
         self.call(self._app.state.services.heartbeats.flush())
 
     def stop(self) -> None:
-        """End every request that waits, and take no more: who asks gets Stopped."""
+        """End every request that waits, and refuse later ones: their callers get Stopped."""
         with self._lock:
             self._stopped = True
             pending = list(self._pending)
@@ -66,12 +67,12 @@ class Coordinator:
             future.cancel()
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """A coroutine's result, from any other thread; raises Stopped in the end."""
+        """A coroutine's result, from any other thread. Raises Stopped."""
         with self._lock:
             if self._stopped:
                 work.close()
                 raise Stopped
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            future: Future[Any] = self._portal.start_task_soon(lambda: work)
             self._pending.add(future)
         try:
             return future.result()
@@ -81,39 +82,24 @@ class Coordinator:
             with self._lock:
                 self._pending.discard(future)
 
-    async def answer(self, request: httpx.Request) -> httpx.Response:
-        """The application's answer to a request whose body has been read."""
-        reply = await self._asgi.handle_async_request(request)
-        body = await reply.aread()
-        stream = httpx.ByteStream(body)
-        return httpx.Response(reply.status_code, headers=reply.headers, stream=stream)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:
-            if self._ready.done():
-                raise
-            self._ready.set_exception(error)
-
-    async def _serve(self) -> None:
-        self._end = asyncio.Event()
-        async with self._app.router.lifespan_context(self._app):
-            self._ready.set_result(asyncio.get_running_loop())
-            await self._end.wait()
-
-
-class _Bridge(httpx.BaseTransport):
+class _InProcessTransport(httpx.BaseTransport):
     """From a thread's blocking request to the event loop and back."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, asgi: httpx.ASGITransport) -> None:
         self._coordinator = coordinator
+        self._asgi = asgi
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The answer, as soon as the application gives it."""
+        """The application's whole answer."""
         request.read()
-        answer: httpx.Response = self._coordinator.call(self._coordinator.answer(request))
-        return answer
+        response: httpx.Response = self._coordinator.call(self._answer(request))
+        return response
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        response = await self._asgi.handle_async_request(request)
+        stream = httpx.ByteStream(await response.aread())
+        return httpx.Response(response.status_code, headers=response.headers, stream=stream)
 
 
 def coordinator_settings(folder: Path) -> ServerSettings:

@@ -1,7 +1,7 @@
-"""How far the runs are: bars on a terminal, a line for each evaluation elsewhere."""
+"""Progress of the runs: bars on a terminal, a line for each evaluation elsewhere."""
 
-from collections.abc import Container, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Container, Iterable
+from statistics import fmean
 from typing import Self
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pubswap_simulation.order import RunSpec
+from pubswap_simulation.job import RunSpec
 from pubswap_simulation.results import RESULT, Result
 
 # Steps of one run come in bursts, one from each client.
@@ -24,7 +24,7 @@ _SPEED_SECONDS = 300.0
 
 
 class SweepDisplay:
-    """Shows runs as they go on; a context manager. Its methods are called from any thread."""
+    """A context manager that shows runs as they go on. Its methods are called from any thread."""
 
     def __init__(self, console: Console, runs: int) -> None:
         self._console = console
@@ -50,37 +50,32 @@ class SweepDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def moved(self, order: RunSpec, steps: int, score: float | None) -> None:
-        """So many local steps of all clients are made, and this is the last pass@1."""
+    def update(self, spec: RunSpec, steps: int, score: float | None) -> None:
+        """Show the local steps made so far, over all clients, and the last pass@1."""
         shown = "" if score is None else f"pass@1 {score:.3f}"
-        if order.key not in self._bars:
+        if spec.key not in self._bars:
             # Begun where an earlier process stopped, so that its steps make no speed.
-            self._bars[order.key] = self._progress.add_task(
-                order.title, total=order.job.steps, completed=steps, score=shown
+            self._bars[spec.key] = self._progress.add_task(
+                spec.title, total=spec.job.steps, completed=steps, score=shown
             )
-        self._progress.update(self._bars[order.key], completed=steps, score=shown)
-        if score != self._scores.get(order.key) and not self._console.is_terminal:
+        self._progress.update(self._bars[spec.key], completed=steps, score=shown)
+        if score != self._scores.get(spec.key) and not self._console.is_terminal:
             self._console.print(
-                f"{order.title}  step {steps}/{order.job.steps}  {shown}", soft_wrap=True
+                f"{spec.title}  step {steps}/{spec.job.steps}  {shown}", soft_wrap=True
             )
-        self._scores[order.key] = score
+        self._scores[spec.key] = score
 
-    def ended(self, order: RunSpec, what: str) -> None:
-        """The run is over, one way or the other."""
+    def finish(self, spec: RunSpec, outcome: str) -> None:
+        """Print a run's outcome in place of its bar."""
         self._ended += 1
-        if order.key in self._bars:
-            self._progress.remove_task(self._bars.pop(order.key))
+        if spec.key in self._bars:
+            self._progress.remove_task(self._bars.pop(spec.key))
         if self._all is not None:
             self._progress.update(self._all, completed=self._ended)
-            self._console.print(f"{order.title}: {what}", soft_wrap=True, highlight=False)
+            self._console.print(f"{spec.title}: {outcome}", soft_wrap=True, highlight=False)
 
 
 def run_table(result: Result) -> Table:
@@ -98,26 +93,22 @@ def run_table(result: Result) -> Table:
         table.add_row(
             str(summary.round) if began else "base",
             f"{summary.evaluation.pass_at_1:.3f}" if summary.evaluation else "",
-            f"{_mean(rewards):.3f}" if began else "",
+            f"{fmean(rewards):.3f}" if began else "",
             f"{summary.drift.from_mean:.3g}" if summary.drift else "",
             str(sum(swap.replaced for swap in summary.swaps)) if summary.swaps else "",
         )
     return table
 
 
-def sweep_table(orders: Iterable[RunSpec], failed: Container[str]) -> Table:
-    """Each run of a sweep: its pass@1, or that there is none; `failed` holds keys."""
+def sweep_table(specs: Iterable[RunSpec], failed: Container[str]) -> Table:
+    """The runs of a sweep with their pass@1; `failed` holds keys."""
     table = Table("run", "base", "final", "best", "seconds")
-    for order in orders:
-        if order.done:
-            result = Result.model_validate_json((order.folder / RESULT).read_bytes())
+    for spec in specs:
+        if spec.done:
+            result = Result.model_validate_json((spec.folder / RESULT).read_bytes())
             scores = (result.base, result.final, result.best)
             figures = [f"{score:.3f}" for score in scores] + [f"{result.seconds:.0f}"]
         else:
-            figures = ["[red]failed" if order.key in failed else "[dim]to do", "", "", ""]
-        table.add_row(order.title, *figures)
+            figures = ["[red]failed" if spec.key in failed else "[dim]to do", "", "", ""]
+        table.add_row(spec.title, *figures)
     return table
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

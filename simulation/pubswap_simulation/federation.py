@@ -1,14 +1,12 @@
 """A whole federation in one process: the real daemons as threads, taking turns at one model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Self
 
-from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator
 from pubswap_client.daemon.factories import make_engine
@@ -22,8 +20,6 @@ from pubswap_client.daemon.session import (
 from pubswap_client.demo.watch import evaluated
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.policy.logprobs import check_packed_path
-from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -31,35 +27,8 @@ from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
 from pubswap_simulation.results import RewardLog
-from pubswap_simulation.setup import EVALUATOR, founded, state_of, token_of
-from pubswap_simulation.shared_policy import Stopped, Turns, trainer_in_turns
-
-Told = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What all members have in common."""
-
-    job: Job
-    run: WholeRun
-    work: Path
-    machine: ClientSettings
-    policy: Policy
-    engine: RolloutEngine
-    verifiers: VerifierPool
-    turns: Turns
-
-    def member(self, api: CoordinatorClient, name: str) -> Session:
-        """A member that says hello like any other."""
-        verifier = self.run.settings.verifier
-        api.hello(self.run.id, hello_of(self.job.card(), verifier))
-        score = partial(self.verifiers.score_many, verifier)
-        return Session(api, name, self.run, self.policy, self.engine, score)
-
-    def settings(self, name: str) -> ClientSettings:
-        """A member's settings: the machine's, with a state folder of its own."""
-        return self.machine.model_copy(update={"state": state_of(self.work, name)})
+from pubswap_simulation.setup import EVALUATOR, begin_run, member_state, member_token
+from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 
 
 class Federation:
@@ -70,43 +39,36 @@ class Federation:
         coordinator: Coordinator,
         job: Job,
         work: Path,
-        machine: ClientSettings,
-        verifiers: VerifierPool,
-        told: Told,
+        settings: ClientSettings,
+        on_progress: Callable[[], None],
     ) -> None:
-        """Found the run, or find it again in `work`, on a device and with an engine of `machine`.
+        """Begin the run, or go on with it in `work`; `settings` are all members'.
 
-        `told` is called after each step and each evaluation, from any thread. Raises
+        `on_progress` is called after each step and each evaluation, from any thread. Raises
         InvalidSettings or InvalidProblems for a run that cannot be.
         """
         self._coordinator = coordinator
         self._job = job
         self._work = work
-        self._machine = machine
-        self._verifiers = verifiers
-        self._told = told
-        self.logs: dict[str, RewardLog] = {}
+        self._settings = settings
+        self._on_progress = on_progress
+        self._logs: dict[str, RewardLog] = {}
         self.score: float | None = None  # the last pass@1
 
     @property
     def steps(self) -> int:
         """Local steps made so far, over all clients."""
-        return sum(log.steps for log in self.logs.values())
+        return sum(log.steps for log in self._logs.values())
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.operator = stack.enter_context(self._coordinator.operator())
-            run = founded(self._coordinator, self.operator, self._job, self._work)
-            shared = stack.enter_context(self._shared(self.operator.whole_run(run)))
-            self.run, self._turns = run, shared.turns
-            scores = evaluated(shared.run)
-            self.score = scores[-1] if scores else None
-            self._members = [
-                self._daemon(shared, stack.enter_context(self._api(name)), name)
-                for name in self._job.private
-            ]
-            evaluator = stack.enter_context(self._api(EVALUATOR))
-            self._members.append(self._evaluator(shared, evaluator))
+            run = begin_run(self._coordinator, self.operator, self._job, self._work)
+            self._run = self.operator.whole_run(run)
+            self.score = next(reversed(evaluated(self._run)), None)
+            self._load(stack)
+            self._members = [self._client(stack, name) for name in self._job.private]
+            self._members.append(self._evaluator(stack))
             self._stack = stack.pop_all()
         return self
 
@@ -124,62 +86,59 @@ class Federation:
                 if not all(future.done() for future in futures) or any(
                     future.exception() for future in futures
                 ):
-                    self._turns.stop()
+                    self._shared.stop()
                     self._coordinator.stop()
         errors = [error for future in futures if (error := future.exception())]
         for error in sorted(errors, key=lambda error: isinstance(error, Stopped)):
             raise error
         self._coordinator.flush()
-        return self.operator.whole_run(self.run)
+        return self.operator.whole_run(self._run.id)
 
     def rewards(self) -> dict[str, list[float]]:
-        """Of each client's steps."""
-        return {name: log.rewards() for name, log in self.logs.items()}
+        """Mean rewards of each client's steps."""
+        return {name: log.rewards() for name, log in self._logs.items()}
 
-    def _api(self, name: str) -> CoordinatorClient:
-        return self._coordinator.client(token_of(self._work, name))
-
-    @contextmanager
-    def _shared(self, run: WholeRun) -> Iterator[_Shared]:
-        check_possible(run.settings, self._machine, alone=True)
-        policy = load_policy(self._machine, self._job.folder, run.model, run.settings)
+    def _load(self, stack: ExitStack) -> None:
+        check_possible(self._run.settings, self._settings, alone=True)
+        folder = self._job.folder
+        policy = load_policy(self._settings, folder, self._run.model, self._run.settings)
         check_packed_path(policy)
-        machine = self._machine.model_copy(update={"state": self._work})
-        with closing(make_engine(machine, policy, self._job.folder)) as engine:
-            yield _Shared(
-                job=self._job,
-                run=run,
-                work=self._work,
-                machine=machine,
-                policy=policy,
-                engine=engine,
-                verifiers=self._verifiers,
-                turns=Turns(policy),
-            )
+        settings = self._settings.model_copy(update={"state": self._work})
+        self._engine = stack.enter_context(closing(make_engine(settings, policy, folder)))
+        self._shared = SharedPolicy(policy)
+        pool = VerifierPool(self._settings.verifier_workers, self._settings.verifier_seconds)
+        self._score = partial(stack.enter_context(pool).score_many, self._run.settings.verifier)
 
-    def _daemon(self, shared: _Shared, api: CoordinatorClient, name: str) -> Callable[[], object]:
-        self.logs[name] = log = RewardLog(state_of(self._work, name) / "rewards", self._told)
-        problems = self._job.problems(name)
-        daemon: Daemon = make_daemon(shared.settings(name), shared.member(api, name), problems, log)
-        daemon.trainer = trainer_in_turns(daemon.trainer, shared.turns.seat())
-        log.catch_up(daemon.journal, shared.run.settings)
+    def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
+        """A member's settings, and a member that says hello like any other."""
+        state = member_state(self._work, name)
+        api = stack.enter_context(self._coordinator.client(member_token(self._work, name)))
+        api.hello(self._run.id, hello_of(self._job.card(), self._run.settings.verifier))
+        session = Session(api, name, self._run, self._shared.policy, self._engine, self._score)
+        return self._settings.model_copy(update={"state": state}), session
+
+    def _client(self, stack: ExitStack, name: str) -> Callable[[], object]:
+        settings, session = self._session(stack, name)
+        log = RewardLog(settings.state / "rewards", self._on_progress)
+        self._logs[name] = log
+        daemon: Daemon = make_daemon(settings, session, self._job.problems(name), log)
+        daemon.trainer = trainer_in_turns(daemon.trainer, self._shared.member())
+        log.catch_up(daemon.journal, self._run.settings)
         return daemon.work
 
-    def _evaluator(self, shared: _Shared, api: CoordinatorClient) -> Callable[[], object]:
-        evaluator: Evaluator = make_evaluator(
-            shared.settings(EVALUATOR), shared.member(api, EVALUATOR)
-        )
-        seat, pass_at_1 = shared.turns.seat(), evaluator.pass_at_1
+    def _evaluator(self, stack: ExitStack) -> Callable[[], object]:
+        evaluator: Evaluator = make_evaluator(*self._session(stack, EVALUATOR))
+        turn, pass_at_1 = self._shared.member(), evaluator.pass_at_1
 
         def evaluate(
             adapter: Adapter, residuals: Sequence[AdapterFile]
         ) -> tuple[float, dict[str, float]]:
-            seat.residuals = residuals
-            with seat:
-                found = pass_at_1(adapter, residuals)
-            self.score = found[0]
-            self._told()
-            return found
+            turn.residuals = residuals
+            with turn:
+                scores = pass_at_1(adapter, residuals)
+            self.score = scores[0]
+            self._on_progress()
+            return scores
 
         evaluator.pass_at_1 = evaluate
         return evaluator.work

@@ -1,9 +1,9 @@
-"""A job: one run to simulate, with everything that decides what comes out of it."""
+"""A job, one run to simulate with everything that decides its result; and how to carry it out."""
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 
@@ -13,14 +13,16 @@ from pubswap_client.base_model import model_folder
 from pubswap_client.operator.runfile import Prepared
 from pubswap_client.recipes.sets import check_lengths
 from pubswap_client.recipes.sources import DataFiles, ModelSource
+from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.settings import LoraSettings, RunSettings
-from pubswap_simulation.results import Members, Value
+from pubswap_protocol.settings import RunSettings
+from pubswap_simulation.results import RESULT, Members, Value
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
+_card_of = cache(model_card)  # digests of all weights, the same for a sweep's hundred jobs
 
 
 class Job(BaseModel):
@@ -49,18 +51,18 @@ class Job(BaseModel):
         return model_folder(self.model.location, self.model.revision)
 
     def title(self, without: Set[str] = frozenset()) -> str:
-        """What it is, in a few words; axes `without` which it is known are left out."""
-        who = [] if self.members == "federated" else [self.client or self.members]
-        shown = [key for key in self.setting if key != "members" and key not in without]
-        setting = [f"{key}={self.setting[key]}" for key in shown]
-        return " ".join([*who, *setting, f"seed={self.settings.seed}"])
+        """Members, setting and seed in a few words; axes `without` which are left out."""
+        members = [] if self.members == "federated" else [self.client or self.members]
+        axes = [key for key in self.setting if key != "members" and key not in without]
+        setting = [f"{key}={self.setting[key]}" for key in axes]
+        return " ".join([*members, *setting, f"seed={self.settings.seed}"])
 
     def card(self) -> ModelCard:
         """The base model's card."""
-        folder, model = self.folder, self.model
-        modified = tuple(path.stat().st_mtime_ns for path in sorted(folder.glob("*.*")))
-        terms = (self.settings.lora, model.source, model.revision, model.stop_token_ids)
-        return _card_of(folder, *terms, modified)
+        model = self.model
+        return _card_of(
+            self.folder, self.settings.lora, model.source, model.revision, model.stop_token_ids
+        )
 
     def key(self) -> str:
         """The name of the run's folder: readable, and another one for anything that differs."""
@@ -81,7 +83,7 @@ class Job(BaseModel):
         return f"{words[:_SLUG]}-{digest[:10]}"
 
     def prepared(self) -> Prepared:
-        """What the operator sends. Raises InvalidSettings or InvalidProblems."""
+        """The operator's request for the run. Raises InvalidSettings or InvalidProblems."""
         sets = {SetKind.PUBLIC: self.public, SetKind.TEST: self.test}
         private = tuple(path for paths in self.private.values() for path in paths)
         for path in sets.values():
@@ -96,24 +98,49 @@ class Job(BaseModel):
 
     def problems(self, client: str) -> list[Problem]:
         """A client's private problems. Raises InvalidProblems if an id occurs in two files."""
-        found = list(self._problems(client))
-        seen: set[str] = set()
-        for problem in found:
-            if problem.id in seen:
+        problems = {}
+        for problem in (
+            problem for path in self.private[client] for problem in read_problems(path)
+        ):
+            if problem.id in problems:
                 raise InvalidProblems(
                     f"{client}: id {problem.id!r} occurs in two private files that are pooled; "
                     "give each problem an id of its own."
                 )
-            seen.add(problem.id)
-        return found
-
-    def _problems(self, client: str) -> Iterator[Problem]:
-        for path in self.private[client]:
-            yield from read_problems(path)
+            problems[problem.id] = problem
+        return list(problems.values())
 
 
-def patient(settings: RunSettings) -> RunSettings:
-    """The settings for members that take turns: nobody is ever late, so everybody is waited for."""
+class RunSpec(BaseModel):
+    """A job, the folder of its result, and how to carry it out: the input of a sweep's process."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: Job
+    title: str
+    folder: Path
+    config: Path | None = None
+    options: dict[str, int | str] = {}
+    keep_work: bool = False
+    keep_adapters: bool = False
+
+    @property
+    def key(self) -> str:
+        """The job's key."""
+        return self.folder.name
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result."""
+        return (self.folder / RESULT).exists()
+
+    def client_settings(self) -> ClientSettings:
+        """The settings that all members have in common. Raises InvalidSettings."""
+        return load_settings(self.config, **self.options)
+
+
+def wait_for_all(settings: RunSettings) -> RunSettings:
+    """The settings for members that take turns: nobody is late, so every quorum is everybody."""
     return settings.model_copy(
         update={
             "swap": settings.swap.model_copy(update={"quorum": settings.clients}),
@@ -123,26 +150,13 @@ def patient(settings: RunSettings) -> RunSettings:
 
 
 def _digest(path: Path) -> str:
-    """Read once, for however many runs; again if the file has changed."""
     try:
-        found = path.stat()
-        return _digest_of(path, found.st_mtime_ns, found.st_size)
+        return _digest_of(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise InvalidProblems(f"{path} cannot be read: {error.strerror}") from None
 
 
 @cache
-def _digest_of(path: Path, modified: int, size: int) -> str:
+def _digest_of(path: Path, modified: int) -> str:
+    """Read once for all runs of a sweep; again if the file has changed."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@cache
-def _card_of(
-    folder: Path,
-    lora: LoraSettings,
-    source: str,
-    revision: str | None,
-    stops: tuple[int, ...],
-    modified: tuple[int, ...],
-) -> ModelCard:
-    return model_card(folder, lora, source, revision, stops)

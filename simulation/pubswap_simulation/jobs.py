@@ -2,8 +2,8 @@
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.sweep import MEMBERS, Sweep
 from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.job import Job, patient
-from pubswap_simulation.order import RunSpec
+from pubswap_simulation.job import Job, RunSpec, wait_for_all
 from pubswap_simulation.results import RUNS, Members, Value
 
 DATA = "data"
@@ -39,22 +38,22 @@ class Planner:
         self._splits: dict[str, Path] = {}
 
     def one(self, seed: int | None) -> list[Job]:
-        """The recipe as it is; with `alone` given, one for each client."""
+        """The recipe as it is; with `alone` given, one job for each client."""
         return list(self._jobs({}, seed))
 
     def sweep(self, seeds: Sequence[int], vary: Mapping[str, tuple[Value, ...]]) -> list[Job]:
         """All settings and seeds: the recipe's own, unless other seeds are given.
 
-        Each of the recipe's settings is taken with each of the axes' values in `vary`. Seeds are
+        Each of the recipe's settings is combined with each of the axes' values in `vary`. Seeds are
         outermost, so that a sweep that is cut short has compared what it has.
         """
         own = load_recipe(self._source, _without_members(self._given)).sweep
-        more = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
-        settings = [setting | varied for setting in own.settings() for varied in more]
+        varied = list(Sweep(grid=(dict(vary),) if vary else ()).settings())
+        settings = [setting | more for setting in own.settings() for more in varied]
         # A recipe that names no seeds for its sweep has one of its own.
-        its_own = own.seeds if "seeds" in own.model_fields_set else (None,)
+        own_seeds = own.seeds if "seeds" in own.model_fields_set else (None,)
         jobs: dict[str, Job] = {}
-        for seed in seeds or its_own:
+        for seed in seeds or own_seeds:
             for setting in settings:
                 jobs |= {job.key(): job for job in self._jobs(setting, seed)}
         return list(jobs.values())
@@ -71,16 +70,16 @@ class Planner:
             yield job
         elif members == "pooled":
             everything = tuple(path for paths in job.private.values() for path in paths)
-            yield _by_itself(job, "pooled", None, {POOLED: everything})
+            yield _baseline(job, "pooled", None, {POOLED: everything})
         elif members == "alone":
             for name, paths in job.private.items():
-                yield _by_itself(job, "alone", name, {name: paths})
+                yield _baseline(job, "alone", name, {name: paths})
         else:
             raise InvalidSettings(f"members: federated, alone or pooled, not {members!r}.")
 
     def _federated(self, recipe: Recipe, setting: Setting) -> Job:
         settings = recipe.run_settings
-        files = recipe.data.files(settings.clients, self._prepared(recipe))
+        files = recipe.data.files(settings.clients, self._split(recipe))
         if len(files.private) != settings.clients:
             raise InvalidSettings(
                 f"data.private: {len(files.private)} files for {settings.clients} clients; a "
@@ -89,7 +88,7 @@ class Planner:
         return Job(
             recipe=recipe.name,
             setting=setting,
-            settings=patient(settings),
+            settings=wait_for_all(settings),
             model=recipe.model,
             public=files.public.resolve(),
             test=files.test.resolve(),
@@ -99,7 +98,7 @@ class Planner:
             },
         )
 
-    def _prepared(self, recipe: Recipe) -> Path | None:
+    def _split(self, recipe: Recipe) -> Path | None:
         """The split that the recipe describes, in the store; made when it is first needed."""
         spec = recipe.data.prepare
         if spec is None:
@@ -114,25 +113,23 @@ class Planner:
         return self._splits[digest]
 
 
-def _by_itself(
+def _baseline(
     job: Job, members: Members, client: str | None, private: dict[str, tuple[Path, ...]]
 ) -> Job:
-    """A baseline with the same total steps: one client, and nobody to exchange with."""
+    """The same total steps with one client, and nobody to exchange with."""
     unused = {name: type(getattr(job.settings, name))() for name in _AMONG_MANY}
-    settings = job.settings.model_copy(update={"clients": 1, "method": "fedavg", **unused})
-    setting = {key: value for key, value in job.setting.items() if not _about_many(key)}
     update = {
-        "setting": setting,
-        "settings": settings,
+        "setting": {
+            key: value
+            for key, value in job.setting.items()
+            if key.split(".")[0] not in ("method", *_AMONG_MANY)
+        },
+        "settings": job.settings.model_copy(update={"clients": 1, "method": "fedavg", **unused}),
         "private": private,
         "members": members,
         "client": client,
     }
     return job.model_copy(update=update)
-
-
-def _about_many(key: str) -> bool:
-    return key == "method" or key.split(".")[0] in _AMONG_MANY
 
 
 def _without_members(setting: Setting) -> Setting:
@@ -141,80 +138,60 @@ def _without_members(setting: Setting) -> Setting:
 
 def parse_given(texts: Iterable[str]) -> dict[str, Value]:
     """KEY=VALUE, each key once. Raises InvalidSettings."""
-    return {key: _plain(text) for key, text in map(key_and_text, texts)}
+    return {key: _scalar(text) for key, text in map(key_and_text, texts)}
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[Value, ...]]:
     """KEY=VALUE,VALUE,... Raises InvalidSettings."""
-    return {key: tuple(map(_plain, text.split(","))) for key, text in map(key_and_text, texts)}
+    return {key: tuple(map(_scalar, text.split(","))) for key, text in map(key_and_text, texts)}
 
 
 def parse_seeds(text: str | None) -> tuple[int, ...]:
     """0-4, or 0,3,7, or both; nothing for None. Raises InvalidSettings."""
     seeds: list[int] = []
     for part in text.split(",") if text is not None else ():
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
             raise InvalidSettings(f"--seeds {text}: give them as 0-4, or 0,3,7.")
-        first = int(found[1])
-        seeds += range(first, int(found[2] or first) + 1)
+        first = int(match[1])
+        seeds += range(first, int(match[2] or first) + 1)
     return tuple(dict.fromkeys(seeds))
 
 
-def _plain(text: str) -> Value:
-    """A number, a truth value or text: what an axis of a result can be."""
+def _scalar(text: str) -> Value:
+    """A number, a truth value or text: a result's value on an axis."""
     value = value_of(text.strip())
     return value if isinstance(value, bool | int | float | str) else text.strip()
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What `pubswap simulate` was given."""
+def run_specs(
+    jobs: Sequence[Job],
+    store: Path,
+    config: Path | None,
+    options: Mapping[str, str | int | None],
+    keep_work: bool,
+    keep_adapters: bool,
+) -> list[RunSpec]:
+    """One for each job; titles leave out what all jobs share.
 
-    recipe: str
-    store: Path
-    given: tuple[str, ...]
-    seed: int | None
-    sweep: bool
-    vary: tuple[str, ...]
-    seeds: str | None
-    config: Path | None
-    options: Mapping[str, str | int | None]
-    keep_work: bool
-    keep_adapters: bool
-
-
-def wanted_orders(wanted: Wanted) -> list[RunSpec]:
-    """One order for each run. Raises InvalidSettings or InvalidProblems before any begins."""
-    planner = Planner(wanted.recipe, wanted.store, parse_given(wanted.given))
-    if not wanted.sweep:
-        if wanted.vary or wanted.seeds is not None:
-            raise InvalidSettings("--vary and --seeds are for --sweep; use --set and --seed.")
-        jobs = planner.one(wanted.seed)
-    else:
-        seeds = parse_seeds(wanted.seeds) or (() if wanted.seed is None else (wanted.seed,))
-        jobs = planner.sweep(seeds, parse_axes(wanted.vary))
-    options = {key: value for key, value in wanted.options.items() if value is not None}
-    load_settings(wanted.config, **options)  # refused now rather than by each run
-    common = _common(jobs)
+    Raises InvalidSettings or InvalidProblems before any run begins.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    load_settings(config, **given)  # refused now rather than by each run
+    values: dict[str, set[str]] = defaultdict(set)
+    for job in jobs:
+        for key, value in job.setting.items():
+            values[key].add(repr(value))
+    common = {key for key, different in values.items() if len(different) == 1}
     return [
         RunSpec(
             job=job,
             title=job.title(without=common),
-            folder=(wanted.store / RUNS / job.key()).resolve(),
-            config=wanted.config,
-            options=options,
-            keep_work=wanted.keep_work,
-            keep_adapters=wanted.keep_adapters,
+            folder=(store / RUNS / job.key()).resolve(),
+            config=config,
+            options=given,
+            keep_work=keep_work,
+            keep_adapters=keep_adapters,
         )
         for job in jobs
     ]
-
-
-def _common(jobs: Sequence[Job]) -> set[str]:
-    """The axes on which all jobs have the same value."""
-    values: dict[str, set[str]] = {}
-    for job in jobs:
-        for key, value in job.setting.items():
-            values.setdefault(key, set()).add(repr(value))
-    return {key for key, found in values.items() if len(found) == 1}

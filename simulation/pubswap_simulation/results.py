@@ -1,4 +1,4 @@
-"""What a simulated run came to, as it is kept: one `result.json` in the run's own folder.
+"""Results of simulated runs: one `result.json` in each run's own folder.
 
 STORE/runs/KEY/result.json     a complete run; there is none before its end
 STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
@@ -27,7 +27,7 @@ Members = Literal["federated", "alone", "pooled"]
 
 
 class Result(BaseModel):
-    """One complete run: what it was, and everything that a report draws on."""
+    """One complete run, with everything that a report draws on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,7 +52,7 @@ class Result(BaseModel):
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """Of round 0 (the base model), 1, ..., in their order."""
+        """Those of round 0 (the base model), 1, ..."""
         return [summary.evaluation for summary in self.run.rounds if summary.evaluation]
 
     @property
@@ -74,7 +74,7 @@ class Result(BaseModel):
 def read_results(store: Path) -> Iterator[Result]:
     """All complete runs of a store, in the order of their folders' names.
 
-    Raises InvalidSettings for a file that is no result.
+    Raises InvalidSettings for a file that is none.
     """
     for path in sorted((store / RUNS).glob(f"*/{RESULT}")):
         try:
@@ -87,16 +87,17 @@ class RewardLog(Reporter):
     """One line [step, reward] for each step of the whole run.
 
     A step that was made but not reported before a kill is in the checkpoint. One that is made
-    again after a kill replaces the first, which it is equal to.
+    again after a kill is equal to the first.
     """
 
-    def __init__(self, path: Path, told: Callable[[], None]) -> None:
-        """Go on with the file at `path`; `told` is called after each step."""
+    def __init__(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Go on with the file at `path`; `on_step` is called after each step."""
         self._path = path
-        self._told = told
-        self._rewards = _read(path)
+        self._on_step = on_step
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         # A line that a kill has torn must not be the beginning of the next one.
-        lines = [_line(step, reward) for step, reward in self._rewards.items()]
+        lines = [line for line in lines if line.endswith("\n")]
+        self._rewards: dict[int, float] = dict(map(json.loads, lines))
         write_whole(path, "".join(lines).encode())
 
     def catch_up(self, journal: Journal, settings: RunSettings) -> None:
@@ -106,14 +107,12 @@ class RewardLog(Reporter):
             # A checkpoint has them in the order of their updates, which a pipelined run changes.
             order = update_order(settings)
             for step, metrics in zip(order, checkpoint.steps, strict=False):
-                overall = (checkpoint.round - 1) * settings.local_steps + step
-                if overall not in self._rewards:
-                    self._add(overall, metrics.reward)
+                self._add((checkpoint.round - 1) * settings.local_steps + step, metrics.reward)
 
     def step(self, report: StepReport) -> None:
         """Keep a step's reward."""
         self._add(report.overall, report.metrics.reward)
-        self._told()
+        self._on_step()
 
     @property
     def steps(self) -> int:
@@ -121,21 +120,12 @@ class RewardLog(Reporter):
         return len(self._rewards)
 
     def rewards(self) -> list[float]:
-        """Of steps 1, 2, ... of the whole run."""
+        """Those of steps 1, 2, ... of the whole run."""
         return [self._rewards[step] for step in sorted(self._rewards)]
 
     def _add(self, step: int, reward: float) -> None:
+        if step in self._rewards:
+            return
         self._rewards[step] = reward
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line(step, reward))
-
-
-def _line(step: int, reward: float) -> str:
-    return json.dumps([step, reward]) + "\n"
-
-
-def _read(path: Path) -> dict[int, float]:
-    if not path.exists():
-        return {}
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return dict(json.loads(line) for line in lines if line.endswith("\n"))
+            file.write(json.dumps([step, reward]) + "\n")

@@ -1,4 +1,4 @@
-"""What an operator does before a run begins: create it, invite and enrol its members, start it."""
+"""The operator's part before a run begins: create it, invite and enrol its members, start it."""
 
 import shutil
 from pathlib import Path
@@ -13,51 +13,40 @@ from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
 
 EVALUATOR = "evaluator"
-_FOUNDED = "founded"
+_RUN_ID = "founded"  # there once the run has begun
 
 
-def cleared(work: Path) -> Path:
-    """The folder, emptied unless the run in it was founded to the end."""
-    if not (work / _FOUNDED).exists():
+def resumable_folder(work: Path) -> Path:
+    """The folder, emptied unless the run in it has begun."""
+    if not (work / _RUN_ID).exists():
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
     return work
 
 
-def founded(coordinator: Coordinator, operator: CoordinatorClient, job: Job, work: Path) -> str:
+def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, work: Path) -> str:
     """The id of the job's run, begun now or by an earlier process."""
-    mark = work / _FOUNDED
-    if mark.exists():
-        return mark.read_text(encoding="utf-8")
+    begun = work / _RUN_ID
+    if begun.exists():
+        return begun.read_text(encoding="utf-8")
     run = create_and_open(operator, job.prepared()).id
-    for name in job.private:
-        _enroll(coordinator, operator, run, name, Role.CLIENT, work)
-    _enroll(coordinator, operator, run, EVALUATOR, Role.EVALUATOR, work)
+    roles = dict.fromkeys(job.private, Role.CLIENT) | {EVALUATOR: Role.EVALUATOR}
+    for name, role in roles.items():
+        invite = operator.invite(run, CreateInvite(name=name, role=role))
+        with coordinator.client() as anonymous:
+            membership = anonymous.enroll(invite.invite)
+        stored = StoredMembership(coordinator=operator.url, membership=membership)
+        save_membership(member_state(work, name), stored)
     operator.move_run(run, paths.RUN_START)
-    write_whole(mark, run.encode())
+    write_whole(begun, run.encode())
     return run
 
 
-def state_of(work: Path, name: str) -> Path:
+def member_state(work: Path, name: str) -> Path:
     """A member's state folder."""
     return work / "members" / name
 
 
-def token_of(work: Path, name: str) -> str:
+def member_token(work: Path, name: str) -> str:
     """A member's token."""
-    return load_membership(state_of(work, name)).membership.token
-
-
-def _enroll(
-    coordinator: Coordinator,
-    operator: CoordinatorClient,
-    run: str,
-    name: str,
-    role: Role,
-    work: Path,
-) -> None:
-    invite = operator.invite(run, CreateInvite(name=name, role=role))
-    with coordinator.client() as anonymous:
-        membership = anonymous.enroll(invite.invite)
-    stored = StoredMembership(coordinator=operator.url, membership=membership)
-    save_membership(state_of(work, name), stored)
+    return load_membership(member_state(work, name)).membership.token

@@ -1,113 +1,100 @@
-"""Taking turns: the members share one model, and each has LoRA factors of its own.
+"""One policy for all members: each has LoRA factors of its own, and they take turns.
 
-Whoever computes holds the turn; whoever waits for its peers does not. The order of turns changes
-no result: every draw is a function of (seed, client, round, step), and nothing else is shared.
+A member that computes holds the turn; one that waits for its peers does not. The order of turns
+changes no result: every draw is a function of (seed, client, round, step), and nothing else is
+shared.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from pubswap_protocol.tensors.adapter import AdapterFile
-
-
-class Stopped(BaseException):
-    """The simulation ends; not an Exception, so that no member tries again or goes on."""
-
 
 if TYPE_CHECKING:
     from pubswap_client.policy.policy import Policy
     from pubswap_client.training.trainer import LocalTrainer
 
 
-class Turns:
-    """Whose turn it is at the shared policy."""
+class Stopped(BaseException):
+    """The simulation ends; not an Exception, so that no member tries again or goes on."""
+
+
+class SharedPolicy:
+    """A policy, and the member whose factors and residuals are in it."""
 
     def __init__(self, policy: "Policy") -> None:
-        self._policy = policy
-        self._lock = threading.Lock()
-        self._seated: Seat | None = None
-        self._rebased: tuple[str, ...] = ()
-        self._stopped = False
+        self.policy = policy
+        self.lock = threading.Lock()
+        self.stopped = False
+        self._loaded: MemberTurn | None = None
+        self._residuals: tuple[str, ...] = ()
 
-    def seat(self) -> "Seat":
-        """A place for one more member, with the factors as they are now."""
-        return Seat(self, [factor.detach().clone() for factor in self._policy.factors()])
+    def member(self) -> "MemberTurn":
+        """One more member, with the factors as they are now."""
+        return MemberTurn(self, [factor.detach().clone() for factor in self.policy.factors()])
 
     def stop(self) -> None:
-        """Nobody's turn comes any more; the one under way goes on to its end."""
-        self._stopped = True
+        """Let no member have another turn; the turn under way goes on to its end."""
+        self.stopped = True
 
-    def take(self, seat: "Seat") -> None:
-        """Wait for the turn, and put the member's factors and residuals into the policy."""
-        self._lock.acquire()
-        if self._stopped:
-            self._lock.release()
-            raise Stopped
-        if self._seated is not seat:
-            for factor, own in zip(self._policy.factors(), seat.factors, strict=True):
+    def load(self, member: "MemberTurn") -> None:
+        """Put a member's factors and residuals into the policy."""
+        if self._loaded is not member:
+            for factor, own in zip(self.policy.factors(), member.factors, strict=True):
                 factor.data = own  # trained in place from now on
-            self._seated = seat
-        wanted = tuple(stack.path.name for stack in seat.residuals)
-        if wanted != self._rebased:
-            self._policy.rebase(seat.residuals)
-            self._rebased = wanted
-
-    def give(self) -> None:
-        """The turn is over."""
-        self._lock.release()
+            self._loaded = member
+        residuals = tuple(stack.path.name for stack in member.residuals)
+        if residuals != self._residuals:
+            self.policy.rebase(member.residuals)
+            self._residuals = residuals
 
 
-class Seat:
-    """One member's place: inside it, a context manager, the policy is this member's own."""
+class MemberTurn:
+    """A member's turn, a context manager: inside it the policy is this member's own."""
 
-    def __init__(self, turns: Turns, factors: list[Any]) -> None:
-        self._turns = turns
+    def __init__(self, shared: SharedPolicy, factors: list[Any]) -> None:
+        self._shared = shared
         self.factors = factors
         self.residuals: Sequence[AdapterFile] = ()
 
     def __enter__(self) -> Self:
-        self._turns.take(self)
+        self._shared.lock.acquire()
+        if self._shared.stopped:
+            self._shared.lock.release()
+            raise Stopped
+        self._shared.load(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._turns.give()
+    def __exit__(self, *_: object) -> None:
+        self._shared.lock.release()
 
 
-class _InTurns:
+class _TrainerInTurns:
     """A trainer each of whose methods is one turn, those included that it will have one day."""
 
-    def __init__(self, trainer: "LocalTrainer", seat: Seat) -> None:
+    def __init__(self, trainer: "LocalTrainer", turn: MemberTurn) -> None:
         self._trainer = trainer
-        self._seat = seat
+        self._turn = turn
 
     def rebase(self, residuals: Sequence[AdapterFile]) -> None:
-        """Done when this member's turn comes, and again if others' base models came between."""
-        self._seat.residuals = residuals
+        """Rebase at this member's next turn, and again whenever another base model came between."""
+        self._turn.residuals = residuals
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._trainer, name)
-        return in_turns(found, self._seat) if callable(found) else found
+        value = getattr(self._trainer, name)
+        if not callable(value):
+            return value
+
+        @wraps(value)
+        def in_turn(*args: Any, **kwargs: Any) -> Any:
+            with self._turn:
+                return value(*args, **kwargs)
+
+        return in_turn
 
 
-def trainer_in_turns(trainer: "LocalTrainer", seat: Seat) -> "LocalTrainer":
-    """The trainer for a member that shares its policy with others."""
-    return cast("LocalTrainer", _InTurns(trainer, seat))
-
-
-def in_turns(work: Callable[..., Any], seat: Seat) -> Callable[..., Any]:
-    """The function, each call of which is one turn."""
-
-    @wraps(work)
-    def turn(*args: Any, **kwargs: Any) -> Any:
-        with seat:
-            return work(*args, **kwargs)
-
-    return turn
+def trainer_in_turns(trainer: "LocalTrainer", turn: MemberTurn) -> "LocalTrainer":
+    """The trainer of a member that shares its policy with others."""
+    return cast("LocalTrainer", _TrainerInTurns(trainer, turn))

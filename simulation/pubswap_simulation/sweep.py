@@ -1,59 +1,61 @@
-"""Many jobs in processes of their own: a crash costs nobody else anything."""
+"""Many runs, each in a process of its own: a crash costs the others nothing."""
 
 import os
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from queue import SimpleQueue
 
 from pydantic import ValidationError
 from rich.console import Console
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
-from pubswap_simulation.order import RunSpec
+from pubswap_simulation.job import RunSpec
+from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, JobReport, log_to, open_log
 
 
-@dataclass
-class Sweep:
-    """Orders that are carried out by one process at a time in each of the environments."""
+class SweepRunner:
+    """Runs, one at a time in each of the environments."""
 
-    orders: Sequence[RunSpec]
-    environments: Sequence[Mapping[str, str]]
-    display: SweepDisplay
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._left = deque(order for order in self.orders if not order.done)
+    def __init__(
+        self,
+        specs: Sequence[RunSpec],
+        environments: Sequence[Mapping[str, str]],
+        display: SweepDisplay,
+    ) -> None:
+        self._specs = specs
+        self._display = display
+        self._threads = len(environments)
+        self._idle: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+        for environment in environments:
+            self._idle.put(environment)
         self._processes: set[subprocess.Popen[str]] = set()
         self._lock = threading.Lock()
         self._stopped = False
+        self.failed: dict[str, str] = {}
 
     def run(self) -> None:
-        """All that is not done yet; what fails is noted in `failed`, by the folder's name.
+        """Carry out all that is not done yet; failures are in `failed`, by the run's key.
 
         A signal that stops this process stops the others; they go on there the next time.
         """
-        for order in self.orders:
-            if order.done:
-                self.display.ended(order, "was done")
-        threads = [
-            threading.Thread(target=self._work, args=(environment,))
-            for environment in self.environments[: len(self._left)]
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        finally:
-            self._stop()
-            for thread in threads:
-                thread.join()
+        for spec in self._specs:
+            if spec.done:
+                self._display.finish(spec, "was done")
+        with ThreadPoolExecutor(self._threads) as threads:
+            todo = [spec for spec in self._specs if not spec.done]
+            futures = [threads.submit(self._carry_out, spec) for spec in todo]
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                self._stop()
+                threads.shutdown(cancel_futures=True)
 
     def _stop(self) -> None:
         with self._lock:
@@ -61,89 +63,75 @@ class Sweep:
             for process in self._processes:
                 process.kill()  # every finished step is on disk
 
-    def _work(self, environment: Mapping[str, str]) -> None:
-        """One process after another, each until it fails, until nothing is left."""
-        while self._left and not self._stopped:
-            with _Process(environment) as process:
-                with self._lock:
-                    if self._stopped:
-                        return
-                    self._processes.add(process)
-                self._feed(process)
+    def _carry_out(self, spec: RunSpec) -> None:
+        environment = self._idle.get()
+        try:
+            failure = self._process(spec, environment)
+        except (OSError, ValidationError) as error:
+            failure = f"its process cannot be talked to: {error}"
+        finally:
+            self._idle.put(environment)
+        if self._stopped:
+            return
+        if failure is None:
+            self._display.finish(spec, "done")
+        else:
+            self.failed[spec.key] = failure
+            self._display.finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
+
+    def _process(self, spec: RunSpec, environment: Mapping[str, str]) -> str | None:
+        """Why the run's process has failed, None if it has not."""
+        report = JobReport()
+        with self._lock:
+            if self._stopped:
+                return None
+            process = _started(spec, environment)
+            self._processes.add(process)
+        with process:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    report = JobReport.model_validate_json(line)
+                    if report.failed is None:
+                        self._display.update(spec, report.steps, report.score)
+            finally:
+                process.kill()
                 with self._lock:
                     self._processes.discard(process)
-
-    def _feed(self, process: "subprocess.Popen[str]") -> None:
-        while self._left and not self._stopped:
-            try:
-                order = self._left.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            failure = self._carried_out(process, order)
-            if self._stopped:
-                return
-            if failure is None:
-                self.display.ended(order, "done")
-                continue
-            self.failed[order.key] = failure
-            self.display.ended(order, f"failed: {failure} (log: {order.folder / LOG})")
-            return
-
-    def _carried_out(self, process: "subprocess.Popen[str]", order: RunSpec) -> str | None:
-        """Why the order was not carried out; None if it was."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(order.model_dump_json() + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                report = JobReport.model_validate_json(line)
-                if report.done or report.failed:
-                    return report.failed
-                self.display.moved(order, report.steps, report.score)
-        except (OSError, ValidationError) as error:
-            return f"its process cannot be talked to: {error}"
-        return f"its process ended with status {process.wait()}"
+        if spec.done:
+            return None
+        return report.failed or f"its process ended with status {process.returncode}"
 
 
-class _Process:
-    """A worker that is gone when the block ends."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = os.environ | dict(environment)
-
-    def __enter__(self) -> "subprocess.Popen[str]":
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pubswap_simulation.worker"],
-            stdin=subprocess.PIPE,
+def _started(spec: RunSpec, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
+    with open_log(spec.folder) as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pubswap_simulation.worker", spec.model_dump_json()],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
-            env=self._environment,
+            env=os.environ | dict(environment),
             start_new_session=True,  # Ctrl-C reaches the parent alone
         )
-        return self._process
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
-def run_orders(
-    orders: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
+def run_all(
+    specs: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
     """Carry out all that is not done yet, and say what came of it; returns the exit status."""
-    if len(orders) == 1 and devices is None:
-        return _run_one(orders[0], console)
+    if len(specs) == 1 and devices is None:
+        return _run_one(specs[0], console)
     names = devices.split(",") if devices else []
     count = jobs or len(names) or 1
-    orders = [_with_threads(order, count) for order in orders]
+    specs = [_with_threads(spec, count) for spec in specs]
     # libgomp reads it once, before torch is told how many threads there are.
-    threads = {"OMP_NUM_THREADS": str(orders[0].options["threads"])}
-    environments = [place | threads for place in places(count, names)]
-    with SweepDisplay(console, len(orders)) as display:
-        sweep = Sweep(orders, environments, display)
+    threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
+    environments = [visible | threads for visible in visible_devices(count, names)]
+    with SweepDisplay(console, len(specs)) as display:
+        sweep = SweepRunner(specs, environments, display)
         sweep.run()
-    console.print(sweep_table(orders, sweep.failed))
+    console.print(sweep_table(specs, sweep.failed))
     for key, reason in sweep.failed.items():
         console.print(f"[red]failed[/red] {key}: {reason}", soft_wrap=True)
     if sweep.failed:
@@ -151,39 +139,35 @@ def run_orders(
     return 1 if sweep.failed else 0
 
 
-def _run_one(order: RunSpec, console: Console) -> int:
-    console.print(f"run {order.folder}", soft_wrap=True, highlight=False)
-    with (
-        open_log(order.folder) as log,
-        SweepDisplay(console, 1) as display,
-        order.verifiers() as verifiers,
-    ):
+def _run_one(spec: RunSpec, console: Console) -> int:
+    console.print(f"run {spec.folder}", soft_wrap=True, highlight=False)
+    with open_log(spec.folder) as log, SweepDisplay(console, 1) as display:
         log_to(log)
-        result = order.carry_out(partial(display.moved, order), verifiers)
+        result = simulate(spec, partial(display.update, spec))
     console.print(run_table(result))
     console.print(
         f"base {result.base:.3f}  final {result.final:.3f}  best {result.best:.3f}  "
-        f"in {result.seconds:.0f} s, {result.seconds / order.job.steps:.2f} s a step; "
-        f"log in {order.folder / LOG}",
+        f"in {result.seconds:.0f} s, {result.seconds / spec.job.steps:.2f} s a step; "
+        f"log in {spec.folder / LOG}",
         soft_wrap=True,
         highlight=False,
     )
     return 0
 
 
-def places(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
+def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each process: its GPU is the only one that it sees."""
-    found: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
     for number in range(count):
         if not devices:
-            found.append({})
+            environments.append({})
             continue
         name = devices[number % len(devices)].strip()
         kind, _, index = name.partition(":")
         if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
             raise InvalidSettings(f"--devices {name}: give them as cuda:0,cuda:1.")
-        found.append({"CUDA_VISIBLE_DEVICES": _visible(index) if kind == "cuda" else ""})
-    return found
+        environments.append({"CUDA_VISIBLE_DEVICES": _visible(index) if kind == "cuda" else ""})
+    return environments
 
 
 def _visible(index: str) -> str:
@@ -197,7 +181,7 @@ def _visible(index: str) -> str:
     return names[int(index)]
 
 
-def _with_threads(order: RunSpec, processes: int) -> RunSpec:
-    """With its share of the CPU's threads, unless it is said how many."""
+def _with_threads(spec: RunSpec, processes: int) -> RunSpec:
+    """The run with its share of the CPU's threads, unless their number is given."""
     share = max(1, len(os.sched_getaffinity(0)) // processes)
-    return order.model_copy(update={"options": {"threads": share, **order.options}})
+    return spec.model_copy(update={"options": {"threads": share, **spec.options}})

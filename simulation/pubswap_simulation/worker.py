@@ -1,16 +1,13 @@
-"""A process of a sweep that carries out one order after another.
+"""The process of one run of a sweep.
 
-Orders come on stdin and reports go to stdout, as lines of JSON. Whatever else is printed, by the
-process's death too, goes to the log of the run that is under way.
+The run is the argument, and reports go to stdout as lines of JSON. Whatever else is printed goes to
+stderr, which is the run's log.
 """
 
-import gc
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -19,10 +16,26 @@ from pydantic import BaseModel, ConfigDict
 
 from pubswap_client.distributed.launch import die_with_the_leader
 from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.verifiers import VerifierPool
-from pubswap_simulation.order import RunSpec
+from pubswap_simulation.job import RunSpec
+from pubswap_simulation.simulation import simulate
 
 LOG = "run.log"
+
+
+class JobReport(BaseModel):
+    """The run's progress; the last one of a run that has failed says why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: int = 0
+    score: float | None = None
+    failed: str | None = None
+
+
+def open_log(folder: Path) -> TextIO:
+    """A run's log, to be added to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return (folder / LOG).open("a", encoding="utf-8", buffering=1)
 
 
 def log_to(stream: TextIO) -> None:
@@ -37,62 +50,24 @@ def log_to(stream: TextIO) -> None:
     )
 
 
-def open_log(folder: Path) -> TextIO:
-    """A run's log, to be added to."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return (folder / LOG).open("a", encoding="utf-8", buffering=1)
-
-
-def log_to_stderr() -> None:
-    """Write all log lines to this process's stderr, wherever that leads."""
-    log_to(sys.stderr)
-
-
-class JobReport(BaseModel):
-    """How far the job is; the last one says that it is done, or why it has failed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    steps: int = 0
-    score: float | None = None
-    done: bool = False
-    failed: str | None = None
-
-
 def main() -> None:
-    """Do what is ordered until there are no more orders; one that fails is the last."""
+    """Carry out one run; exit status 1 if it fails."""
     die_with_the_leader()
     # A descriptor that no child inherits: the parent must see it closed when this process ends.
-    reports = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as reports:
+        os.dup2(2, 1)
+        log_to(sys.stderr)
 
-    def tell(report: JobReport) -> None:
-        reports.write(report.model_dump_json() + "\n")
+        def report(**values: object) -> None:
+            reports.write(JobReport.model_validate(values).model_dump_json() + "\n")
 
-    log_to_stderr()
-    with ExitStack() as stack:
-        verifiers: VerifierPool | None = None  # one for all orders, whose settings are the same
-        for line in sys.stdin:
-            order = RunSpec.model_validate_json(line)
-            with open_log(order.folder) as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            verifiers = verifiers or stack.enter_context(order.verifiers())
-            last = _carried_out(order, verifiers, tell)
-            gc.collect()  # a run's model is part of cycles, and takes the next one's room
-            tell(last)
-            if last.failed is not None:
-                return
-
-
-def _carried_out(
-    order: RunSpec, verifiers: VerifierPool, tell: Callable[[JobReport], None]
-) -> JobReport:
-    try:
-        order.carry_out(lambda steps, score: tell(JobReport(steps=steps, score=score)), verifiers)
-    except Exception as error:
-        traceback.print_exc()
-        return JobReport(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
-    return JobReport(done=True)
+        try:
+            spec = RunSpec.model_validate_json(sys.argv[1])
+            simulate(spec, lambda steps, score: report(steps=steps, score=score))
+        except Exception as error:
+            traceback.print_exc()
+            report(failed=error.detail if isinstance(error, PubSwapError) else repr(error))
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, encode_adapter
-from pubswap_simulation.shared_policy import Stopped, Turns, trainer_in_turns
+from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 
 if TYPE_CHECKING:
     from pubswap_client.policy.policy import Policy
@@ -20,17 +20,17 @@ def test_each_member_finds_its_own_factors(
     policy: "Policy", random_adapter: Callable[..., Adapter]
 ) -> None:
     """Whatever the others have loaded or trained in between."""
-    turns = Turns(policy)
-    seats = [turns.seat() for _ in range(3)]
+    shared = SharedPolicy(policy)
+    turns = [shared.member() for _ in range(3)]
     wanted = [random_adapter(policy.card.layout, seed) for seed in range(3)]
-    for seat, adapter in zip(seats, wanted, strict=True):
-        with seat:
+    for turn, adapter in zip(turns, wanted, strict=True):
+        with turn:
             policy.load_adapter(adapter)
-    with seats[1], torch.no_grad():
+    with turns[1], torch.no_grad():
         for factor in policy.factors():
             factor.add_(1)  # as an optimizer does it: in place
     for number in (2, 0, 1, 1, 0):
-        with seats[number]:
+        with turns[number]:
             for name, array in policy.adapter().items():
                 moved = 1 if number == 1 else 0
                 assert np.array_equal(array, wanted[number][name] + np.float32(moved))
@@ -45,8 +45,8 @@ def test_an_optimizer_goes_on_where_it_was(policy: "Policy") -> None:
         optimizer.step()
 
     def trained(others: bool) -> Adapter:
-        turns = Turns(policy)
-        first, second = turns.seat(), turns.seat()
+        shared = SharedPolicy(policy)
+        first, second = shared.member(), shared.member()
         mine, theirs = (torch.optim.AdamW(policy.trainable(), lr=0.1) for _ in range(2))
         for _ in range(3):
             with first:
@@ -74,8 +74,8 @@ def test_the_base_model_follows_the_member(
     module = next(iter(layout.tensors)).removesuffix(".lora_A.weight")
     layer: Any = policy.model.get_submodule(module)
     before = layer.base_layer.weight.clone()
-    turns = Turns(policy)
-    moved, still = turns.seat(), turns.seat()
+    shared = SharedPolicy(policy)
+    moved, still = shared.member(), shared.member()
     moved.residuals = [AdapterFile(stack, layout)]
     for _ in range(2):
         with moved:
@@ -98,9 +98,9 @@ def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
             self.inside -= 1
             return seen
 
-    turns = Turns(policy)
-    shared: Any = Trainer()
-    members: list[Any] = [trainer_in_turns(shared, turns.seat()) for _ in range(4)]
+    shared = SharedPolicy(policy)
+    trainer: Any = Trainer()
+    members: list[Any] = [trainer_in_turns(trainer, shared.member()) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda n: members[n % 4].work(), range(200)))
     assert set(found) == {1}
@@ -109,8 +109,8 @@ def test_one_turn_at_a_time_whatever_a_trainer_can_do(policy: "Policy") -> None:
 
 def test_nobodys_turn_comes_after_the_end(policy: "Policy") -> None:
     """Whoever waits for it leaves."""
-    turns = Turns(policy)
-    seat = turns.seat()
-    turns.stop()
-    with pytest.raises(Stopped), seat:
+    shared = SharedPolicy(policy)
+    turn = shared.member()
+    shared.stop()
+    with pytest.raises(Stopped), turn:
         pass
