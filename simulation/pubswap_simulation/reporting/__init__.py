@@ -1,14 +1,9 @@
-"""From a store of results to what a paper prints.
+"""From a store of results to a paper's tables, pictures and verdicts.
 
-estimates.py    a mean with its interval; a difference paired by seed
-methods.py      which row of a table a result belongs to
-section.py      the results of one comparison, by row, tau and seed
-metrics.py      what is measured of one result
-tables.py       rows x tau of a metric, and its differences to FedAvg
-costs.py        bytes beside full fine-tuning, and seconds
-claims.py       which of the paper's claims hold
-report.py       all of it as data: report.json
-markdown.py     report.md; terminal.py: what is printed
-style.py, plots.py   the PNGs
-paper.py        the paper's own figures
+section.py     the results of one comparison, by row (methods.py), tau and seed
+metrics.py     measures of one result; estimates.py: their means with intervals, paired differences
+tables.py      rows x tau of a measure; costs.py: bytes and seconds; claims.py: verdicts
+report.py      all of it as data: report.json
+markdown.py    report.md; terminal.py: a summary; plots.py: the PNGs
+paper.toml     the paper's own figures
 """

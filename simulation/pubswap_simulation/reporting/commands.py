@@ -1,4 +1,4 @@
-"""`pubswap report`: what a store of results comes to."""
+"""`pubswap report`: a store of results as tables, pictures and verdicts."""
 
 import re
 from pathlib import Path
@@ -28,11 +28,10 @@ def report(
 
     May be run while a sweep is under way: it says which settings have fewer seeds than others.
     """
-    from pubswap_simulation.reporting.report import read_sections
-    from pubswap_simulation.reporting.report import report as made
+    from pubswap_simulation.reporting.report import make_report, read_sections
 
     sections = read_sections(store)
-    data = made(sections)
+    data = make_report(sections)
     folder = out or store / "report"
     write(sections, data, folder, paper)
     if format == "table":
@@ -49,8 +48,8 @@ def report(
 
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
-    """Write report.md, report.json and the PNGs, in the place of an earlier report's."""
-    from pubswap_simulation.reporting.claims import figures
+    """Write report.md, report.json and the PNGs over an earlier report's."""
+    from pubswap_simulation.reporting.claims import paper_figures
     from pubswap_simulation.reporting.markdown import markdown
     from pubswap_simulation.reporting.plots import draw
 
@@ -61,7 +60,7 @@ def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) 
         )
         for section in sections
     }
-    beside = figures({section.recipe for section in sections}) if paper else {}
+    beside = paper_figures({section.recipe for section in sections}) if paper else {}
     (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
     (folder / DATA).write_text(data.model_dump_json(indent=2) + "\n", encoding="utf-8")
 

@@ -1,20 +1,15 @@
 """`report.md`: every table with n and interval."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from pubswap_client.operator.tables import size_text
 from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.costs import Cost
-from pubswap_simulation.reporting.estimates import (
-    cell_text,
-    estimate_text,
-    grid,
-    interval_text,
-    mean_text,
-)
+from pubswap_simulation.reporting.estimates import grid, text
 from pubswap_simulation.reporting.plots import Picture
-from pubswap_simulation.reporting.report import ByName, Report, SectionReport
-from pubswap_simulation.reporting.tables import Differences, Table
+from pubswap_simulation.reporting.report import Report, SectionReport
+from pubswap_simulation.reporting.tables import ByName, Differences, Table
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
@@ -58,28 +53,33 @@ def markdown(
 
 
 def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
-    tables = {table.measure: place for place, table in enumerate(section.tables)}
+    measured = {
+        table.measure: (table, differences)
+        for table, differences in zip(section.tables, section.differences, strict=True)
+    }
+    shown = partial(_shown, pictures)
     parts = [f"## {section.title}", _facts(section)]
     if section.claims:
         parts += ["### What holds of the paper's claims", _CLAIMS, _claims(section)]
-    parts += _table(section, tables["final"])
+    parts += _table(section, *measured["final"])
     if section.tuned_mu:
         parts.append(_tuned(section))
-    parts += _shown(pictures, "final")
-    parts += _table(section, tables["best"])
-    parts += _shown(pictures, "curves") + _beyond(section)
-    drift = [tables[key] for key in ("drift_pairwise", "drift_from_mean", "drift_at_end")]
-    if any(section.tables[place].rows for place in drift):
+    parts += shown("final") + _table(section, *measured["best"])
+    parts += shown("curves") + _beyond(section)
+    drift = [measured[key] for key in ("drift_pairwise", "drift_from_mean", "drift_at_end")]
+    if any(table.rows for table, _ in drift):
         parts += ["### Drift", _DRIFT]
-        parts += [part for place in drift for part in _table(section, place, level=4)]
-    parts += _shown(pictures, "drift")
-    parts += _table(section, tables["replaced"], compared=False)
+        parts += [part for tables in drift for part in _table(section, *tables, level=4)]
+    parts += shown("drift") + _table(section, measured["replaced"][0])
     if section.replaced_by_client:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
-    parts += _shown(pictures, "replaced") + _topics(section) + _shown(pictures, "topics")
-    rewards = _shown(pictures, "rewards")
-    parts += ["### Rewards in training", *rewards] if rewards else []
-    return [*parts, *_costs(section), *_notes(section)]
+    parts += shown("replaced") + _topics(section) + shown("topics")
+    if rewards := shown("rewards"):
+        parts += ["### Rewards in training", *rewards]
+    parts += _costs(section)
+    if section.notes:
+        parts += ["### What is missing", "\n".join(f"- {note}" for note in section.notes)]
+    return parts
 
 
 def _shown(pictures: Sequence[Picture], kind: str) -> list[str]:
@@ -101,32 +101,33 @@ def _facts(section: SectionReport) -> str:
 
 def _claims(section: SectionReport) -> str:
     rows = []
-    for finding in section.claims:
-        seen = finding.difference
-        if seen is None:
-            figures = ["0", "", "", ""]
-        else:
-            mean = mean_text(seen, finding.share, signed=True).split(" ")[0]
-            figures = [str(seen.n), mean, interval_text(seen, finding.share)]
-            figures.append(f"{seen.above}/{seen.equal}/{seen.below}")
-        rows.append([finding.claim, finding.compared, *figures, f"**{finding.verdict}**"])
+    for result in section.claims:
+        difference, figures = result.difference, ["0", "", "", ""]
+        if difference is not None:
+            figures = [
+                str(difference.n),
+                difference.mean_text(result.share).split(" ")[0],
+                difference.interval_text(result.share),
+                difference.signs,
+            ]
+        rows.append([result.claim, result.compared, *figures, f"**{result.verdict}**"])
     heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
     return grid(heads, rows, left=2)
 
 
-def _table(section: SectionReport, place: int, level: int = 3, compared: bool = True) -> list[str]:
-    table, differences = section.tables[place], section.differences[place]
+def _table(
+    section: SectionReport, table: Table, differences: Differences | None = None, level: int = 3
+) -> list[str]:
     if not table.rows:
         return []
     unit = " (%)" if table.share else ""
     parts = [f"{'#' * level} {table.title}{unit}", _by_tau("", section, table)]
-    if compared and differences.rows:
+    if differences is not None and differences.rows:
         parts.append(_by_tau("less FedAvg, by seed", section, differences))
     return parts
 
 
 def _beyond(section: SectionReport) -> list[str]:
-    """What goes beyond the paper, less the same method without it."""
     tables = [table for table in section.beyond if table.rows]
     if not tables:
         return []
@@ -138,7 +139,7 @@ def _beyond(section: SectionReport) -> list[str]:
 
 def _by_tau(corner: str, section: SectionReport, table: Table | Differences) -> str:
     rows = [
-        [label, *(cell_text(row.get(tau), table.share) for tau in section.steps)]
+        [label, *(text(row.get(tau), table.share) for tau in section.steps)]
         for label, row in table.rows.items()
     ]
     return grid([corner, *(f"τ = {tau}" for tau in section.steps)], rows)
@@ -160,7 +161,7 @@ def _by_name(rows: ByName) -> str:
         [
             [
                 f"{label}; τ = {tau}" if several else label,
-                *(estimate_text(cell.get(name), share=True) for name in names),
+                *(text(cell.get(name), share=True) for name in names),
             ]
             for label, row in rows.items()
             for tau, cell in row.items()
@@ -181,14 +182,18 @@ def _topics(section: SectionReport) -> list[str]:
 
 def _costs(section: SectionReport) -> list[str]:
     sizes = section.sizes
-    said = _BYTES.format(
+    explanation = _BYTES.format(
         full=f"{2 * sizes.adapted_layers:,}",
         lora=f"{2 * sizes.adapter:,}",
         ratio=sizes.adapted_layers / sizes.adapter,
     )
     heads = ["", "τ", "rounds", "adapter up", "adapter down", "responses up", "responses down"]
     heads += ["full fine-tuning", "times fewer", "seconds a run"]
-    return ["### Bytes and seconds", said, grid(heads, [_cost(cost) for cost in section.costs])]
+    return [
+        "### Bytes and seconds",
+        explanation,
+        grid(heads, [_cost(cost) for cost in section.costs]),
+    ]
 
 
 def _cost(cost: Cost) -> list[str]:
@@ -203,12 +208,6 @@ def _cost(cost: Cost) -> list[str]:
         f"{cost.full_fine_tuning / sent.all:.1f}" if sent.all else "",
         f"{cost.seconds:.0f}",
     ]
-
-
-def _notes(section: SectionReport) -> list[str]:
-    if not section.notes:
-        return []
-    return ["### What is missing", "\n".join(f"- {note}" for note in section.notes)]
 
 
 def _paper(paper: Mapping[str, Rows]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which row of a table a result belongs to: a method with everything that is varied of it."""
+"""The row of a result in a table: a method with everything that is varied of it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
 STRATEGIES = (None, "random", "keep")
 
-# What these axes say is in the row's name or the table's column; `rounds` follows from the steps.
+# Axes in the row's name or the table's column; `rounds` follows from the steps.
 NAMED = {
     "members",
     "method",
@@ -44,7 +44,11 @@ class Method:
     @property
     def label(self) -> str:
         """The row's name for people."""
-        return ", ".join([self._plain_label, *(_said(key, value) for key, value in self.variant)])
+        varied = [
+            f"{axis.removeprefix('aggregation.').removeprefix('grpo.')} = {value}"
+            for axis, value in self.variant
+        ]
+        return ", ".join([self._plain_label, *varied])
 
     @property
     def _plain_label(self) -> str:
@@ -62,7 +66,7 @@ class Method:
 
     @property
     def plain(self) -> bool:
-        """Whether it is as in the paper."""
+        """Whether the method is the paper's."""
         return not self.variant
 
     @property
@@ -108,12 +112,12 @@ def method_of(result: Result, axes: Iterable[str]) -> Method:
     """
     settings = result.run.settings
     pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
-    values = settings.model_dump()
+    values, defaults = settings.model_dump(), RunSettings().model_dump()
     variant = tuple(
         (axis, value)
         for axis in sorted(axes)
         if is_of_method(axis) and (pubswap or not axis.startswith(("swap.", "grpo.donor_ratio")))
-        if (value := _scalar(_looked_up(values, axis))) is not None and value != _default(axis)
+        if (value := _scalar(values, axis)) is not None and value != _scalar(defaults, axis)
     )
     return Method(
         kind=result.members,
@@ -132,28 +136,16 @@ def is_of_method(axis: str) -> bool:
 
 
 def value_on(result: Result, axis: str) -> Value | None:
-    """What a result has on an axis, also where its part of the grid does not name it.
+    """A result's value on an axis, also where its part of the grid does not name it.
 
     None if only the recipe knows, as with `data.*`.
     """
     if axis in result.setting:
         return result.setting[axis]
-    return _scalar(_looked_up(result.run.settings.model_dump(), axis))
+    return _scalar(result.run.settings.model_dump(), axis)
 
 
-def _default(axis: str) -> Value | None:
-    return _scalar(_looked_up(RunSettings().model_dump(), axis))
-
-
-def _looked_up(table: object, axis: str) -> object:
+def _scalar(table: object, axis: str) -> Value | None:
     for part in axis.split("."):
         table = table.get(part) if isinstance(table, Mapping) else None
-    return table
-
-
-def _scalar(value: object) -> Value | None:
-    return value if isinstance(value, bool | int | float | str) else None
-
-
-def _said(axis: str, value: Value) -> str:
-    return f"{axis.removeprefix('aggregation.').removeprefix('grpo.')} = {value}"
+    return table if isinstance(table, bool | int | float | str) else None

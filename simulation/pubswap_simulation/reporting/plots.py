@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pubswap_simulation.reporting import metrics
 from pubswap_simulation.reporting.estimates import Estimate, estimate
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
-from pubswap_simulation.reporting.metrics import Series
+from pubswap_simulation.reporting.metrics import FINAL, Series
 from pubswap_simulation.reporting.section import Cell, Section
-from pubswap_simulation.reporting.tables import topics
+from pubswap_simulation.reporting.tables import table, topics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -25,26 +30,47 @@ class Curve:
     lows: list[float]
     highs: list[float]
 
+    @classmethod
+    def of(cls, points: Mapping[int, Estimate]) -> "Curve":
+        """A curve through estimates by step."""
+        values = list(points.values())
+        return cls(
+            n=min((point.n for point in values), default=0),
+            steps=list(points),
+            means=[point.mean for point in values],
+            lows=[point.mean if point.low is None else point.low for point in values],
+            highs=[point.mean if point.high is None else point.high for point in values],
+        )
+
     def smoothed(self, window: int) -> "Curve":
         """Each value the mean over `window` neighbours, of fewer at the ends."""
+        before, after = (window - 1) // 2, window // 2
         means, lows, highs = (
-            _smoothed(values, window) for values in (self.means, self.lows, self.highs)
+            [fmean(values[max(0, i - before) : i + after + 1]) for i in range(len(values))]
+            for values in (self.means, self.lows, self.highs)
         )
         return Curve(self.n, self.steps, means, lows, highs)
+
+    def scaled(self, scale: float) -> "Curve":
+        """All values times `scale`, such as 100 for per cent."""
+        means, lows, highs = (
+            [scale * value for value in values] for values in (self.means, self.lows, self.highs)
+        )
+        return Curve(self.n, self.steps, means, lows, highs)
+
+    @property
+    def error_bars(self) -> list[list[float]]:
+        """matplotlib's `yerr`: the intervals' ends, below and above the means."""
+        return [
+            [mean - low for mean, low in zip(self.means, self.lows, strict=True)],
+            [high - mean for mean, high in zip(self.means, self.highs, strict=True)],
+        ]
 
 
 def curve(cell: Cell, series: Series) -> Curve:
     """The steps that every seed has; of clients that train alone, the mean counts."""
     by_seed = [_mean([series(result) for result in results]) for results in cell.values()]
-    steps = _common(by_seed)
-    points = [estimate([one[step] for one in by_seed]) for step in steps]
-    return Curve(
-        n=len(by_seed),
-        steps=steps,
-        means=[point.mean for point in points],
-        lows=[point.mean if point.low is None else point.low for point in points],
-        highs=[point.mean if point.high is None else point.high for point in points],
-    )
+    return Curve.of({step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)})
 
 
 def _mean(all_series: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -57,16 +83,9 @@ def _common(all_series: Sequence[Mapping[int, float]]) -> list[int]:
     return sorted(set[int].intersection(*(set(series) for series in all_series)))
 
 
-def _smoothed(values: Sequence[float], window: int) -> list[float]:
-    before, after = (window - 1) // 2, window // 2
-    return [
-        fmean(values[max(0, place - before) : place + after + 1]) for place in range(len(values))
-    ]
-
-
 BLACK, GREY = "#000000", "#7f7f7f"
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
-VERMILION, PURPLE, YELLOW = "#D55E00", "#CC79A7", "#F0E442"
+VERMILION, PURPLE = "#D55E00", "#CC79A7"
 
 SETTINGS = {
     "figure.dpi": 150,
@@ -87,76 +106,74 @@ SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Look:
-    """A row's colour, marker and kind of line, the same in every picture."""
+class LineStyle:
+    """A row's colour, marker and kind of line."""
 
     color: str
     marker: str
     linestyle: str = "-"
 
     @property
-    def line(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """For matplotlib's plot."""
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
 
-_KEEP = (Look(BLUE, "o"), Look(SKY, "D"), Look(GREEN, "v"), Look(BLACK, "X"))
-_RANDOM = (Look(PURPLE, "^"), Look(PURPLE, "v", "--"), Look(PURPLE, "<", ":"), Look(PURPLE, ">"))
+_KEEP = (LineStyle(BLUE, "o"), LineStyle(SKY, "D"), LineStyle(GREEN, "v"), LineStyle(BLACK, "X"))
+_RANDOM = (
+    LineStyle(PURPLE, "^"),
+    LineStyle(PURPLE, "v", "--"),
+    LineStyle(PURPLE, "<", ":"),
+    LineStyle(PURPLE, ">"),
+)
 _VARIANTS = (
-    Look(GREEN, "D"),
-    Look(PURPLE, "^"),
-    Look(ORANGE, "v"),
-    Look(SKY, "h"),
-    Look(BLACK, "X"),
-    Look(GREY, "P"),
-    Look(GREEN, "d", "--"),
-    Look(PURPLE, "<", "--"),
-    Look(ORANGE, ">", "--"),
-    Look(SKY, "p", "--"),
+    LineStyle(GREEN, "D"),
+    LineStyle(PURPLE, "^"),
+    LineStyle(ORANGE, "v"),
+    LineStyle(SKY, "h"),
+    LineStyle(BLACK, "X"),
+    LineStyle(GREY, "P"),
+    LineStyle(GREEN, "d", "--"),
+    LineStyle(PURPLE, "<", "--"),
+    LineStyle(ORANGE, ">", "--"),
+    LineStyle(SKY, "p", "--"),
 )
 
 
-def looks(methods: Sequence[Method]) -> dict[Method, Look]:
-    """How each of these rows is drawn."""
-    found, variants = {}, 0
-    for method in methods:
-        if method.plain:
-            found[method] = _plain(method, methods)
-        else:
-            found[method] = _VARIANTS[variants % len(_VARIANTS)]
-            variants += 1
-    return found
+def line_styles(methods: Sequence[Method]) -> dict[Method, LineStyle]:
+    """The lines of these rows; the paper's own look the same in every picture."""
+    variants = cycle(_VARIANTS)
+    return {
+        method: _plain_style(method, methods) if method.plain else next(variants)
+        for method in methods
+    }
 
 
-def _plain(method: Method, methods: Sequence[Method]) -> Look:
+def _plain_style(method: Method, methods: Sequence[Method]) -> LineStyle:
     if method.kind == "alone":
-        return Look(GREY, "x", ":")
+        return LineStyle(GREY, "x", ":")
     if method.kind == "pooled":
-        return Look(BLACK, "*", "--")
+        return LineStyle(BLACK, "*", "--")
     if method.name == "fedprox":
-        return Look(ORANGE, "P")
+        return LineStyle(ORANGE, "P")
     if method.name == "fedavg":
-        return Look(VERMILION, "s")
+        return LineStyle(VERMILION, "s")
     family = _KEEP if method.strategy == "keep" else _RANDOM
     periods = sorted({m.period or 0 for m in methods if m.strategy == method.strategy and m.plain})
     return family[periods.index(method.period or 0) % len(family)]
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 SMOOTHING = 12  # a line with a point at every step is smoothed over this part of them
 _TRUSTED = 3  # intervals of fewer seeds would hide everything else; the tables have them
 _LEGEND_LINE = 0.17  # inches
 
-Looks = Mapping[Method, Look]
-Lines = Mapping[int, Mapping[Method, Curve]]
+Styles = Mapping[Method, LineStyle]
+Panels = Mapping[int, Mapping[Method, Curve]]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of picture of curves."""
+class CurvePlot:
+    """A kind of picture with curves: one panel for each tau, one line for each row."""
 
     name: str
     series: Series
@@ -164,48 +181,54 @@ class Kind:
     scale: float = 100
     smooth: bool = False
 
+    def draw(self, title: str, styles: Styles, panels: Panels) -> "Figure":
+        """The picture of these curves."""
+        from matplotlib import pyplot as plt
 
-def panels(title: str, look: Looks, kind: Kind, curves: Lines) -> "Figure":
-    """One panel for each tau, one line for each row."""
-    from matplotlib import pyplot as plt
+        figure: Figure
+        size = (1.2 + 2.9 * max(2, len(panels)), 3.7)
+        figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+        for axes, (tau, lines) in zip(grid[0], panels.items(), strict=True):
+            for number, (method, line) in enumerate(lines.items()):
+                self._line(axes, line, styles[method], number - (len(lines) - 1) / 2)
+            axes.set(title=f"τ = {tau}", xlabel="GRPO steps of each client")
+            _span(axes, lines.values())
+        curves = [line for lines in panels.values() for line in lines.values()]
+        limit(grid[0][0], curves, self.scale)
+        smooth = self.smooth and max(len(line.steps) for line in curves) >= 1.5 * SMOOTHING
+        grid[0][0].set_ylabel(self.unit + (f"\nrunning mean, 1/{SMOOTHING} of the run" * smooth))
+        drawn = {method for lines in panels.values() for method in lines}
+        rows = [(method.label, style) for method, style in styles.items() if method in drawn]
+        legend(figure, title, rows)
+        return figure
 
-    figure: Figure
-    size = (1.2 + 2.9 * max(2, len(curves)), 3.7)
-    figure, grid = plt.subplots(1, len(curves), figsize=size, sharey=True, squeeze=False)
-    for axes, (tau, lines) in zip(grid[0], curves.items(), strict=True):
-        for place, (method, line) in enumerate(lines.items()):
-            shift = place - (len(lines) - 1) / 2
-            _line(axes, line, look[method], kind, shift)
-        axes.set(title=f"τ = {tau}", xlabel="GRPO steps of each client")
-        _span(axes, lines.values())
-    limit(grid[0][0], [line for lines in curves.values() for line in lines.values()], kind.scale)
-    longest = max(len(line.steps) for lines in curves.values() for line in lines.values())
-    smooth = kind.smooth and longest >= 1.5 * SMOOTHING
-    grid[0][0].set_ylabel(kind.unit + (f"\nrunning mean, 1/{SMOOTHING} of the run" * smooth))
-    legend(
-        figure,
-        title,
-        [(method.label, how) for method, how in look.items() if _drawn(method, curves)],
-    )
-    return figure
+    def _line(self, axes: "Axes", line: Curve, style: LineStyle, shift: float) -> None:
+        line = line.scaled(self.scale)
+        if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
+            x = [line.steps[0] * (1 + 0.05 * shift)]
+            _error_bars(axes, x, line, **style.keywords)
+            return
+        axes.plot(
+            line.steps, line.means, **(style.keywords | ({"marker": ""} if self.smooth else {}))
+        )
+        if line.n >= _TRUSTED:
+            axes.fill_between(
+                line.steps, line.lows, line.highs, color=style.color, alpha=0.12, linewidth=0
+            )
 
 
-def _drawn(method: Method, curves: Lines) -> bool:
-    return any(method in lines for lines in curves.values())
+_PLOTS = (
+    CurvePlot("curves", metrics.pass_over_steps, "pass@1 (%)"),
+    CurvePlot("drift", metrics.drift_over_steps, "drift between pairs of clients (L2)", scale=1),
+    CurvePlot("replaced", metrics.replaced_over_steps, "replaced share α (%)", smooth=True),
+    CurvePlot(
+        "rewards", metrics.rewards_over_steps, "mean reward of own responses (%)", smooth=True
+    ),
+)
 
 
-def _line(axes: "Axes", line: Curve, how: Look, kind: Kind, shift: float) -> None:
-    means, lows, highs = (
-        [kind.scale * value for value in values] for values in (line.means, line.lows, line.highs)
-    )
-    if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
-        place = line.steps[0] * (1 + 0.05 * shift)
-        around = [[means[0] - lows[0]], [highs[0] - means[0]]]
-        axes.errorbar([place], means, yerr=around, capsize=2, elinewidth=1, **how.line)
-        return
-    axes.plot(line.steps, means, **(how.line | ({"marker": ""} if kind.smooth else {})))
-    if line.n >= _TRUSTED:
-        axes.fill_between(line.steps, lows, highs, color=how.color, alpha=0.12, linewidth=0)
+def _error_bars(axes: "Axes", x: Sequence[float], line: Curve, **style: Any) -> None:
+    axes.errorbar(x, line.means, yerr=line.error_bars, capsize=2, elinewidth=1, **style)
 
 
 def _span(axes: "Axes", lines: Iterable[Curve]) -> None:
@@ -220,21 +243,21 @@ def _span(axes: "Axes", lines: Iterable[Curve]) -> None:
 
 def limit(axes: "Axes", lines: Sequence[Curve], scale: float) -> None:
     """Show every mean, and the intervals of three seeds and more; no share beyond 0 or 100 %."""
-    seen = [value for line in lines for value in line.means]
+    shown = [value for line in lines for value in line.means]
     for line in lines:
         if line.n >= _TRUSTED:
-            seen += line.lows + line.highs
-    low, high = scale * min(seen), scale * max(seen)
+            shown += line.lows + line.highs
+    low, high = scale * min(shown), scale * max(shown)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = max(0.0, low - room), high + room
     axes.set_ylim(low, min(high, 102.0) if scale == 100 else high)
 
 
-def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, Look]]) -> None:
+def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, LineStyle]]) -> None:
     """A title, and one legend below for all panels, in the order of the tables."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=label, **how.line) for label, how in rows]
+    handles = [Line2D([], [], label=label, **style.keywords) for label, style in rows]
     longest = max((len(label) for label, _ in rows), default=1)
     columns = max(1, min(len(rows), int(figure.get_figwidth() / (0.5 + 0.065 * longest))))
     # The panels keep their height, however many lines the legend has.
@@ -244,25 +267,13 @@ def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, Look]]) -> No
     figure.suptitle(f"{title}: mean and 95 % interval over seeds", fontsize=9)
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 @dataclass(frozen=True)
 class Picture:
-    """A PNG: its file's name, what it shows, and that in words."""
+    """A PNG: its file's name, its kind, and a caption."""
 
     name: str
     kind: str
     caption: str
-
-
-_KINDS = (
-    Kind("curves", metrics.pass_over_steps, "pass@1 (%)"),
-    Kind("drift", metrics.drift_over_steps, "drift between pairs of clients (L2)", scale=1),
-    Kind("replaced", metrics.replaced_over_steps, "replaced share α (%)", smooth=True),
-    Kind("rewards", metrics.rewards_over_steps, "mean reward of own responses (%)", smooth=True),
-)
 
 
 _CAPTIONS = {
@@ -292,101 +303,64 @@ def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
     return pictures
 
 
-def groups(section: Section) -> list[tuple[str, list[Method]]]:
-    """What goes into one picture: the paper's rows; what goes beyond them, beside two of these."""
+def _figures(section: Section) -> Iterator[tuple[str, str, "Figure"]]:
+    for suffix, methods in _groups(section):
+        styles = line_styles(methods)
+        yield "final", suffix, _by_tau(section, styles)
+        for plot in _PLOTS:
+            if panels := _panels(section, methods, plot):
+                yield plot.name, suffix, plot.draw(section.title, styles, panels)
+    if (heat_map := _heat_map(section)) is not None:
+        yield "topics", "", heat_map
+
+
+def _groups(section: Section) -> Iterator[tuple[str, list[Method]]]:
+    """The rows of each picture: the paper's; those beyond them, beside two of these."""
     rows = [method for method in section.methods if method != BASE and not method.detail]
     plain = [method for method in rows if method.plain]
     varied = [method for method in rows if not method.plain]
-    found = [("", plain)] if plain else []
+    if plain:
+        yield "", plain
     if varied:
         keep = [method for method in plain if method.strategy == "keep"][:1]
-        found.append(("-beyond", [m for m in plain if m in (FEDAVG, *keep)] + varied))
-    return found
+        yield "-beyond", [m for m in plain if m in (FEDAVG, *keep)] + varied
 
 
-def _figures(section: Section) -> Iterator[tuple[str, str, "Figure"]]:
-    for suffix, methods in groups(section):
-        look = looks(methods)
-        yield "final", suffix, _by_tau(section, look)
-        for kind in _KINDS:
-            curves = _curves(section, methods, kind)
-            if curves:
-                yield kind.name, suffix, panels(section.title, look, kind, curves)
-    heat = _heat_map(section)
-    if heat is not None:
-        yield "topics", "", heat
-
-
-def _curves(
-    section: Section, methods: Sequence[Method], kind: Kind
-) -> dict[int, dict[Method, Curve]]:
-    """The lines of each panel, which is a tau; panels with none are left out."""
-    found: dict[int, dict[Method, Curve]] = {}
+def _panels(section: Section, methods: Sequence[Method], plot: CurvePlot) -> Panels:
+    """The lines of each tau's panel; panels with none are left out."""
+    panels: dict[int, dict[Method, Curve]] = {}
     for tau in section.taus:
         for method in methods:
-            line = curve(section.cell(method, tau), kind.series)
+            line = curve(section.cell(method, tau), plot.series)
             if line.steps:
-                window = max(1, round(len(line.steps) / SMOOTHING)) if kind.smooth else 1
-                found.setdefault(tau, {})[method] = line.smoothed(window)
-    return found
+                window = max(1, round(len(line.steps) / SMOOTHING)) if plot.smooth else 1
+                panels.setdefault(tau, {})[method] = line.smoothed(window)
+    return panels
 
 
-def _by_tau(section: Section, look: Looks) -> "Figure":
+def _by_tau(section: Section, styles: Styles) -> "Figure":
     """Final pass@1 against tau, side by side so that no interval hides another."""
     from matplotlib import pyplot as plt
 
-    taus = section.taus
+    taus, final = section.taus, table(section, FINAL).rows
     figure: Figure
     figure, axes = plt.subplots(figsize=(max(5.5, 2.4 + 1.6 * len(taus)), 3.8))
-    width = 0.6 / max(1, len(look) - 1)
-    shown: list[Curve] = []
-    for place, (method, how) in enumerate(look.items()):
-        found = _points(section, method, taus)
-        line = _as_curve(found)
-        shown.append(line)
-        shift = (place - (len(look) - 1) / 2) * width
-        around = [
-            [100 * (mean - low) for mean, low in zip(line.means, line.lows, strict=True)],
-            [100 * (high - mean) for mean, high in zip(line.means, line.highs, strict=True)],
-        ]
-        axes.errorbar(
-            [taus.index(tau) + shift for tau in found],
-            [100 * mean for mean in line.means],
-            yerr=around,
-            capsize=2,
-            elinewidth=1,
-            **(how.line | {"linewidth": 0.8}),
-        )
-    limit(axes, shown, 100)
+    width = 0.6 / max(1, len(styles) - 1)
+    for number, (method, style) in enumerate(styles.items()):
+        line = Curve.of(final[method.label])
+        shift = (number - (len(styles) - 1) / 2) * width
+        x = [taus.index(tau) + shift for tau in line.steps]
+        _error_bars(axes, x, line.scaled(100), **(style.keywords | {"linewidth": 0.8}))
+    limit(axes, [Curve.of(final[method.label]) for method in styles], 100)
     axes.set(xlabel="local steps a round, τ", ylabel="final pass@1 (%)")
     axes.set_xticks(range(len(taus)), [str(tau) for tau in taus])
     axes.set_xlim(-0.5, len(taus) - 0.5)
     axes.grid(axis="x", visible=False)
-    base = fmean(point.mean for point in _points(section, BASE, taus).values())
-    rows = [(method.label, how) for method, how in look.items()]
-    legend(figure, section.title, [*rows, (f"base model: {100 * base:.1f}", _UNSEEN)])
+    base = fmean(point.mean for point in final[BASE.label].values())
+    rows = [(method.label, style) for method, style in styles.items()]
+    invisible = LineStyle(BLACK, "", "")
+    legend(figure, section.title, [*rows, (f"base model: {100 * base:.1f}", invisible)])
     return figure
-
-
-_UNSEEN = Look(BLACK, "", "")
-
-
-def _points(section: Section, method: Method, taus: Sequence[int]) -> dict[int, Estimate]:
-    metric = metrics.base if method == BASE else metrics.final
-    values = {tau: section.values(method, tau, metric) for tau in taus}
-    return {tau: estimate(list(value.values())) for tau, value in values.items() if value}
-
-
-def _as_curve(points: Mapping[int, Estimate]) -> Curve:
-    means = [point.mean for point in points.values()]
-    half = [point.half_width or 0.0 for point in points.values()]
-    return Curve(
-        n=min((point.n for point in points.values()), default=0),
-        steps=list(points),
-        means=means,
-        lows=[mean - width for mean, width in zip(means, half, strict=True)],
-        highs=[mean + width for mean, width in zip(means, half, strict=True)],
-    )
 
 
 def _heat_map(section: Section) -> "Figure | None":
@@ -396,9 +370,9 @@ def _heat_map(section: Section) -> "Figure | None":
     largest = max(section.taus)
     by_topic = topics(section)
     rows = {
-        method.label: found
+        method.label: scores
         for method in section.methods
-        if method.mu is None and (found := by_topic[method.label].get(largest))
+        if method.mu is None and (scores := by_topic[method.label].get(largest))
     }
     names = sorted({topic for row in rows.values() for topic in row})
     if not names:

@@ -7,24 +7,27 @@ from pydantic import BaseModel, ConfigDict
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
-from pubswap_simulation.reporting import metrics
 from pubswap_simulation.reporting.claims import ClaimResult, findings
 from pubswap_simulation.reporting.costs import Bytes, Cost, PayloadSizes, costs, sizes, traffic
-from pubswap_simulation.reporting.estimates import Estimate
-from pubswap_simulation.reporting.metrics import BEST, FINAL, MEASURES, PAIRWISE
+from pubswap_simulation.reporting.metrics import (
+    BEST,
+    FINAL,
+    MEASURES,
+    PAIRWISE,
+    replaced_by_client,
+)
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.reporting.tables import (
+    ByName,
     Differences,
     Table,
     beyond,
+    by_client,
     differences,
-    mean_by_name,
     table,
     topics,
 )
 from pubswap_simulation.results import Result, Value, read_results
-
-ByName = dict[str, dict[int, dict[str, Estimate]]]
 
 
 class _Data(BaseModel):
@@ -85,18 +88,17 @@ def read_sections(store: Path) -> list[Section]:
     """A store's comparisons; raises InvalidSettings if it holds no result."""
     if not store.is_dir():
         raise InvalidSettings(f"{store} is no folder; name the --out of `pubswap simulate`.")
-    found = sections(read_results(store))
-    if not found:
-        raise InvalidSettings(
-            f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
-            "and goes on with those that were interrupted."
-        )
-    return found
+    if found := sections(read_results(store)):
+        return found
+    raise InvalidSettings(
+        f"{store} holds no complete run; `pubswap simulate RECIPE --out {store}` makes one, "
+        "and goes on with those that were interrupted."
+    )
 
 
-def report(found: Iterable[Section]) -> Report:
+def make_report(sections: Iterable[Section]) -> Report:
     """All tables of all comparisons."""
-    return Report(sections=[_section(section) for section in found])
+    return Report(sections=[_section(section) for section in sections])
 
 
 def _section(section: Section) -> SectionReport:
@@ -115,7 +117,7 @@ def _section(section: Section) -> SectionReport:
         differences=[differences(section, measure) for measure in MEASURES],
         beyond=[beyond(section, measure) for measure in (FINAL, BEST, PAIRWISE)],
         tuned_mu=_tuned(section),
-        replaced_by_client=mean_by_name(section, metrics.replaced_by_client),
+        replaced_by_client=by_client(section, replaced_by_client),
         by_topic=topics(section),
         sizes=sizes(largest),
         costs=costs(section),
@@ -132,9 +134,9 @@ def _name(model: ModelCard) -> str:
 
 
 def _steps(results: Iterable[Result], tau: int) -> list[int]:
-    """How many GRPO steps the runs at a tau have in all: one number unless they differ."""
-    found = (result.run.settings for result in results)
-    return sorted({one.rounds * tau for one in found if one.local_steps == tau})
+    """GRPO steps in all of the runs at a tau: one number unless they differ."""
+    settings = (result.run.settings for result in results)
+    return sorted({one.rounds * tau for one in settings if one.local_steps == tau})
 
 
 def _tuned(section: Section) -> dict[str, dict[int, float]]:
@@ -156,13 +158,8 @@ def _run(row: str, result: Result) -> Run:
         seed=result.seed,
         rounds=settings.rounds,
         base=result.base,
-        final=result.final,
-        best=result.best,
         pass_at_1=[evaluation.pass_at_1 for evaluation in result.evaluations],
-        drift_pairwise=metrics.drift_pairwise(result),
-        drift_from_mean=metrics.drift_from_mean(result),
-        drift_at_end=metrics.drift_at_end(result),
-        replaced=metrics.replaced(result),
         by_client_and_round=traffic(result.run),
         seconds=result.seconds,
+        **{measure.key: measure.of(result) for measure in MEASURES},
     )

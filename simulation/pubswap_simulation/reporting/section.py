@@ -1,7 +1,7 @@
 """The results of one comparison, by row, tau and seed: one recipe, one value on each other axis."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -25,7 +25,7 @@ Problem = tuple[tuple[str, Value | None], ...]
 
 @dataclass(frozen=True)
 class Section:
-    """One comparison. `problem` is what its results share on the axes that are no method's."""
+    """One comparison. `problem` has the values that its results share on the axes of no method."""
 
     recipe: str
     problem: Problem
@@ -34,12 +34,12 @@ class Section:
 
     @property
     def title(self) -> str:
-        """The recipe and what it was varied in."""
-        told = [
+        """The recipe and the problem."""
+        axes = [
             f"{axis} as in the recipe" if value is None else f"{axis} = {value}"
             for axis, value in self.problem
         ]
-        return ", ".join([self.recipe, *told])
+        return ", ".join([self.recipe, *axes])
 
     @property
     def taus(self) -> list[int]:
@@ -49,7 +49,7 @@ class Section:
     @property
     def methods(self) -> list[Method]:
         """The rows in the order of the tables."""
-        return sorted(self.cells, key=lambda method: method.order)
+        return _ordered(self.cells)
 
     @property
     def runs(self) -> list[tuple[Method, Result]]:
@@ -73,7 +73,7 @@ class Section:
         return self.cells.get(method, {}).get(tau, {})
 
     def values(self, method: Method, tau: int, metric: Metric) -> dict[int, float]:
-        """What a metric is by seed, averaged over clients where each trains alone."""
+        """A metric by seed, averaged over clients where each trains alone."""
         return by_seed(self.cell(method, tau), metric)
 
     def tuned_mu(self, method: Method, tau: int) -> float | None:
@@ -85,12 +85,12 @@ class Section:
 
 def by_seed(cell: Cell, metric: Metric) -> dict[int, float]:
     """A metric's value for each seed; seeds for which it means nothing are left out."""
-    found = {}
+    means = {}
     for seed, results in sorted(cell.items()):
-        values = [metric(result) for result in results]
-        if values and not any(value is None for value in values):
-            found[seed] = fmean(value for value in values if value is not None)
-    return found
+        values = [value for result in results if (value := metric(result)) is not None]
+        if values and len(values) == len(results):
+            means[seed] = fmean(values)
+    return means
 
 
 def sections(results: Iterable[Result]) -> list[Section]:
@@ -126,7 +126,7 @@ def _of_recipe(recipe: str, results: list[Result]) -> list[Section]:
         by_problem[_problem(result, axes)].append(result)
     return [
         _section(recipe, problem, theirs, axes)
-        for problem, theirs in sorted(by_problem.items(), key=lambda item: _ordered(item[0]))
+        for problem, theirs in sorted(by_problem.items(), key=lambda item: _sorting(item[0]))
     ]
 
 
@@ -139,7 +139,7 @@ def _problem(result: Result, axes: set[str]) -> Problem:
     return tuple(problem)
 
 
-def _ordered(problem: Problem) -> list[tuple[str, float, str]]:
+def _sorting(problem: Problem) -> list[tuple[str, float, str]]:
     return [
         (axis, float(value) if isinstance(value, int | float) else 0.0, str(value))
         for axis, value in problem
@@ -147,16 +147,16 @@ def _ordered(problem: Problem) -> list[tuple[str, float, str]]:
 
 
 def _section(recipe: str, problem: Problem, results: list[Result], axes: set[str]) -> Section:
-    found: dict[Method, dict[int, dict[int, tuple[Result, ...]]]] = {}
+    rows: dict[Method, dict[int, dict[int, tuple[Result, ...]]]] = {}
     left_out: Counter[tuple[Method, int]] = Counter()
     for result in results:
         method, tau = method_of(result, axes), result.run.settings.local_steps
-        cell = found.setdefault(method, {}).setdefault(tau, {})
+        cell = rows.setdefault(method, {}).setdefault(tau, {})
         if result.seed in cell:
             left_out[method, tau] += 1
         else:
             cell[result.seed] = (result,)
-    cells: Cells = {method: dict(row) for method, row in found.items()}
+    cells: Cells = {method: dict(row) for method, row in rows.items()}
     notes = _incomplete(cells) + [
         f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, which "
         "differ in nothing that matters here"
@@ -167,67 +167,72 @@ def _section(recipe: str, problem: Problem, results: list[Result], axes: set[str
 
 
 def _incomplete(cells: Cells) -> list[str]:
-    """Which settings have fewer seeds than others."""
-    wanted = {seed for row in cells.values() for cell in row.values() for seed in cell}
+    """The settings that have fewer seeds than others."""
+    seeds = {seed for row in cells.values() for cell in row.values() for seed in cell}
     taus = sorted({tau for row in cells.values() for tau in row})
     return [
-        f"{method.label}, τ = {tau}: {len(cell)} of {len(wanted)} seeds; missing "
-        + ", ".join(str(seed) for seed in sorted(wanted - cell.keys()))
-        for method in sorted(cells, key=lambda method: method.order)
+        f"{method.label}, τ = {tau}: {len(cell)} of {len(seeds)} seeds; missing "
+        + ", ".join(str(seed) for seed in sorted(seeds - cell.keys()))
+        for method in _ordered(cells)
         for tau in taus
-        if (cell := cells[method].get(tau, {})).keys() != wanted
+        if (cell := cells[method].get(tau, {})).keys() != seeds
         and (cell or (method.kind == "federated" and tau > (method.period or 0)))
     ]
 
 
 def _alone(cells: Cells) -> Cells:
     """The mean of the clients alone, over the seeds that every client has."""
-    parts: dict[Method, list[Method]] = defaultdict(list)
-    for method in cells:
-        if method.kind == "alone":
-            parts[method.summarised()].append(method)
-    made: Cells = {}
-    for whole, clients in parts.items():
-        for tau in sorted({tau for client in clients for tau in cells[client]}):
-            theirs = [cells[client].get(tau, {}) for client in clients]
-            seeds = set[int].intersection(*(set(cell) for cell in theirs))
-            if seeds:
-                made.setdefault(whole, {})[tau] = {
-                    seed: tuple(result for cell in theirs for result in cell[seed])
-                    for seed in sorted(seeds)
-                }
-    return made
+    rows: Cells = {}
+    clients = [method for method in cells if method.kind == "alone"]
+    for whole, tau, parts in _summarised(cells, clients):
+        if seeds := _common_seeds(parts):
+            rows.setdefault(whole, {})[tau] = {
+                seed: tuple(result for cell in parts for result in cell[seed]) for seed in seeds
+            }
+    return rows
 
 
 def _tuned(cells: Cells) -> Cells:
     """FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that all have."""
+    rows: Cells = {}
+    mus = [m for m in _ordered(cells) if m.name == "fedprox" and m.kind == "federated"]
+    for whole, tau, parts in _summarised(cells, mus):
+        parts = [cell for cell in parts if cell]
+        if seeds := _common_seeds(parts):
+            rows.setdefault(whole, {})[tau] = max(parts, key=lambda cell: _mean_final(cell, seeds))
+    return rows
+
+
+def _summarised(
+    cells: Cells, methods: Iterable[Method]
+) -> Iterator[tuple[Method, int, list[Cell]]]:
+    """For each row that stands for several of these, and each tau: their cells."""
     parts: dict[Method, list[Method]] = defaultdict(list)
-    for method in sorted(cells, key=lambda method: method.order):
-        if method.name == "fedprox" and method.kind == "federated":
-            parts[method.summarised()].append(method)
-    made: Cells = {}
-    for whole, mus in parts.items():
-        for tau in sorted({tau for mu in mus for tau in cells[mu]}):
-            theirs = [cells[mu][tau] for mu in mus if tau in cells[mu]]
-            common = set[int].intersection(*(set(cell) for cell in theirs))
-            if common:
-                made.setdefault(whole, {})[tau] = max(theirs, key=lambda cell: _mean(cell, common))
-    return made
+    for method in methods:
+        parts[method.summarised()].append(method)
+    for whole, members in parts.items():
+        for tau in sorted({tau for member in members for tau in cells[member]}):
+            yield whole, tau, [cells[member].get(tau, {}) for member in members]
+
+
+def _common_seeds(cells: Iterable[Cell]) -> list[int]:
+    return sorted(set[int].intersection(*(set(cell) for cell in cells)))
 
 
 def _base(cells: Cells) -> Cells:
-    """Every result at a tau tells of the base model; they agree unless their test sets differ."""
-    made: dict[int, dict[int, tuple[Result, ...]]] = defaultdict(dict)
-    for method in sorted(cells, key=lambda method: method.order):
+    """The base model's row: all results at a tau, which agree unless their test sets differ."""
+    row: dict[int, dict[int, tuple[Result, ...]]] = defaultdict(dict)
+    for method in _ordered(cells):
         for tau, cell in cells[method].items():
             for seed, results in cell.items():
-                made[tau][seed] = made[tau].get(seed, ()) + results
-    return {BASE: dict(made)}
+                row[tau][seed] = row[tau].get(seed, ()) + results
+    return {BASE: dict(row)}
 
 
-def _mean(cell: Cell, seeds: set[int]) -> float:
-    return fmean(final for seed, final in by_seed(cell, _final).items() if seed in seeds)
+def _ordered(cells: Cells) -> list[Method]:
+    return sorted(cells, key=lambda method: method.order)
 
 
-def _final(result: Result) -> float:
-    return result.final
+def _mean_final(cell: Cell, seeds: Iterable[int]) -> float:
+    finals = by_seed(cell, lambda result: result.final)
+    return fmean(finals[seed] for seed in seeds)

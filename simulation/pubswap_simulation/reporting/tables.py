@@ -1,4 +1,4 @@
-"""Rows by tau: what a measure comes to, and how it differs from FedAvg seed by seed."""
+"""Rows by tau: the mean of a measure, and its difference to FedAvg seed by seed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,9 +7,11 @@ from pydantic import BaseModel, ConfigDict
 
 from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
-from pubswap_simulation.reporting.metrics import BEST, FINAL, Measure, base, by_topic
+from pubswap_simulation.reporting.metrics import BEST, FINAL, Measure
 from pubswap_simulation.reporting.section import Section, by_seed
 from pubswap_simulation.results import Result
+
+ByName = dict[str, dict[int, dict[str, Estimate]]]
 
 
 class _Table(BaseModel):
@@ -33,14 +35,12 @@ class Differences(_Table):
 
 
 def table(section: Section, measure: Measure) -> Table:
-    """A measure of every row for which it means something; the base model's only where it is 1."""
+    """A measure of every row that has one; the base model's only of pass@1."""
     rows: dict[str, dict[int, Estimate]] = {}
     for method in section.methods:
-        values = {tau: _values(section, method, tau, measure) for tau in section.taus}
-        if any(values.values()):
-            rows[method.label] = {
-                tau: estimate(list(found.values())) for tau, found in values.items() if found
-            }
+        for tau in section.taus:
+            if values := _values(section, method, tau, measure):
+                rows.setdefault(method.label, {})[tau] = estimate(list(values.values()))
     return Table(measure=measure.key, title=measure.title, share=measure.share, rows=rows)
 
 
@@ -50,38 +50,32 @@ def differences(section: Section, measure: Measure) -> Differences:
 
 
 def beyond(section: Section, measure: Measure) -> Differences:
-    """What goes beyond the paper less the same method without it, by seed."""
+    """Each row beyond the paper less the same method without its variant, by seed."""
     return _less(
         section, measure, lambda method: None if method.plain else replace(method, variant=())
     )
 
 
 def _less(
-    section: Section, measure: Measure, other: Callable[[Method], Method | None]
+    section: Section, measure: Measure, reference: Callable[[Method], Method | None]
 ) -> Differences:
     rows: dict[str, dict[int, Difference]] = {}
     for method in section.methods:
-        against = other(method)
+        against = reference(method)
         if against is None:
             continue
         for tau in section.taus:
             theirs = section.values(against, tau, measure.of)
-            found = paired(_values(section, method, tau, measure), theirs)
-            if found:
-                rows.setdefault(method.label, {})[tau] = found
+            if difference := paired(_values(section, method, tau, measure), theirs):
+                rows.setdefault(method.label, {})[tau] = difference
     return Differences(measure=measure.key, title=measure.title, share=measure.share, rows=rows)
 
 
-def topics(section: Section) -> dict[str, dict[int, dict[str, Estimate]]]:
-    """Final pass@1 by row, tau and topic."""
-    names = sorted({topic for result in section.results for topic in by_topic(result)})
+def topics(section: Section) -> ByName:
+    """Final pass@1 by row, tau and topic; the base model's is that of round 0."""
     return {
         method.label: {
-            tau: {
-                topic: estimate(list(values.values()))
-                for topic in names
-                if (values := by_seed(section.cell(method, tau), _of_topic(topic, method)))
-            }
+            tau: _by_name(section, method, tau, _first_topics if method == BASE else _last_topics)
             for tau in section.taus
             if section.cell(method, tau)
         }
@@ -89,34 +83,40 @@ def topics(section: Section) -> dict[str, dict[int, dict[str, Estimate]]]:
     }
 
 
-def mean_by_name(
-    section: Section, of: Callable[[Result], Mapping[str, float]]
-) -> dict[str, dict[int, dict[str, Estimate]]]:
-    """Figures that each result has by name (of clients), by row, tau and name."""
-    rows: dict[str, dict[int, dict[str, Estimate]]] = {}
+def by_client(section: Section, of: Callable[[Result], Mapping[str, float]]) -> ByName:
+    """Figures of each result's clients, by row, tau and client."""
+    rows: ByName = {}
     for method in section.methods:
-        for tau, cell in sorted(section.cells[method].items()):
-            if method.summary or method == BASE:
-                continue
-            found: dict[str, list[float]] = {}
-            for results in cell.values():
-                for result in results:
-                    for name, value in of(result).items():
-                        found.setdefault(name, []).append(value)
-            if found:
-                rows.setdefault(method.label, {})[tau] = {
-                    name: estimate(values) for name, values in sorted(found.items())
-                }
+        for tau in sorted(section.cells[method]):
+            if method != BASE and (cell := _by_name(section, method, tau, of)):
+                rows.setdefault(method.label, {})[tau] = cell
     return rows
 
 
+def _by_name(
+    section: Section, method: Method, tau: int, of: Callable[[Result], Mapping[str, float]]
+) -> dict[str, Estimate]:
+    cell = section.cell(method, tau)
+    names = {name for results in cell.values() for result in results for name in of(result)}
+
+    def values_of(name: str) -> Mapping[int, float]:
+        return by_seed(cell, lambda result: of(result).get(name))
+
+    values = {name: values_of(name) for name in names}
+    return {name: estimate(list(values[name].values())) for name in sorted(names) if values[name]}
+
+
+def _first_topics(result: Result) -> Mapping[str, float]:
+    return result.evaluations[0].by_topic
+
+
+def _last_topics(result: Result) -> Mapping[str, float]:
+    return result.evaluations[-1].by_topic
+
+
 def _values(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
-    if method == BASE:
-        return section.values(BASE, tau, base) if measure in (FINAL, BEST) else {}
-    return section.values(method, tau, measure.of)
-
-
-def _of_topic(topic: str, method: Method) -> Callable[[Result], float | None]:
-    if method == BASE:
-        return lambda result: result.evaluations[0].by_topic.get(topic)
-    return lambda result: by_topic(result).get(topic)
+    if method != BASE:
+        return section.values(method, tau, measure.of)
+    if measure not in (FINAL, BEST):
+        return {}
+    return section.values(BASE, tau, lambda result: result.base)

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from pubswap_simulation.reporting.estimates import difference_text, estimate_text, mean_text
+from pubswap_simulation.reporting.estimates import text
 from pubswap_simulation.reporting.report import Report, SectionReport
 
 _STYLES = {"holds": "green", "does not": "red", "undecided": "yellow", "not run": "dim"}
@@ -28,22 +28,21 @@ def _final(section: SectionReport) -> Table:
         cells = []
         for tau in section.steps:
             difference = differences.get(label, {}).get(tau)
-            told = f"\n{mean_text(difference, True, signed=True)}" if difference else ""
-            cells.append(estimate_text(row.get(tau), share=True) + told)
+            second = f"\n{difference.mean_text(share=True)}" if difference else ""
+            cells.append(text(row.get(tau), share=True) + second)
         table.add_row(label, *cells)
     return table
 
 
 def _claims(section: SectionReport) -> Table:
     table = Table("claim", "compared", "difference (n: +/=/-)", "verdict")
-    told = ""
-    for finding in section.claims:
-        style = _STYLES[finding.verdict]
-        claim, told = "" if finding.claim == told else finding.claim, finding.claim
+    last = ""
+    for result in section.claims:
         table.add_row(
-            claim,
-            finding.compared,
-            difference_text(finding.difference, finding.share),
-            f"[{style}]{finding.verdict}[/]",
+            "" if result.claim == last else result.claim,
+            result.compared,
+            text(result.difference, result.share),
+            f"[{_STYLES[result.verdict]}]{result.verdict}[/]",
         )
+        last = result.claim
     return table

@@ -76,12 +76,3 @@ def test_signs_are_counted_beyond_rounding() -> None:
     found = paired({0: 0.1 + 0.2, 1: 0.5, 2: 0.2}, {0: 0.3, 1: 0.4, 2: 0.4})
     assert found is not None
     assert (found.above, found.equal, found.below) == (1, 1, 1)
-
-
-def test_a_difference_seen_from_the_other_side_is_its_mirror() -> None:
-    """Mean, ends and signs change places."""
-    one = paired({0: 1.0, 1: 3.0, 2: 0.0}, {0: 0.0, 1: 0.0, 2: 1.0})
-    other = paired({0: 0.0, 1: 0.0, 2: 1.0}, {0: 1.0, 1: 3.0, 2: 0.0})
-    assert one is not None and other is not None
-    assert one.scaled(-1) == other
-    assert one.scaled(1) == one

@@ -3,14 +3,14 @@
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from pubswap_simulation.reporting.plots import BLACK, SETTINGS, Look, legend
+from pubswap_simulation.reporting.plots import BLACK, SETTINGS, LineStyle, legend
 
 
 def panel_inches(rows: int) -> float:
     """The height of a panel above a legend of so many rows, in one column."""
     with mpl.rc_context(SETTINGS):
         figure, axes = plt.subplots(figsize=(5.5, 3.8))
-        legend(figure, "made up", [("a label of " + "many " * 10, Look(BLACK, "o"))] * rows)
+        legend(figure, "made up", [("a label of " + "many " * 10, LineStyle(BLACK, "o"))] * rows)
         figure.draw_without_rendering()
         height: float = axes.get_position().height * figure.get_figheight()
         plt.close(figure)

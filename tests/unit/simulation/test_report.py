@@ -6,13 +6,13 @@ from statistics import mean, stdev
 import pytest
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.reporting.claims import FIGURES, figures
+from pubswap_simulation.reporting.claims import paper_figures
 from pubswap_simulation.reporting.commands import slug, write
-from pubswap_simulation.reporting.estimates import Estimate, difference_text, estimate_text, paired
+from pubswap_simulation.reporting.estimates import Estimate, paired, text
 from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
 from pubswap_simulation.reporting.plots import Curve, curve
-from pubswap_simulation.reporting.report import Report, SectionReport, read_sections, report
+from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result
 from support.client.results import ADAPTER_BYTES, made_result, study, write_store
@@ -23,7 +23,7 @@ KEEP = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
 
 
 def only(results: list[Result]) -> SectionReport:
-    (section,) = report(sections(results)).sections
+    (section,) = make_report(sections(results)).sections
     return section
 
 
@@ -115,7 +115,7 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
         ),
         made_result([0.4, 0.9], recipe="other", setting=KEEP | {"grpo.donor_ratio": "donor"}),
     ]
-    found = report(sections(results)).sections
+    found = make_report(sections(results)).sections
     assert [section.title for section in found] == [
         "other",
         "small, data.prepare.alpha = 0.1",
@@ -220,13 +220,13 @@ def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> Non
     found = read_sections(
         write_store(tmp_path / "store", [*study(seeds=range(2), alphas=(0.1,)), other])
     )
-    data = report(found)
+    data = make_report(found)
     write(found, data, tmp_path / "out", paper=True)
     assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == data
-    text = (tmp_path / "out" / "report.md").read_text()
+    written = (tmp_path / "out" / "report.md").read_text()
     for head in ("## small, data.prepare.alpha = 0.1", "## small, data.prepare.alpha = 0.3"):
-        assert head in text
-    assert "| PubSwap-keep, period 2 | 51.1 | 53.0 | 53.3 | 55.8 |" in text, "the paper's own"
+        assert head in written
+    assert "| PubSwap-keep, period 2 | 51.1 | 53.0 | 53.3 | 55.8 |" in written, "the paper's own"
     pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     prefix = slug("small, data.prepare.alpha = 0.1") + "-"
     assert [name.removeprefix(prefix) for name in pictures if name.startswith(prefix)] == [
@@ -243,25 +243,25 @@ def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> Non
         "topics.png",
     ]
     for name in pictures:
-        assert f"]({name})" in text
+        assert f"]({name})" in written
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
     """One run of one seed: no intervals, no verdicts, and nothing fails."""
     found = read_sections(write_store(tmp_path, [made_result([0.4, 0.5], 4, setting=KEEP)]))
-    data = report(found)
+    data = make_report(found)
     write(found, data, tmp_path / "out", paper=False)
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "| PubSwap-keep, period 2 | 50.0 (1) |" in text
-    assert "±" not in text.split("## small")[1]
+    written = (tmp_path / "out" / "report.md").read_text()
+    assert "| PubSwap-keep, period 2 | 50.0 (1) |" in written
+    assert "±" not in written.split("## small")[1]
 
 
 def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     """A report can be committed, and changes when results do."""
     found = read_sections(write_store(tmp_path / "store", study(seeds=range(2))))
     for name in ("one", "two"):
-        write(found, report(found), tmp_path / name, paper=False)
+        write(found, make_report(found), tmp_path / name, paper=False)
     for path in sorted((tmp_path / "one").iterdir()):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
@@ -284,21 +284,19 @@ def test_a_result_without_evaluations_is_refused() -> None:
 
 def test_figures_have_the_digits_that_their_interval_allows() -> None:
     """A share is in per cent with one digit; anything else follows its interval."""
-    assert (
-        estimate_text(Estimate(n=5, mean=0.4731, low=0.4613, high=0.4849), True) == "47.3 ± 1.2 (5)"
-    )
-    assert (
-        estimate_text(Estimate(n=3, mean=12.345, low=12.245, high=12.445), False)
-        == "12.35 ± 0.10 (3)"
-    )
-    assert estimate_text(Estimate(n=1, mean=0.5), True) == "50.0 (1)"
-    assert estimate_text(None, True) == ""
+    share = Estimate(n=5, mean=0.4731, low=0.4613, high=0.4849)
+    assert text(share, True) == "47.3 ± 1.2 (5)"
+    assert text(Estimate(n=3, mean=12.345, low=12.245, high=12.445), False) == "12.35 ± 0.10 (3)"
+    assert text(Estimate(n=1, mean=0.5), True) == "50.0 (1)"
+    assert text(None, True) == ""
     difference = paired({0: 0.52, 1: 0.53, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.5})
-    assert difference_text(difference, True) == "+1.7 ± 3.8 (3: 2/1/0)"
+    assert text(difference, True) == "+1.7 ± 3.8 (3: 2/1/0)"
 
 
 def test_the_papers_figures_are_those_of_the_recipes_or_all() -> None:
     """Beside a small study there is nothing of the same name, so that all are shown."""
-    assert set(figures({"qwen3-4b-deepmath", "small"})) == {"qwen3-4b-deepmath"}
-    assert figures({"small"}) == FIGURES
-    assert "## The paper's own figures" in markdown(Report(sections=[]), {}, figures({"small"}))
+    assert set(paper_figures({"qwen3-4b-deepmath", "small"})) == {"qwen3-4b-deepmath"}
+    assert len(paper_figures({"small"})) == 9
+    assert "## The paper's own figures" in markdown(
+        Report(sections=[]), {}, paper_figures({"small"})
+    )
