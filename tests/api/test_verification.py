@@ -51,6 +51,7 @@ def verdicts(server: Server, fed: Federation, name: str) -> bool:
     return bool(found and found[0][0])
 
 
+@pytest.mark.full
 def test_honest_members_do_not_wait_for_64_towers_of_powers(verifying: Server) -> None:
     """Those of another run have their exchange, and one of the same its verdicts, long before."""
     hostile, other = begun(verifying, **SETTINGS), begun(verifying, **SETTINGS)
@@ -112,6 +113,7 @@ def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: S
     assert closed.correct_share == {"a": 0.0, "b": 0.5}
 
 
+@pytest.mark.full
 def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
     """The receipts are out, so nobody sends again."""
     settings = settings_for(tmp_path).model_copy(update={"verifier_seconds": 1.0})

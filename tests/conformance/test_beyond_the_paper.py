@@ -65,6 +65,7 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
     assert fed.operator.swap_prompts(fed.run.id, 1, 1).prompts
 
 
+@pytest.mark.full
 def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
     """Prompts 0 to 2 are sometimes right, the other nine never: later rounds ask the former.
 

@@ -48,6 +48,7 @@ def one_round(fed: Federation, round_: int) -> int:
     return len(data)
 
 
+@pytest.mark.full
 def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
     settings: ServerSettings,
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
     assert verify(settings, Silent()).healthy
 
 
-@pytest.mark.parametrize("rule", ["fedit", "fedex"])
+@pytest.mark.parametrize("rule", ["fedit", pytest.param("fedex", marks=pytest.mark.full)])
 def test_an_archived_run_has_its_final_and_its_best_adapter(
     settings: ServerSettings, rule: str
 ) -> None:

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from pubswap_protocol import paths
@@ -22,6 +23,7 @@ def threads() -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("Threads:")))
 
 
+@pytest.mark.full
 def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_once(
     server: Server,
 ) -> None:

@@ -121,20 +121,24 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
     return update.model_dump(exclude={"metrics": {"seconds"}})
 
 
+RUNS = {
+    "pubswap keep": {"grpo": {"optimizer_state": "keep"}},
+    "fedprox": {"method": "fedprox"},
+    "fedavg keep": {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
+    "fedavg int8": {"method": "fedavg", "wire": INT8},
+    "pipelined": {"swap": PIPELINED},
+    "pipelined likely keep": {
+        "swap": BOTH,
+        "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
+    },
+}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"grpo": {"optimizer_state": "keep"}},
-        {"method": "fedprox"},
-        {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
-        {"method": "fedavg", "wire": INT8},
-        {"swap": PIPELINED},
-        {"swap": BOTH, "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"}},
-    ],
-    ids=[
-        *("pubswap", "pubswap keep", "fedprox", "fedavg keep", "fedavg int8"),
-        *("pipelined", "pipelined likely keep"),
+        pytest.param({}, id="pubswap"),
+        *(pytest.param(run, id=name, marks=pytest.mark.full) for name, run in RUNS.items()),
     ],
 )
 def test_a_client_that_dies_again_and_again_hands_in_the_same(
