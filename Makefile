@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study docs check format install up down clean
+.PHONY: demo test test-full coverage test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study docs check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -14,7 +14,10 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfil
 test: .venv/dev.stamp  ## every behaviour once, in minutes
 	$(PYTEST)
 
-test-full: .venv/dev.stamp  ## all tests, with coverage: real federations, every database, chaos
+test-full: .venv/dev.stamp  ## all tests: real federations, every database, chaos
+	$(PYTEST) --full
+
+coverage: .venv/dev.stamp  ## the same, with the lines that no test runs
 	$(BIN)/coverage erase
 	$(PYTEST) --full --cov --cov-report=term
 
