@@ -28,7 +28,7 @@ from pubswap_server.monitoring.readiness import (
     disk_has_room,
     store_answers,
 )
-from pubswap_server.notifications import ChangedRuns, ChangeNotifier
+from pubswap_server.notifications import ChangeNotifier
 from pubswap_server.rate_limits import (
     FAILURE_BURST,
     FAILURES_PER_SECOND,
@@ -83,7 +83,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     wakeups = wakeups_for(url, replica, settings.workers)
     services = _joined(settings, metrics, Database(url, wakeups), replica)
     database = services.database
-    database.heard = services.changed
+    database.on_change = services.changes.notify
     if database.shared:
         process_clock().set(await database.read(database_time))
     elif settings.workers == 1:
@@ -95,7 +95,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
             "housekeeping": keep_house(services),
             "hints": services.heartbeats.flush_for_ever(),
             "verification": services.verification.run(),
-            "wakeups": wakeups.listen(services.changed),
+            "wakeups": wakeups.listen(services.changes.notify),
         }
     )
     try:
@@ -111,7 +111,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
 def _joined(
     settings: ServerSettings, metrics: Metrics, database: Database, replica: str
 ) -> Services:
-    storage, work = make_storage(settings), ChangedRuns()
+    storage, changes = make_storage(settings), ChangeNotifier()
     rate = settings.member_requests_per_second
     return Services(
         settings=settings,
@@ -122,8 +122,7 @@ def _joined(
         uploads=storage.uploads,
         verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
         metrics=metrics,
-        changes=ChangeNotifier(),
-        work=work,
+        changes=changes,
         heartbeats=WriteBehind(database),
         leases=Leases(replica, settings.lease_seconds),
         limits=RequestLimits(
@@ -135,7 +134,7 @@ def _joined(
                 "database": partial(database_answers, database),
                 "blob store": partial(store_answers, storage.blobs),
                 "disk": partial(disk_has_room, settings.data_dir, settings.spare_bytes),
-                "conductor": partial(conductor_turns, work, settings.tick_seconds),
+                "conductor": partial(conductor_turns, changes, settings.tick_seconds),
             }
         ),
     )

@@ -1,4 +1,4 @@
-"""Long polls: a waiting request is an asyncio wait; no thread and no connection is held."""
+"""Wake-ups; whoever waits is an asyncio wait, and holds no thread and no connection."""
 
 import asyncio
 import contextlib
@@ -12,54 +12,67 @@ T = TypeVar("T")
 
 
 class ChangeNotifier:
-    """A bell for each run: it rings at every change of the run."""
+    """Wake-ups by run: of the conductor at every change, of members at those that they await."""
 
     def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
         self._closed = False
+        self._changed: set[str | None] = set()
+        self._any_changed = asyncio.Event()
+        self.taken_at = steady()  # when the conductor last came for changes
 
-    def notify(self, run: str | None) -> None:
-        """Wake all that wait for this run; None wakes those of every run."""
-        for name in list(self._events) if run is None else [run]:
-            event = self._events.pop(name, None)
-            if event is not None:
+    def notify(self, run: str | None, awaited: bool = True) -> None:
+        """Announce a change that is committed, here or in another process; None: of any run."""
+        if awaited:
+            self._wake_members(run)
+        self._changed.add(run)
+        self._any_changed.set()
+
+    def _wake_members(self, run: str | None) -> None:
+        for name in list(self._awaited) if run is None else [run]:
+            if event := self._awaited.pop(name, None):
                 event.set()
 
     def close(self) -> None:
-        """Wake everybody, and let nobody wait any more: the server is stopping."""
+        """Wake all members, and let none wait any more: the server is stopping."""
         self._closed = True
-        self.notify(None)
+        self._wake_members(None)
 
     async def until(
         self,
         run: str,
-        look: Callable[[], Awaitable[T]],
+        read: Callable[[], Awaitable[T]],
         holds: Callable[[T], bool],
         seconds: float,
     ) -> T:
-        """What `look` finds: what holds, looking again at each ring, or the last when time is up.
-
-        `seconds` are from now.
-        """
+        """Read again at each change of the run until the result holds or `seconds` have passed."""
         deadline = time.monotonic() + seconds
         while True:
-            # Taken before looking, so that a change in between is not missed.
-            event = self._events.setdefault(run, asyncio.Event())
-            found = await look()
+            # Before reading, so that a change in between is not missed.
+            event = self._awaited.setdefault(run, asyncio.Event())
+            result = await read()
             left = deadline - time.monotonic()
-            if holds(found) or left <= 0 or self._closed:
-                return found
-            try:
+            if holds(result) or left <= 0 or self._closed:
+                return result
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), left)
-            except TimeoutError:
-                return await look()
+
+    async def changed_runs(self, seconds: float) -> set[str] | None:
+        """Wait for changes, `seconds` at most; None if none came or any run may have changed."""
+        self.taken_at = steady()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._any_changed.wait(), seconds)
+        changed, self._changed = self._changed, set()
+        self._any_changed.clear()
+        runs = {run for run in changed if run is not None}
+        return runs if runs and None not in changed else None
 
 
 class SingleFlight(Generic[T]):
     """One reading at a time for each key, shared by all that ask before it begins.
 
-    Nobody gets what was read before it asked, so that an answer holds all that its asker has
-    heard of, from whichever replica.
+    Nobody gets a result from before it asked: an answer holds all that its asker knows already,
+    from whichever replica.
     """
 
     def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
@@ -68,7 +81,7 @@ class SingleFlight(Generic[T]):
         self._under_way: dict[str, asyncio.Task[T]] = {}
 
     async def get(self, key: str) -> T:
-        """What a reading finds that begins after this call."""
+        """The result of a reading that begins after this call."""
         task = self._next.get(key)
         if task is None:
             task = self._next[key] = asyncio.create_task(self._after(key))
@@ -84,31 +97,3 @@ class SingleFlight(Generic[T]):
             return await self._read(key)
         finally:
             del self._under_way[key]
-
-
-class ChangedRuns:
-    """What has changed since the conductor last asked."""
-
-    def __init__(self) -> None:
-        self._runs: set[str] = set()
-        self._all = False
-        self._event = asyncio.Event()
-        self.asked_at = steady()  # when the conductor came last
-
-    def add(self, run: str | None) -> None:
-        """Look at this run; None: at every one."""
-        if run is None:
-            self._all = True
-        else:
-            self._runs.add(run)
-        self._event.set()
-
-    async def take(self, seconds: float) -> set[str] | None:
-        """The runs that changed, waiting for one; None, that is all, after `seconds` at most."""
-        self.asked_at = steady()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
-        every, runs = self._all or not self._runs, self._runs
-        self._all, self._runs = False, set()
-        self._event.clear()
-        return None if every else runs

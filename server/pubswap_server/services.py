@@ -20,7 +20,7 @@ from pubswap_server.exchange.answers import Answers
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import Readiness
-from pubswap_server.notifications import ChangedRuns, ChangeNotifier, SingleFlight
+from pubswap_server.notifications import ChangeNotifier, SingleFlight
 from pubswap_server.rate_limits import RequestLimits
 from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.runs.snapshot import RunSnapshot, read_snapshot
@@ -42,7 +42,6 @@ class Services:
     verifiers: VerifierPool
     metrics: Metrics
     changes: ChangeNotifier
-    work: ChangedRuns
     heartbeats: WriteBehind
     leases: Leases
     limits: RequestLimits
@@ -59,16 +58,6 @@ class Services:
         self.verification = Verification(
             self.database, self.blobs, self.verifiers, self.problems, self._tokenizer
         )
-
-    def changed(self, run: str | None, awaited: bool = True) -> None:
-        """Wake the conductor, and if this is awaited whoever waits for the run; None: for any.
-
-        Called after the commit of each transaction that records an event of the run, here or in
-        another process.
-        """
-        if awaited:
-            self.changes.notify(run)
-        self.work.add(run)
 
     async def _read_snapshot(self, run: str) -> RunSnapshot:
         return await self.database.read(lambda session: read_snapshot(session, run))

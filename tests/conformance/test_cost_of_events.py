@@ -170,7 +170,7 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
             [where | answer | {"member": name} for name in [*names, "a", "b"]],
         )
         session.get_one(RunRow, fed.run.id).state = "exchanging"
-    server.app.state.services.work.add(fed.run.id)
+    server.app.state.services.changes.notify(fed.run.id, awaited=False)
     until(lambda: fed.view().rounds[1].swaps != [], seconds=30)
     (swap,) = fed.view().rounds[1].swaps
     assert swap.clients == 602

@@ -139,13 +139,13 @@ async def conduct(services: Services) -> None:
         services.metrics.backlog.set(len(under_way))
         if run in again:
             again.discard(run)
-            services.work.add(run)
+            services.changes.notify(run, awaited=False)
 
     for run in await _found(services, _unfinished()):
-        services.work.add(run)
+        services.changes.notify(run, awaited=False)
     try:
         while True:
-            changed = await services.work.take(services.settings.tick_seconds)
+            changed = await services.changes.changed_runs(services.settings.tick_seconds)
             for run in changed if changed is not None else await _found(services, _time_moves()):
                 if changed is None and not services.attempts.due(run):
                     continue

@@ -65,7 +65,7 @@ class Database:
         self.shared = not sqlite  # with other machines
         self.engine = _sqlite(url) if sqlite else _postgres(url)
         # Called with each run that a committed transaction has changed, and whether it is awaited.
-        self.heard: Callable[[str, bool], None] = lambda run, awaited: None
+        self.on_change: Callable[[str, bool], None] = lambda run, awaited: None
         self._wakeups = wakeups or Wakeups()
         self._idle, self._under_way, self._closed = threading.Condition(), 0, False
         reading = self.engine.execution_options(**({} if sqlite else _SNAPSHOT))
@@ -90,7 +90,7 @@ class Database:
         call = partial(self._transact, self._writing, work)
         result, runs = await to_thread.run_sync(call, limiter=self._writers)
         for run, awaited in runs.items():
-            self.heard(run, awaited)
+            self.on_change(run, awaited)
         return result
 
     def close(self) -> None:

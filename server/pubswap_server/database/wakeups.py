@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 log = structlog.get_logger(__name__)
 
-Heard = Callable[[str | None, bool], None]  # a run, and whether members wait for the change
+OnChange = Callable[[str | None, bool], None]  # a run, and whether members wait for the change
 
 CHANNEL = "pubswap_runs"
 POLL_SECONDS = 0.1
@@ -29,8 +29,8 @@ class Wakeups:
     def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
         """Tell the others, in the transaction of the change, whether members wait for each run."""
 
-    async def listen(self, heard: Heard) -> None:
-        """Call `heard` for ever with each run that another process changed; None for any."""
+    async def listen(self, on_change: OnChange) -> None:
+        """Call `on_change` for ever with each run that another process changed; None for any."""
         await asyncio.Event().wait()
 
 
@@ -50,7 +50,7 @@ class DataVersion(Wakeups):
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def listen(self, heard: Heard) -> None:
+    async def listen(self, on_change: OnChange) -> None:
         # A thread of its own: the database's threads may all be waiting for a lock.
         limiter = CapacityLimiter(1)
         engine = create_engine(
@@ -62,7 +62,7 @@ class DataVersion(Wakeups):
             while True:
                 after = await to_thread.run_sync(connection.scalar, query, limiter=limiter)
                 if before not in (None, after):
-                    heard(None, True)
+                    on_change(None, True)
                 before = after
                 await asyncio.sleep(POLL_SECONDS)
         finally:
@@ -85,26 +85,26 @@ class ListenNotify(Wakeups):
             payload = f"{run} {self._replica} {'awaited' if awaited else 'quiet'}"
             session.execute(text("SELECT pg_notify(:c, :p)"), {"c": CHANNEL, "p": payload})
 
-    async def listen(self, heard: Heard) -> None:
+    async def listen(self, on_change: OnChange) -> None:
         while True:
             try:
-                await self._listen(heard)
+                await self._listen(on_change)
             except (psycopg.Error, OSError) as error:
                 log.warning("not listening to the database", error=str(error).strip())
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _listen(self, heard: Heard) -> None:
+    async def _listen(self, on_change: OnChange) -> None:
         connection = await psycopg.AsyncConnection.connect(
             self._conninfo, autocommit=True, connect_timeout=5
         )
         async with connection:
             await connection.execute(f"LISTEN {CHANNEL}")
-            heard(None, True)
+            on_change(None, True)
             while True:
                 async for notice in connection.notifies(timeout=QUIET_SECONDS):
                     run, replica, awaited = notice.payload.split(" ")
                     if replica != self._replica:
-                        heard(run, awaited == "awaited")
+                        on_change(run, awaited == "awaited")
                 # A connection that died silently is noticed only when it is used.
                 async with asyncio.timeout(QUIET_SECONDS):
                     await connection.execute("SELECT 1")

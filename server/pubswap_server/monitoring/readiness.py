@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pubswap_protocol.errors import PubSwapError
 from pubswap_server.clock import steady
 from pubswap_server.database.engine import Database
-from pubswap_server.notifications import ChangedRuns
+from pubswap_server.notifications import ChangeNotifier
 from pubswap_server.storage.store import BlobStore
 
 FRESH_SECONDS = 1.0
@@ -87,8 +87,8 @@ async def disk_has_room(data_dir: Path, spare_bytes: int) -> str | None:
     return None
 
 
-async def conductor_turns(work: ChangedRuns, tick_seconds: float) -> str | None:
-    silent = steady() - work.asked_at
+async def conductor_turns(changes: ChangeNotifier, tick_seconds: float) -> str | None:
+    silent = steady() - changes.taken_at
     if silent > tick_seconds + TURN_SECONDS:
         return f"the conductor has taken no turn for {silent:.0f} s; restart this process"
     return None

@@ -1,10 +1,10 @@
-"""Change notifications, shared readings, and the queue of changed runs."""
+"""Wake-ups of members and of the conductor, and shared readings."""
 
 import asyncio
 
 import pytest
 
-from pubswap_server.notifications import ChangedRuns, ChangeNotifier, SingleFlight
+from pubswap_server.notifications import ChangeNotifier, SingleFlight
 
 
 class Readings:
@@ -77,8 +77,8 @@ def test_a_failed_reading_fails_for_its_askers_and_not_for_the_next() -> None:
     asyncio.run(play())
 
 
-def test_a_bell_that_rings_while_somebody_looks_is_heard() -> None:
-    """The change between the look and the wait is not missed."""
+def test_a_change_while_somebody_reads_is_not_missed() -> None:
+    """It may come between the reading and the wait."""
 
     async def play() -> None:
         changes, looks = ChangeNotifier(), 0
@@ -124,15 +124,15 @@ def test_work_is_what_changed_or_else_everything() -> None:
     """Runs that changed, once each; all when any may have, or when nothing did for a while."""
 
     async def play() -> None:
-        work = ChangedRuns()
+        changes = ChangeNotifier()
         for run in ("a", "b", "a"):
-            work.add(run)
-        assert await work.take(60) == {"a", "b"}
-        assert await work.take(0.01) is None
-        work.add("a")
-        work.add(None)
-        assert await work.take(60) is None
-        work.add("c")
-        assert await work.take(60) == {"c"}
+            changes.notify(run)
+        assert await changes.changed_runs(60) == {"a", "b"}
+        assert await changes.changed_runs(0.01) is None
+        changes.notify("a")
+        changes.notify(None)
+        assert await changes.changed_runs(60) is None
+        changes.notify("c", awaited=False)
+        assert await changes.changed_runs(60) == {"c"}
 
     asyncio.run(play())

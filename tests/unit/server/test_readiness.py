@@ -73,13 +73,13 @@ def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPat
 
     async def play() -> None:
         nonlocal present
-        asked = notifications.ChangedRuns()
+        asked = notifications.ChangeNotifier()
         check = partial(conductor_turns, asked, tick_seconds=5.0)
         present += 34
         assert await check() is None
         present += 2
         assert await check() == ("the conductor has taken no turn for 36 s; restart this process")
-        await asked.take(0.01)
+        await asked.changed_runs(0.01)
         assert await check() is None
 
     asyncio.run(play())

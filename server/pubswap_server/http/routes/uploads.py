@@ -67,7 +67,7 @@ async def open_upload(
     try:
         found, ended = await services.database.write(work)
     except NoSpace:
-        services.work.add(run)  # so that the run says what it waits for
+        services.changes.notify(run, awaited=False)  # so that it says why it waits
         raise
     for upload in ended:
         await to_thread.run_sync(services.uploads.drop, upload)
