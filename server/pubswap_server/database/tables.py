@@ -36,11 +36,10 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The same moment in UTC; the zone of another would be lost in SQLite."""
+        # SQLite would lose the zone of any other.
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """What was read, in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -59,7 +58,7 @@ class Base(DeclarativeBase):
 
 
 def _kept(table: str, column: str) -> Index:
-    """An index of a table's rows whose blob is kept, which are few: the last rounds' alone."""
+    """An index of the few rows whose blob is still kept: the last rounds' alone."""
     kept = text(f"{column} IS NOT NULL")
     return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=kept, postgresql_where=kept)
 
@@ -68,11 +67,11 @@ _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
 
 
 class RunRow(Base):
-    """A run and where it is.
+    """A run and its state.
 
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
-    `failure` is why it cannot go on, after several tries.
+    `failure`: the reason it cannot go on, after several tries.
     """
 
     __tablename__ = "runs"
@@ -104,7 +103,7 @@ class RunRow(Base):
 
 
 class LeaseRow(Base):
-    """Which replica works on a run; `beats` grows while it does, `term` with every taking."""
+    """The replica at work on a run: `beats` grows meanwhile, `term` with every new lease."""
 
     __tablename__ = "leases"
 
@@ -162,7 +161,7 @@ class InviteRow(Base):
 
 
 class BlobRow(Base):
-    """An adapter that a member sent in this round, and the canonical file it was stored as."""
+    """An adapter that a member sent in this round, and its canonical file."""
 
     __tablename__ = "blobs"
 
@@ -197,9 +196,9 @@ class _PublicStep(_Round):
 
 
 class RoundRow(_Round, Base):
-    """A round, and the global adapter that it ended with; round 0 holds the initial one.
+    """A round and its resulting global adapter; round 0 holds the initial one.
 
-    `residual` is FedEx-LoRA's, and `server_state` what the server optimizer remembers: blobs too.
+    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's memory: blobs too.
     """
 
     __tablename__ = "rounds"
@@ -240,10 +239,10 @@ class SwapRow(_PublicStep, Base):
 
 
 class PromptsRow(_PublicStep, Base):
-    """The prompts of a public step, where a run chooses them by what it has seen.
+    """The prompts of a public step, where a run chooses them by earlier verdicts.
 
-    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
-    exchange; null until that is closed.
+    `right` counts each prompt's correct answers among the `responses` of all clients in the
+    exchange; null until that closes.
     """
 
     __tablename__ = "prompts"
@@ -257,8 +256,8 @@ class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
     `correct` is null until they are verified; those that came too late never are. `stored` is the
-    blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are short enough
-    for a peer; null when the run has no limit.
+    blob: null once it is freed, see `retention`. `donatable` (P, K): short enough for a peer; null
+    when the run has no limit.
     """
 
     __tablename__ = "submissions"

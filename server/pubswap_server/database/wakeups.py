@@ -24,7 +24,7 @@ QUIET_SECONDS = 5.0
 
 
 class Wakeups:
-    """Carries the names of changed runs from process to process; here there is but one."""
+    """Carry the names of changed runs from process to process; here there is but one."""
 
     def announce(self, session: Session, runs: Mapping[str, bool]) -> None:
         """Tell the others, in the transaction of the change, whether members wait for each run."""
@@ -35,16 +35,16 @@ class Wakeups:
 
 
 def wakeups_for(url: str, replica: str, workers: int) -> Wakeups:
-    """The way that fits this database, and the number of processes on this machine."""
+    """The wake-ups for this database and number of processes."""
     if make_url(url).get_backend_name() == "postgresql":
         return ListenNotify(url, replica)
     return DataVersion(url) if workers > 1 else Wakeups()
 
 
 class DataVersion(Wakeups):
-    """SQLite's counter of what other connections have committed, looked at often.
+    """Poll SQLite's counter of other connections' commits.
 
-    The commit itself moves it. Which run has changed is not known.
+    The commit itself moves it; the run that changed is not known.
     """
 
     def __init__(self, url: str) -> None:
@@ -70,9 +70,9 @@ class DataVersion(Wakeups):
 
 
 class ListenNotify(Wakeups):
-    """PostgreSQL's LISTEN on a connection of its own, and NOTIFY in the change's transaction.
+    """LISTEN on a connection of its own, and NOTIFY in the transaction of the change.
 
-    A lost connection is made again for ever; what was missed meanwhile may be any run.
+    A lost connection is made again for ever; any run may have changed meanwhile.
     """
 
     def __init__(self, url: str, replica: str) -> None:

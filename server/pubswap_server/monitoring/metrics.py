@@ -70,7 +70,7 @@ class Metrics:
         )
 
     def read_rows(self, session: Session) -> None:
-        """Set the gauges of what the database counts."""
+        """Set the gauges whose counts are in the database."""
 
         def unfinished(where: ColumnElement[bool]) -> int:
             query = select(func.count()).where(where, RunRow.state.not_in(ENDED))
