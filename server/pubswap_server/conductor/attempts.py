@@ -1,4 +1,4 @@
-"""Retries of a run whose next move fails: ever later, and after some a stall."""
+"""What to do about a run whose next move fails: try again, ever later, and then say so."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,11 @@ class Attempts:
         self._failed: dict[str, tuple[int, float]] = {}
 
     def due(self, run: str) -> bool:
-        """Whether to try again a run that has not changed."""
+        """Whether to try a run again of which nothing new is known."""
         return run not in self._failed or self._clock() >= self._failed[run][1]
 
     def failed(self, run: str) -> bool:
-        """Count a failure; returns whether the run is stalled by now."""
+        """Count a failure; returns whether there have been so many that it is a stall."""
         count = self._failed.get(run, (0, 0.0))[0] + 1
         wait = min(LATEST_SECONDS, self._first * 2 ** min(count, 16))
         self._failed[run] = (count, self._clock() + wait)

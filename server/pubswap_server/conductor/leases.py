@@ -1,8 +1,8 @@
-"""Leases: one replica at a time works on a run, and another once it no longer shows life.
+"""Which replica works on a run: one at a time, and another when it no longer shows life.
 
 A lease has no date, so that no clocks are compared: its holder adds a beat from time to time, and a
-replica that has seen no new beat for `seconds` on its own clock may take it over, with a new
-term. A holder that was stopped, or cut off, may think that it still holds the lease, so every
+replica that has seen no new beat for `seconds` on its own clock may take it over. Each taking has a
+new term. A holder that was stopped, or cut off, may think that it still holds the lease, so every
 result is published in a transaction that checks the term; that, not the time, keeps it right.
 """
 
@@ -26,18 +26,18 @@ log = structlog.get_logger(__name__)
 
 
 def start_name() -> str:
-    """A name for this start of a replica alone: hosts and ports are not unique."""
+    """The name of this start of a replica, which no other has: hosts and ports are not unique."""
     return f"{socket.gethostname()}/{secrets.token_hex(8)}"
 
 
 def forget(session: Session) -> None:
-    """End all leases where only this process works: they are a dead one's."""
+    """End all leases, where nobody but this process works: they are those of one that died."""
     session.execute(update(LeaseRow).values(holder=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on a run, until another replica takes it over."""
+    """The right to work on a run, until another has taken it."""
 
     run: str
     term: int
@@ -90,7 +90,7 @@ class Leases:
 
     @contextlib.asynccontextmanager
     async def held(self, database: Database, lease: Lease) -> AsyncIterator[None]:
-        """Show life while the body goes on; if it fails, give the lease back."""
+        """Show life while the body goes on; if it fails, leave the run to whoever comes first."""
         beating = asyncio.create_task(self._beat_for_ever(database, lease))
         try:
             yield

@@ -1,4 +1,4 @@
-"""Translate SQLAlchemy's errors: unavailable, full, or decided on old state."""
+"""What a database's failure is to whoever asked: unavailable, full, or decided on old state."""
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -20,12 +20,12 @@ _PASSING_CODES = frozenset({"25006", "25P03", "55P03"})
 
 
 def collided(error: Exception) -> bool:
-    """Whether the same transaction, done again, may succeed or show the real fault."""
+    """Whether the same transaction, done again, may well succeed or find out what is wrong."""
     return isinstance(error, IntegrityError) or _state(error) in _COLLISIONS
 
 
 def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
-    """The error to answer with; None for a mistake of our own."""
+    """The error that the asker gets; None for a mistake of our own."""
     if isinstance(error, StaleDataError):
         return Fenced("Another change of the run came first; ask again.", retry_after=0)
     if isinstance(error, NoConnectionFree):
@@ -43,7 +43,7 @@ def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
 
 
 def unusable(url: str, error: SQLAlchemyError) -> PubSwapError:
-    """The error for the operator of the database, without its password."""
+    """A database's error as the operator of it is told, without the password."""
     fault = fault_of(error)
     if isinstance(fault, NoSpace):
         return fault

@@ -36,10 +36,11 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        # SQLite would lose the zone of any other.
+        """The same moment in UTC; the zone of another would be lost in SQLite."""
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """What was read, in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -58,7 +59,7 @@ class Base(DeclarativeBase):
 
 
 def _kept(table: str, column: str) -> Index:
-    """An index of the few rows whose blob is still kept: the last rounds' alone."""
+    """An index of a table's rows whose blob is kept, which are few: the last rounds' alone."""
     kept = text(f"{column} IS NOT NULL")
     return Index(f"ix_{table}_kept", "run_id", "round", sqlite_where=kept, postgresql_where=kept)
 
@@ -67,11 +68,11 @@ _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
 
 
 class RunRow(Base):
-    """A run and its state.
+    """A run and where it is.
 
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
-    `failure`: the reason it cannot go on, after several tries.
+    `failure` is why it cannot go on, after several tries.
     """
 
     __tablename__ = "runs"
@@ -103,7 +104,7 @@ class RunRow(Base):
 
 
 class LeaseRow(Base):
-    """The replica at work on a run: `beats` grows meanwhile, `term` with every new lease."""
+    """Which replica works on a run; `beats` grows while it does, `term` with every taking."""
 
     __tablename__ = "leases"
 
@@ -161,7 +162,7 @@ class InviteRow(Base):
 
 
 class BlobRow(Base):
-    """An adapter that a member sent in this round, and its canonical file."""
+    """An adapter that a member sent in this round, and the canonical file it was stored as."""
 
     __tablename__ = "blobs"
 
@@ -196,9 +197,9 @@ class _PublicStep(_Round):
 
 
 class RoundRow(_Round, Base):
-    """A round and its resulting global adapter; round 0 holds the initial one.
+    """A round, and the global adapter that it ended with; round 0 holds the initial one.
 
-    `residual` is FedEx-LoRA's, and `server_state` the server optimizer's memory: blobs too.
+    `residual` is FedEx-LoRA's, and `server_state` what the server optimizer remembers: blobs too.
     """
 
     __tablename__ = "rounds"
@@ -239,10 +240,10 @@ class SwapRow(_PublicStep, Base):
 
 
 class PromptsRow(_PublicStep, Base):
-    """The prompts of a public step, where a run chooses them by earlier verdicts.
+    """The prompts of a public step, where a run chooses them by what it has seen.
 
-    `right` counts each prompt's correct answers among the `responses` of all clients in the
-    exchange; null until that closes.
+    `right` counts each prompt's correct answers among so many `responses`, of all clients in the
+    exchange; null until that is closed.
     """
 
     __tablename__ = "prompts"
@@ -256,8 +257,8 @@ class SubmissionRow(_PublicStep, Base):
     """A member's responses in an exchange, with the coordinator's own verdicts (P, K).
 
     `correct` is null until they are verified; those that came too late never are. `stored` is the
-    blob: null once it is freed, see `retention`. `donatable` (P, K): short enough for a peer; null
-    when the run has no limit.
+    blob: null once it is freed, see `retention`. `donatable` (P, K) tells which are short enough
+    for a peer; null when the run has no limit.
     """
 
     __tablename__ = "submissions"
