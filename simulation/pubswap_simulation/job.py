@@ -10,9 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.operator.runfile import Prepared
-from pubswap_client.recipes.sets import check_lengths
-from pubswap_client.recipes.sources import DataFiles, ModelSource
+from pubswap_client.operator.runfile import Prepared, check_lengths
+from pubswap_client.recipes.tables import DataFiles, ModelSource
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, SetKind

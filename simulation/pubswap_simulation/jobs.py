@@ -11,7 +11,7 @@ from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.inheritance import key_and_text, value_of
 from pubswap_client.recipes.recipe import Recipe, load_recipe
-from pubswap_client.recipes.sweep import MEMBERS, Sweep
+from pubswap_client.recipes.tables import MEMBERS, Sweep
 from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job, RunSpec, wait_for_all

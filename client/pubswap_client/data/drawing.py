@@ -89,7 +89,7 @@ class Split:
 
 def quotas(shares: Sequence[float], total: int) -> list[int]:
     """How many problems each stream gives, in all `total`."""
-    bounds = [round(sum(shares[:place]) * total) for place in range(len(shares))] + [total]
+    bounds = [round(sum(shares[:index]) * total) for index in range(len(shares))] + [total]
     return [upper - lower for lower, upper in itertools.pairwise(bounds)]
 
 
@@ -104,12 +104,12 @@ def take(problems: Iterator[Problem], quota: int, check: Check) -> Iterator[Prob
         yield from accepted
 
 
-def fitted(spec: DataSpec, sizes: SplitSizes, found: Mapping[str, int]) -> SplitSizes:
+def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> SplitSizes:
     """The sizes, with private sets up to 1 % smaller if the paper's do not quite fit.
 
-    `found` is what each stream gave. Raises InvalidSettings if that is too little.
+    `available` is what each stream gave. Raises InvalidSettings if that is too little.
     """
-    usable = sum(found.values())
+    usable = sum(available.values())
     if sizes.total(spec.clients) <= usable and min(sizes) > 0:
         return sizes
     private = (usable - sizes.public - sizes.test) // spec.clients
@@ -119,7 +119,7 @@ def fitted(spec: DataSpec, sizes: SplitSizes, found: Mapping[str, int]) -> Split
         f"private_size, public_size, test_size: {spec.clients} times {sizes.private} private, "
         f"{sizes.public} public and {sizes.test} test problems are {sizes.total(spec.clients)}, "
         f"but there are {usable} to use "
-        f"({', '.join(f'{name} gave {count}' for name, count in found.items())}), "
+        f"({', '.join(f'{name} gave {count}' for name, count in available.items())}), "
         "and no set may be empty. Ask for smaller sets."
     )
 

@@ -2,7 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from pubswap_client.data.rewriting import right_response, wrong_response
 from pubswap_client.data.spec import DataSpec, SourceName
@@ -45,50 +47,42 @@ class Unusable(Exception):
         self.fault = fault
 
 
-@dataclass
-class Skipped:
-    """How many rows were left out for one reason, and where the first of them are."""
+class LeftOut(BaseModel):
+    """Rows that could not be used, for one reason, and where the first of them are."""
 
-    fault: bool
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str
     rows: int = 0
-    first: list[str] = field(default_factory=list)
+    first: list[str] = []
+    fault: bool = Field(default=True, exclude=True)
 
 
 class Tally:
     """The rows that were left out, by reason."""
 
     def __init__(self) -> None:
-        """None yet."""
-        self.reasons: dict[str, Skipped] = {}
+        self.reasons: dict[str, LeftOut] = {}
 
     def add(self, reason: str, where: str, fault: bool = True) -> None:
         """Count one row."""
-        skipped = self.reasons.setdefault(reason, Skipped(fault))
-        skipped.rows += 1
-        if len(skipped.first) < NAMED:
-            skipped.first.append(where)
+        self.merge(LeftOut(reason=reason, rows=1, first=[where], fault=fault))
 
-    def extend(self, other: "Tally") -> None:
-        """Count the rows of another tally too."""
-        for reason, more in other.reasons.items():
-            skipped = self.reasons.setdefault(reason, Skipped(more.fault))
-            skipped.rows += more.rows
-            skipped.first = [*skipped.first, *more.first][:NAMED]
+    def merge(self, more: LeftOut) -> None:
+        """Count rows of one reason."""
+        left = self.reasons.setdefault(more.reason, LeftOut(reason=more.reason, fault=more.fault))
+        left.rows += more.rows
+        left.first = [*left.first, *more.first][:NAMED]
 
     def check(self, name: str, rows: int) -> None:
         """Raises InvalidProblems if more than 5 % of the rows of the set `name` are broken."""
-        faults = sum(skipped.rows for skipped in self.reasons.values() if skipped.fault)
+        faults = sum(left.rows for left in self.reasons.values() if left.fault)
         if faults > MOST_FAULTS * rows:
-            raise InvalidProblems(
-                f"{faults} of {rows} rows of {name} cannot be used: {self.text()}."
+            reasons = "; ".join(
+                f"{left.rows} {left.reason} (such as {left.first[0]})"
+                for left in self.reasons.values()
             )
-
-    def text(self) -> str:
-        """Each reason with its count and the first rows."""
-        return "; ".join(
-            f"{skipped.rows} {reason} (such as {skipped.first[0]})"
-            for reason, skipped in self.reasons.items()
-        )
+            raise InvalidProblems(f"{faults} of {rows} rows of {name} cannot be used: {reasons}.")
 
 
 def unique(
@@ -106,7 +100,7 @@ Score = Callable[[str, Sequence[tuple[str, Problem]]], list[float]]
 
 UNREAD = "answer: not read by its own verifier"
 
-# From so many on a share tells something.
+# A share of fewer answers says nothing yet.
 _ENOUGH = 256
 
 
@@ -116,12 +110,9 @@ def unread(problems: Sequence[Problem], default: str | None, score: Score) -> li
     expected: list[float] = []
     for problem in problems:
         verifier = problem.verifier or default or "exact"
-        right, wrong = (
-            respond(verifier, problem.answer) for respond in (right_response, wrong_response)
-        )
-        cases.append((str(right), problem))
+        cases.append((right_response(verifier, problem.answer), problem))
         expected.append(1.0)
-        if wrong is not None:
+        if (wrong := wrong_response(verifier, problem.answer)) is not None:
             cases.append((wrong, problem))
             expected.append(0.0)
     rewards = score(default or "exact", cases)
@@ -137,7 +128,7 @@ class OwnAnswers:
     """Keeps the problems whose own answer is read, and gives up when too many are not."""
 
     def __init__(self, score: Score, tally: Tally) -> None:
-        """What is not read is counted in `tally`."""
+        """Problems whose answer is not read are counted in `tally`."""
         self._score = score
         self._tally = tally
         self._checked = 0
@@ -173,19 +164,17 @@ class OwnAnswers:
 BOXED = "Let's think step by step and output the final answer within \\boxed{}."
 LETTER = 'Think step by step. End with a line "Answer: " and the letter of the one right option.'
 
-INSTRUCTIONS: Mapping[SourceName, str] = {
+_INSTRUCTIONS: Mapping[SourceName, str] = {
     "math": BOXED,
     "deepmath": BOXED,
     "medical": LETTER,
     "gsm8k": BOXED,
-    "jsonl": "",
-    "reasoning-gym": "",
 }
 
 
 def ask(question: str, spec: DataSpec) -> str:
     """The whole prompt: the question, and how to answer."""
-    own = INSTRUCTIONS[spec.source] if spec.instruction is None else spec.instruction
+    own = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
     return f"{question.strip()}\n\n{own}" if own else question.strip()
 
 

@@ -49,19 +49,19 @@ def tables(spec: DataSpec, sets: Sequence[HubSet]) -> Iterator[tuple[list[Table]
     for a file in another format or without a column that is needed.
     """
     if spec.from_ is None:
-        found = [table for hub_set in sets for table in _from_hub(hub_set, spec)]
-        yield found, [_hub_origin(hub_set, found) for hub_set in sets]
+        loaded = [table for hub_set in sets for table in _from_hub(hub_set, spec)]
+        yield loaded, [_hub_origin(hub_set, loaded) for hub_set in sets]
         return
     # `datasets` keeps a copy of what it reads in a cache; one of the user's files is enough.
     with tempfile.TemporaryDirectory(prefix="pubswap-data-") as cache:
-        found = list(_local(spec.from_, sets, spec, cache))
+        loaded = list(_local(spec.from_, sets, spec, cache))
         for hub_set in sets:
-            if not any(table.hub_set is hub_set for table in found):
+            if not any(table.hub_set is hub_set for table in loaded):
                 raise InvalidProblems(
                     f"{spec.from_} holds no file in the format of {hub_set.hub}, "
                     f"with the columns {_listed(hub_set.needed(spec))}."
                 )
-        yield found, file_origins(spec.from_)
+        yield loaded, file_origins(spec.from_)
 
 
 def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
@@ -81,11 +81,11 @@ def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
             yield _table(hub_set, f"{where} {split}", splits[split], spec)
 
 
-def _hub_origin(hub_set: HubSet, found: Iterable[Table]) -> Origin:
+def _hub_origin(hub_set: HubSet, loaded: Iterable[Table]) -> Origin:
     """The commit is in the names of the folders where `datasets` caches what it downloads."""
     names = " ".join(
         file["filename"]
-        for table in found
+        for table in loaded
         if table.hub_set is hub_set
         for file in table.rows.cache_files
     )
@@ -97,10 +97,11 @@ def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> It
     for part in local_parts(path):
         name = named_in(path, part)
         if part.is_dir():
-            for split, rows in _saved(part):
-                yield _recognised(f"{name} {split}".strip(), rows, sets, spec)
+            named = [(f"{name} {split}".strip(), rows) for split, rows in _saved(part)]
         else:
-            yield _recognised(name, _load(part, sets, spec, cache), sets, spec)
+            named = [(name, _load(part, sets, spec, cache))]
+        for where, rows in named:
+            yield _table(_which(rows.column_names, sets), where, rows, spec)
 
 
 def _load(file: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Dataset:
@@ -118,13 +119,8 @@ def _load(file: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Dat
     datasets.utils.logging.set_verbosity(logging.CRITICAL)  # what fails is told below
     datasets.disable_progress_bars()
     try:
-        return datasets.load_dataset(
-            _BUILDERS[file.suffix],
-            data_files=[str(file)],
-            split="train",
-            cache_dir=cache,
-            **options,
-        )
+        options |= {"data_files": [str(file)], "split": "train", "cache_dir": cache}
+        return datasets.load_dataset(_BUILDERS[file.suffix], **options)
     except StopIteration:
         raise _unreadable(file, ValueError("there is nothing in it")) from None
     except (datasets.exceptions.DatasetsError, ValueError, OSError, TypeError) as error:
@@ -154,10 +150,6 @@ def _parquet_columns(file: Path) -> list[str]:
         return list(parquet.read_schema(file).names)
     except (ArrowException, OSError) as error:
         raise _unreadable(file, error) from None
-
-
-def _recognised(where: str, rows: Dataset, sets: Sequence[HubSet], spec: DataSpec) -> Table:
-    return _table(_which(rows.column_names, sets), where, rows, spec)
 
 
 def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:

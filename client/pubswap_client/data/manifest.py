@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
@@ -41,7 +41,7 @@ def local_parts(path: Path) -> list[Path]:
             return [path]
         raise InvalidProblems(f"from: {path} is none of {', '.join(SUFFIXES)}.")
     saved = _saved_folders(path)
-    found = [
+    files = [
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
@@ -49,17 +49,21 @@ def local_parts(path: Path) -> list[Path]:
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
         and not any(folder in file.parents for folder in saved)
     ]
-    if not (saved or found):
+    if not (saved or files):
         raise InvalidProblems(
             f"from: {path} holds no {', '.join(SUFFIXES)} file, and nothing that `save_to_disk` "
             "of the package datasets wrote."
         )
-    return sorted([*saved, *found])
+    return sorted([*saved, *files])
 
 
 def file_origins(path: Path) -> list[Origin]:
     """The files of a local source with their digests; names are relative to it."""
-    return [Origin(name=name, sha256=sha256_of(file)) for name, file in _named_files(path)]
+    return [
+        Origin(name=named_in(path, file), sha256=sha256_of(file))
+        for part in local_parts(path)
+        for file in (sorted(part.rglob("*.arrow")) if part.is_dir() else [part])
+    ]
 
 
 def sha256_of(file: Path) -> str:
@@ -73,12 +77,6 @@ def named_in(path: Path, part: Path) -> str:
     return part.name if part == path else part.relative_to(path).as_posix()
 
 
-def _named_files(path: Path) -> Iterator[tuple[str, Path]]:
-    for part in local_parts(path):
-        files = sorted(part.rglob("*.arrow")) if part.is_dir() else [part]
-        yield from ((named_in(path, file), file) for file in files)
-
-
 def _saved_folders(path: Path) -> list[Path]:
     whole = [file.parent for file in path.rglob("dataset_dict.json")]
     single = [file.parent for file in path.rglob("state.json")]
@@ -86,16 +84,6 @@ def _saved_folders(path: Path) -> list[Path]:
 
 
 MANIFEST = "manifest.json"
-
-
-class LeftOut(BaseModel):
-    """Rows that could not be used, for one reason."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    reason: str
-    rows: int
-    first: list[str]
 
 
 class SplitFile(BaseModel):
@@ -164,12 +152,12 @@ def check_same(folder: Path, manifest: DataManifest, spec: DataSpec) -> None:
 
     Files that are not there any more cannot be compared, and need not be.
     """
-    wanted = spec_record(spec)
-    for key in sorted(wanted.keys() | manifest.spec.keys()):
-        if wanted.get(key) != manifest.spec.get(key):
+    new, old = spec_record(spec), manifest.spec
+    for key in sorted(new.keys() | old.keys()):
+        if new.get(key) != old.get(key):
             raise Conflict(
-                f"{folder} holds another split: its {key} is {manifest.spec.get(key)!r}, not "
-                f"{wanted.get(key)!r}. Give another folder."
+                f"{folder} holds another split: its {key} is {old.get(key)!r}, not "
+                f"{new.get(key)!r}. Give another folder."
             )
     if spec.from_ is None:
         return
@@ -191,11 +179,6 @@ _LARGEST = 600.0  # points², the area of the largest bubble
 _MOST_NAMES = 24
 
 
-def unit_for(largest: int) -> int:
-    """The samples that one step of a bubble's area stands for; `largest` is the greatest count."""
-    return next(unit for unit in _UNITS if largest >= 5 * unit or unit == 1)
-
-
 def draw_topics(manifest: DataManifest, path: Path) -> None:
     """Draw topics by clients, with bubbles whose area is the number of problems, in steps."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -205,7 +188,7 @@ def draw_topics(manifest: DataManifest, path: Path) -> None:
     names = [name.removesuffix(".jsonl") for name in manifest.files]
     counts = [[file.topics.get(topic, 0) for topic in topics] for file in manifest.files.values()]
     largest = max(max(row) for row in counts)
-    unit = unit_for(largest)
+    unit = next(unit for unit in _UNITS if largest >= 5 * unit or unit == 1)
     width = min(4.0 + 0.45 * len(topics), 24.0)
     figure = Figure(figsize=(width, 2.2 + 0.5 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -16,7 +16,6 @@ from pubswap_client.data.manifest import (
     MANIFEST,
     TOPICS,
     DataManifest,
-    LeftOut,
     Origin,
     SplitFile,
     check_files,
@@ -91,32 +90,29 @@ def _is_done(spec: DataSpec, out: Path) -> bool:
 
 def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin], Tally]:
     tally = Tally()
-    source = read_source(spec, tally, limit)
-    sizes = spec.sizes(sum(stream.usable or 0 for stream in source.streams))
+    streams, origins = read_source(spec, tally, limit)
+    sizes = spec.sizes(sum(stream.usable or 0 for stream in streams))
     total = sizes.total(spec.clients)
-    parts = quotas([stream.share for stream in source.streams], total)
+    parts = quotas([stream.share for stream in streams], total)
     # What cannot be enough is refused before the minutes that the verifiers take.
     most = {
         stream.name: quota if stream.usable is None else min(quota, stream.usable)
-        for stream, quota in zip(source.streams, parts, strict=True)
+        for stream, quota in zip(streams, parts, strict=True)
     }
     fitted(spec, sizes, most)
     drawn: list[Problem] = []
-    found: Counter[str] = Counter()
-    with VerifierPool(_workers()) as verifiers, progress_bar() as progress:
+    counts: Counter[str] = Counter()
+    workers = min(os.cpu_count() or 1, _MOST_WORKERS)
+    with VerifierPool(workers) as verifiers, progress_bar() as progress:
         task = progress.add_task("checking answers", total=total)
-        for stream, quota in zip(source.streams, parts, strict=True):
+        for stream, quota in zip(streams, parts, strict=True):
             answers = OwnAnswers(verifiers.score_many, tally)
             for problem in take(stream.problems, quota, answers.accepted):
                 drawn.append(problem)
-                found[stream.name] += 1
+                counts[stream.name] += 1
                 progress.advance(task)
             answers.finish()
-    return divide(drawn, spec, fitted(spec, sizes, found)), source.origins, tally
-
-
-def _workers() -> int:
-    return min(os.cpu_count() or 1, _MOST_WORKERS)
+    return divide(drawn, spec, fitted(spec, sizes, counts)), origins, tally
 
 
 def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], tally: Tally) -> None:
@@ -130,15 +126,11 @@ def _write(folder: Path, spec: DataSpec, split: Split, origins: list[Origin], ta
             problems=len(problems),
             topics=dict(sorted(topics.items())),
         )
-    left_out = [
-        LeftOut(reason=reason, rows=skipped.rows, first=skipped.first)
-        for reason, skipped in tally.reasons.items()
-    ]
     manifest = DataManifest(
         pubswap=version("pubswap"),
         spec=spec_record(spec),
         origins=origins,
-        left_out=left_out,
+        left_out=list(tally.reasons.values()),
         files=files,
     )
     draw_topics(manifest, folder / TOPICS)

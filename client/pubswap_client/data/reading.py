@@ -48,16 +48,12 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
         except ValidationError as error:
             raise InvalidProblems(f"{where}: {first_fault(error)}.") from None
         if problem.verifier not in seen:
-            _check_verifier(str(problem.verifier), where)
+            try:
+                check_usable(str(problem.verifier))
+            except InvalidSettings as error:
+                raise InvalidProblems(f"{where}: verifier: {error.detail}") from None
             seen.add(problem.verifier)
         yield problem
-
-
-def _check_verifier(name: str, where: str) -> None:
-    try:
-        check_usable(name)
-    except InvalidSettings as error:
-        raise InvalidProblems(f"{where}: verifier: {error.detail}") from None
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -108,19 +104,14 @@ class Stream:
     usable: int | None = None  # None if that is not known before
 
 
-@dataclass(frozen=True)
-class Source:
-    """All streams of a split, and where they are from."""
-
-    streams: list[Stream]
-    origins: list[Origin]
+Source = tuple[list[Stream], list[Origin]]
 
 
 def read_source(spec: DataSpec, tally: Tally, limit: PromptLimit | None = None) -> Source:
-    """Read what the spec names; rows that are left out are counted in `tally`.
+    """The streams of a spec's source, and its origins.
 
-    So are prompts over `limit`.
-    Raises InvalidSettings or InvalidProblems, naming the key or column.
+    Rows that are left out, and prompts over `limit`, are counted in `tally`. Raises
+    InvalidSettings or InvalidProblems, naming the key or column.
     """
     if spec.source == "reasoning-gym":
         return _tasks(spec, limit)
@@ -136,7 +127,7 @@ def _tasks(spec: DataSpec, limit: PromptLimit | None) -> Source:
         task = TaskSpec(name, settings, spec.seed)
         streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, limit, seen)))
     library = Origin(name="reasoning-gym", revision=version("reasoning-gym"))
-    return Source(streams, [library])
+    return streams, [library]
 
 
 def _task_problems(
@@ -162,28 +153,29 @@ def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     ids = Counter(problem.id for problem in read)
     if ids and (most := ids.most_common(1)[0])[1] > 1:
         raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
-    found = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
-    if not found:
+    distinct = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
+    if not distinct:
         raise InvalidProblems(f"from: {spec.from_} holds no problem that can be used.")
-    stream = Stream("jsonl", 1.0, _shuffled(found, spec.seed, "jsonl"), len(found))
-    return Source([stream], file_origins(spec.from_))
+    stream = Stream("jsonl", 1.0, _shuffled(distinct, spec.seed, "jsonl"), len(distinct))
+    return [stream], file_origins(spec.from_)
 
 
 def _hub_sets(
     spec: DataSpec, sets: Sequence[HubSet], tally: Tally, limit: PromptLimit | None
 ) -> Source:
     read: list[Problem] = []
-    with tables(spec, sets) as (found, origins), progress_bar() as progress:
-        task = progress.add_task("reading rows", total=sum(len(table) for table in found))
+    with tables(spec, sets) as (loaded, origins), progress_bar() as progress:
+        task = progress.add_task("reading rows", total=sum(len(table) for table in loaded))
         advance = partial(progress.advance, task)
         for hub_set in sets:
             faults = Tally()
-            files = [table for table in found if table.hub_set is hub_set]
+            files = [table for table in loaded if table.hub_set is hub_set]
             for table in files:
                 read += _short(_problems(table, spec, faults, advance), spec, faults, limit)
             # By itself: a large set beside it would hide that all of a small one is broken.
             faults.check(hub_set.name, sum(len(table) for table in files))
-            tally.extend(faults)
+            for left in faults.reasons.values():
+                tally.merge(left)
     # In an order of their own: the split is the same however the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
@@ -194,7 +186,7 @@ def _hub_sets(
         own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
         shuffled = _shuffled(own, spec.seed, hub_set.name)
         streams.append(Stream(hub_set.name, share, shuffled, len(own)))
-    return Source(streams, origins)
+    return streams, origins
 
 
 def _problems(

@@ -73,7 +73,7 @@ def mutated(answer: str) -> str:
     if number is None:
         return "7"
     if ":" in answer or _AROUND.sub("", answer) == _AROUND.sub("", number[0]):
-        return f"{answer[: number.start()]}{_more(number[0])}{answer[number.end() :]}"
+        return f"{answer[: number.start()]}{Decimal(number[0]) + 1}{answer[number.end() :]}"
     return number[0]
 
 
@@ -86,16 +86,12 @@ def _quotient(value: Fraction) -> str:
     return f"{float(value):g}" if exact else f"{value.numerator}/{value.denominator}"
 
 
-def _more(number: str) -> str:
-    return str(Decimal(number) + 1)
-
-
 def _split(text: str, marks: str) -> list[str]:
     """The parts of a text that begin with a mark outside of all brackets, after an operand."""
     cuts, depth, before = [0], 0, ""
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if depth == 0 and character in marks and (before.isalnum() or before in ")]}") and before:
-            cuts.append(place)
+            cuts.append(index)
         before = character if character != " " else before
     return [text[start:end] for start, end in pairwise([*cuts, len(text)])]

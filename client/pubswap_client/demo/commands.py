@@ -63,5 +63,5 @@ def demo_federate(
     from pubswap_client.demo.federation import federate
 
     with connect(url, token_file) as api:
-        federation = federate(api, out, {})
-    typer.echo(f"Run {federation.run} has begun; members in {out / 'members'}.")
+        run, _ = federate(api, out, {})
+    typer.echo(f"Run {run} has begun; members in {out / 'members'}.")

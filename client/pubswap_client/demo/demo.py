@@ -1,8 +1,10 @@
 """The demo from an empty folder to its results."""
 
+import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ from rich.console import Console
 
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.demo.federation import MODEL, PRIVATE_FILE, DemoFederation, federate
+from pubswap_client.demo.federation import EVALUATOR, MODEL, PRIVATE_FILE, federate
 from pubswap_client.demo.processes import Processes, free_port
-from pubswap_client.demo.report import plot_curve, print_report, summarise, write_summary
+from pubswap_client.demo.report import plot_curve, print_report, summarise
 from pubswap_client.demo.watch import watch_run
 from pubswap_client.operator.commands import operator_token
 from pubswap_client.rollout.peft_folder import write_peft_folder
@@ -20,9 +22,6 @@ from pubswap_protocol.errors import InvalidSettings
 
 READY_SECONDS = 60.0
 _MARK = ".pubswap-demo"
-
-# Spinning OpenMP threads of several processes on few cores slow each other many times over.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
@@ -32,15 +31,16 @@ def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
     with Processes(out / "logs") as processes:
         token = _serve(processes, url, out / "coordinator")
         with CoordinatorClient(url, token, Backoff(tries=5)) as api:
-            federation = federate(api, out, overrides)
-            _start_members(processes, federation)
-            console.print(f"coordinator {url}, {len(federation.clients)} clients, 1 evaluator")
+            run, clients = federate(api, out, overrides)
+            _start_members(processes, out / "members", clients)
+            console.print(f"coordinator {url}, {len(clients)} clients, 1 evaluator")
             console.print(f"logs in {out / 'logs'}")
-            view = watch_run(api, federation.run, console, processes.check)
-            adapter = api.global_adapter(federation.run, "final")
+            view = watch_run(api, run, console, processes.check)
+            adapter = api.global_adapter(run, "final")
     summary = summarise(view, time.monotonic() - started)
     print_report(view, summary, console)
-    write_summary(summary, out / "summary.json")
+    text = json.dumps(asdict(summary), indent=2)
+    (out / "summary.json").write_text(text + "\n", encoding="utf-8")
     plot_curve(summary, out / "curve.png")
     write_peft_folder(out / "adapter", adapter, view.settings.lora, view.model, str(MODEL))
     console.print(f"wrote {out}/summary.json, {out}/curve.png and the PEFT folder {out}/adapter")
@@ -55,13 +55,14 @@ def _serve(processes: Processes, url: str, data_dir: Path) -> str:
     return operator_token(data_dir / "operator-token")
 
 
-def _start_members(processes: Processes, federation: DemoFederation) -> None:
-    common = ["--model", str(MODEL), "--threads", "1"]
-    for name, state in federation.clients.items():
-        own = ["--state", str(state), "--data", str(state / PRIVATE_FILE)]
-        processes.start(name, ["client", "start", *own, *common], _ONE_THREAD)
-    state = federation.evaluator
-    processes.start(state.name, ["evaluate", "--state", str(state), *common], _ONE_THREAD)
+def _start_members(processes: Processes, members: Path, clients: Sequence[str]) -> None:
+    for name in (*clients, EVALUATOR):
+        command = ["evaluate"] if name == EVALUATOR else ["client", "start"]
+        options = ["--state", str(members / name), "--model", str(MODEL), "--threads", "1"]
+        if name != EVALUATOR:
+            options += ["--data", str(members / name / PRIVATE_FILE)]
+        # Spinning OpenMP threads of several processes on few cores slow each other many times over.
+        processes.start(name, [*command, *options], {"OMP_NUM_THREADS": "1"})
 
 
 def prepare_folder(out: Path) -> None:

@@ -1,16 +1,13 @@
 """What a run came to: a table, `summary.json`, and a plot."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from pubswap_client.operator.tables import size_text
-from pubswap_protocol.messages import Evaluation, WholeRun
-
-FLOAT_BYTES = 4
+from pubswap_protocol.messages import WholeRun
 
 
 @dataclass(frozen=True)
@@ -36,14 +33,9 @@ class Summary:
     pass_at_1_by_topic: dict[str, list[float]]
 
 
-def evaluations(run: WholeRun) -> list[Evaluation]:
-    """The evaluations of round 0 (base), 1, ..."""
-    return [summary.evaluation for summary in run.rounds if summary.evaluation]
-
-
 def summarise(run: WholeRun, seconds: float) -> Summary:
-    """The figures of a complete run."""
-    done = evaluations(run)
+    """The figures of a complete run; the first evaluation is the base model's."""
+    done = [summary.evaluation for summary in run.rounds if summary.evaluation]
     scores = [evaluation.pass_at_1 for evaluation in done]
     clients = max(summary.updates for summary in run.rounds)
     swaps = [swap for summary in run.rounds for swap in summary.swaps]
@@ -62,20 +54,13 @@ def summarise(run: WholeRun, seconds: float) -> Summary:
         strategy=run.settings.swap.strategy,
         seed=run.settings.seed,
         test_problems=done[0].problems,
-        full_fine_tuning_bytes_each_way=(
-            FLOAT_BYTES * run.model.parameters * clients * (len(scores) - 1)
-        ),
+        full_fine_tuning_bytes_each_way=4 * run.model.parameters * clients * (len(scores) - 1),
         pass_at_1_by_round=scores,
         pass_at_1_by_topic={
             topic: [evaluation.by_topic[topic] for evaluation in done]
             for topic in sorted(done[0].by_topic)
         },
     )
-
-
-def write_summary(summary: Summary, path: Path) -> None:
-    """Write `summary.json`."""
-    path.write_text(json.dumps(asdict(summary), indent=2) + "\n", encoding="utf-8")
 
 
 def print_report(run: WholeRun, summary: Summary, console: Console) -> None:
@@ -106,15 +91,10 @@ def _scores_table(run: WholeRun, summary: Summary) -> Table:
     table.add_section()
     table.add_row("all", *(f"{score:.3f}" for score in summary.pass_at_1_by_round), style="bold")
     replaced = {s.round: sum(swap.replaced for swap in s.swaps) for s in run.rounds}
-    table.add_row(
-        "responses replaced", "", *(str(replaced.get(r, 0)) for r in range(1, summary.rounds + 1))
-    )
     drift = {s.round: s.drift.pairwise for s in run.rounds if s.drift}
-    table.add_row(
-        "drift between clients",
-        "",
-        *(f"{drift.get(r, 0.0):.2f}" for r in range(1, summary.rounds + 1)),
-    )
+    rounds = range(1, summary.rounds + 1)
+    table.add_row("responses replaced", "", *(str(replaced.get(r, 0)) for r in rounds))
+    table.add_row("drift between clients", "", *(f"{drift.get(r, 0.0):.2f}" for r in rounds))
     return table
 
 

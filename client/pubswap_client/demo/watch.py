@@ -10,19 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import members_table, size_text
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.messages import RunState, WholeRun
+from pubswap_protocol.messages import MemberView, RunState, WholeRun
 
 POLL_SECONDS = 0.5
-
-
-def steps_done(run: WholeRun) -> int:
-    """Local steps done so far, over all clients and rounds."""
-    tau = run.settings.local_steps
-    done = 0
-    for member in run.members:
-        if member.role == "client" and member.progress:
-            done += (member.progress.round - 1) * tau + member.progress.step
-    return done
 
 
 def evaluated(run: WholeRun) -> list[float]:
@@ -35,21 +25,14 @@ def evaluated(run: WholeRun) -> list[float]:
     return scores
 
 
-def complete(run: WholeRun) -> bool:
-    """Whether the run is finished and every round is evaluated."""
-    return run.state is RunState.FINISHED and len(evaluated(run)) == run.settings.rounds + 1
-
-
-def status_line(run: WholeRun) -> str:
-    """One line for people: round, state, pass@1 so far, responses replaced, bytes."""
+def _status_line(run: WholeRun) -> str:
     scores = " → ".join(f"{score:.3f}" for score in evaluated(run)) or "…"
     replaced = sum(swap.replaced for summary in run.rounds for swap in summary.swaps)
     up = sum(summary.traffic.up for summary in run.rounds)
     down = sum(summary.traffic.down for summary in run.rounds)
     return (
         f"round {run.round}/{run.settings.rounds} {run.state}  pass@1 {scores}  "
-        f"replaced {replaced}  "
-        f"up {size_text(up)}  down {size_text(down)}"
+        f"replaced {replaced}  up {size_text(up)}  down {size_text(down)}"
     )
 
 
@@ -60,31 +43,28 @@ def watch_run(
 
     On a terminal the display is live; elsewhere a line is printed whenever a round is evaluated.
     """
-    bar = Progress(
-        TextColumn("local steps"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
+    columns = (TextColumn("local steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console)
     view = api.whole_run(run)
-    task = bar.add_task("", total=view.settings.rounds * view.settings.local_steps * _clients(view))
+    rounds, tau = view.settings.rounds, view.settings.local_steps
+    task = bar.add_task("", total=rounds * tau * len(_clients(view)))
     shown = 0
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
             for round_, score in list(enumerate(evaluated(view)))[shown:]:
                 console.print(f"{f'round {round_}' if round_ else 'base':8} pass@1 {score:.3f}")
             shown = len(evaluated(view))
-            if complete(view):
+            if view.state is RunState.FINISHED and shown == rounds + 1:
                 return view
             if view.state is RunState.CANCELLED:
                 raise WrongState("The run was cancelled.")
             check()
-            bar.update(task, completed=steps_done(view))
-            live.update(Group(status_line(view), bar, members_table(view.members)))
+            done = [m.progress for m in _clients(view) if m.progress]
+            bar.update(task, completed=sum((p.round - 1) * tau + p.step for p in done))
+            live.update(Group(_status_line(view), bar, members_table(view.members)))
             time.sleep(POLL_SECONDS)
             view = api.whole_run(run)
 
 
-def _clients(run: WholeRun) -> int:
-    return sum(member.role == "client" for member in run.members)
+def _clients(run: WholeRun) -> list[MemberView]:
+    return [member for member in run.members if member.role == "client"]

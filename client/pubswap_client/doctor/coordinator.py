@@ -43,16 +43,16 @@ def check_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
             check_known(run.requires)
         except PubSwapError as error:
             return of_error(error, _run_advice(error, stored.coordinator)), None
-    found = f"valid as {member.role} of {run.name}, which is {run.state}"
+    text = f"valid as {member.role} of {run.name}, which is {run.state}"
     if run.round:
-        found += f" in round {run.round} of {run.settings.rounds}"
+        text += f" in round {run.round} of {run.settings.rounds}"
     if run.state in (RunState.FINISHED, RunState.CANCELLED):
         advice = "Ask for an invite to another run."
-        return failure(f"{found}: nothing is left to train", advice), run
+        return failure(f"{text}: nothing is left to train", advice), run
     if run.paused:
         advice = "Start anyway: training goes on when the operator resumes."
-        return warning(f"{found} and paused", advice), run
-    return ok(found), run
+        return warning(f"{text} and paused", advice), run
+    return ok(text), run
 
 
 def _run_advice(error: PubSwapError, url: str) -> str:

@@ -18,20 +18,20 @@ Estimate = Callable[[ClientSettings], MemoryEstimate]
 
 def check_device(settings: ClientSettings, device: Device) -> Finding:
     """A device for each of the processes that the settings ask for."""
-    found = f"{device.name}, {size_text(device.free)} free"
+    text = f"{device.name}, {size_text(device.free)} free"
     if device.cuda and settings.processes > device.count:
         return failure(
-            f"{found}; {settings.processes} processes share {device.count} GPUs",
+            f"{text}; {settings.processes} processes share {device.count} GPUs",
             f"Set processes = {device.count}: each needs a GPU of its own.",
         )
     if device.cuda and device.count > settings.processes:
         return warning(
-            f"{found}; {device.count} GPUs are there and {settings.processes} are used",
+            f"{text}; {device.count} GPUs are there and {settings.processes} are used",
             f"Set processes = {device.count} to share each update among all of them.",
         )
     if not device.cuda:
-        return ok(f"{found} (torch finds no GPU, or device = 'cpu')")
-    return ok(found)
+        return ok(f"{text} (torch finds no GPU, or device = 'cpu')")
+    return ok(text)
 
 
 def check_memory(
@@ -40,13 +40,13 @@ def check_memory(
     """The longest prompts and responses fit; an estimate, which may be off by half."""
     free = device.free if device.cuda else device.free // settings.processes
     needs = estimate(settings)
-    found = (
+    text = (
         f"about {size_text(needs.peak)} of {size_text(free)}: weights {size_text(needs.weights)}, "
         f"adapter and optimizer {size_text(needs.factors)}, an update of {needs.tokens} tokens at "
         f"a time {size_text(needs.update)}, sampling {size_text(needs.rollout + needs.engine)}"
     )
     if needs.fixed > free:
-        return failure(f"{found}; the model alone does not fit", _room(settings, device, needs))
+        return failure(f"{text}; the model alone does not fit", _room(settings, device, needs))
     advice = []
     if needs.fixed + needs.update > free:
         changes = fitting_update(settings, estimate, free)
@@ -59,7 +59,7 @@ def check_memory(
         rows = fitting_rows(settings, estimate, free, run.grpo.responses_per_prompt)
         change = f"rollout_rows = {rows}, or " if rows else ""
         advice.append(f"For sampling, set {change}engine = 'vllm' (docs/engines.md).")
-    return warning(found, " ".join(advice)) if advice else ok(found)
+    return warning(text, " ".join(advice)) if advice else ok(text)
 
 
 def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> str:

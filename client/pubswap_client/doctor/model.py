@@ -49,16 +49,16 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
             f"ids {first_few(outside)} are not in the vocabulary of {card.vocabulary}",
             "Get the model's generation_config.json again: these files do not belong together.",
         )
-    found = f"{first_few(f'{token} {_text(tokenizer, token)!r}' for token in ids)}"
+    text = f"{first_few(f'{token} {_text(tokenizer, token)!r}' for token in ids)}"
     if run.chat_template == "auto" and tokenizer.has_template:
         end = tokenizer.turn_end()
         if end and not set(end) & set(ids):
             return warning(
-                f"{found}; but a reply in the template ends with {_text(tokenizer, end[0])!r}",
+                f"{text}; but a reply in the template ends with {_text(tokenizer, end[0])!r}",
                 "Responses may go on to max_response_tokens. Ask the operator for a run with "
                 f"model.stop_token_ids = [{end[0]}].",
             )
-    return ok(found)
+    return ok(text)
 
 
 def check_round_trip(tokenizer: PromptTokenizer, problems: Iterable[Problem]) -> Finding:
@@ -112,16 +112,16 @@ def check_model(
 def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
     """By the digests, as the coordinator does when a member joins; it is not asked."""
     size = size_text(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
-    found = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
+    text = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
     if run is None:
-        return warning(f"{found}; not compared with the run's", "Mend the connection first.")
+        return warning(f"{text}; not compared with the run's", "Mend the connection first.")
     try:
         run.model.check_same(card)
     except BaseModelMismatch as error:
         revision = f" --revision {run.model.revision}" if run.model.revision else ""
         return failure(
-            f"{found}. {error.detail}",
+            f"{text}. {error.detail}",
             f"Get the operator's files, such as: hf download {run.model.source}{revision}; and "
             "give their folder with --model.",
         )
-    return ok(f"{found}; config, tokenizer and weights are the run's")
+    return ok(f"{text}; config, tokenizer and weights are the run's")

@@ -50,27 +50,27 @@ def survey(path: Path) -> Survey:
     return Survey(path, tuple(problems), tuple(lines), tuple(faults), tuple(repeated))
 
 
-def check_file(found: Survey) -> Finding:
+def check_file(file: Survey) -> Finding:
     """Every line is a problem, and no id occurs twice."""
-    if found.faults:
+    if file.faults:
         return failure(
-            f"{len(found.faults)} lines of {found.path} are no problem: {found.faults[0]}",
-            f"Mend or remove {first_few(fault.partition(':')[0] for fault in found.faults)}.",
+            f"{len(file.faults)} lines of {file.path} are no problem: {file.faults[0]}",
+            f"Mend or remove {first_few(fault.partition(':')[0] for fault in file.faults)}.",
         )
-    if found.repeated:
+    if file.repeated:
         return failure(
-            f"{len(found.repeated)} ids occur twice: {first_few(found.repeated)}",
+            f"{len(file.repeated)} ids occur twice: {first_few(file.repeated)}",
             "Give each problem an id of its own, or remove the second ones.",
         )
-    return ok(f"{found.path} is readable")
+    return ok(f"{file.path} is readable")
 
 
-def check_count(found: Survey, run: RunSettings, known: bool) -> Finding:
+def check_count(file: Survey, run: RunSettings, known: bool) -> Finding:
     """There are enough for a step. `known` is False where `run` are the defaults."""
-    count, needed = len(found.problems), run.grpo.prompts_per_step
+    count, needed = len(file.problems), run.grpo.prompts_per_step
     text = f"{count} problems; a step takes {needed}{'' if known else ' (by default)'}"
     if count < needed and (known or not count):
-        advice = f"Add problems until there are {needed}, better hundreds, to {found.path}."
+        advice = f"Add problems until there are {needed}, better hundreds, to {file.path}."
         return failure(text, advice)
     if count < 4 * needed:
         return warning(text, "Training goes, but sees the same problems in nearly every step.")
@@ -78,7 +78,7 @@ def check_count(found: Survey, run: RunSettings, known: bool) -> Finding:
 
 
 def check_lengths(
-    found: Survey,
+    file: Survey,
     numbered: Iterable[tuple[int, Problem]],
     encode: Callable[[str], list[int]],
     run: RunSettings,
@@ -86,7 +86,7 @@ def check_lengths(
 ) -> tuple[Finding, list[Problem]]:
     """No prompt is longer than the run takes; returns those that are not.
 
-    `numbered` are the lines and problems of `found`, perhaps with a bar that follows them.
+    `numbered` are the lines and problems of `file`, perhaps with a bar that follows them.
     """
     limit = run.grpo.max_prompt_tokens
     fitting, long, longest = [], [], 0
@@ -102,9 +102,9 @@ def check_lengths(
         return ok(f"the longest has {longest} tokens, within {bound}"), fitting
     bad = failure if known else warning
     return bad(
-        f"{len(long)} of {len(found.problems)} prompts are over {bound}: "
+        f"{len(long)} of {len(file.problems)} prompts are over {bound}: "
         f"lines {first_few(long)} (the longest has {longest})",
-        f"Shorten or remove them in {found.path}, or ask the operator for a larger "
+        f"Shorten or remove them in {file.path}, or ask the operator for a larger "
         "grpo.max_prompt_tokens in the run.",
     ), fitting
 

@@ -33,14 +33,14 @@ def check_folder(state: Path) -> Finding:
 def check_membership(stored: StoredMembership) -> Finding:
     """It is a training organisation's."""
     member = stored.membership
-    found = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
+    text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
     if member.role is not Role.CLIENT:
         return failure(
-            f"{found}, with the role {member.role}",
+            f"{text}, with the role {member.role}",
             "This state folder is for `pubswap evaluate`. To train, ask the operator for an "
             "invite with the role client, and enrol with another --state.",
         )
-    return ok(found)
+    return ok(text)
 
 
 def check_daemon(state: Path) -> Finding:
@@ -60,10 +60,10 @@ def check_disk(state: Path, layout: AdapterLayout) -> Finding:
     kept = state / "progress" / "checkpoint.safetensors"
     used = kept.stat().st_size if kept.exists() else 0
     free, needed = shutil.disk_usage(state).free, 2 * checkpoint - min(used, checkpoint)
-    found = f"{size_text(free)} free; a checkpoint takes {size_text(checkpoint)}"
+    text = f"{size_text(free)} free; a checkpoint takes {size_text(checkpoint)}"
     if free < needed:
         return failure(
-            f"{found}, twice while it is replaced",
+            f"{text}, twice while it is replaced",
             f"Free {size_text(needed - free)} there, or move {state} to a larger disk.",
         )
-    return ok(found)
+    return ok(text)

@@ -171,7 +171,7 @@ _CUT_SHARE = 0.5
 
 def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
     """The step went through, and its responses are something to learn from."""
-    found = (
+    text = (
         f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
         f"verifying {duration_text(trial.reward_seconds)}, updating "
         f"{duration_text(trial.update_seconds)}; responses of {trial.response_tokens:.0f} tokens, "
@@ -180,19 +180,19 @@ def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
     limit = run.grpo.max_response_tokens
     if trial.cut_share > _CUT_SHARE:
         return warning(
-            f"{found}; {trial.cut_share:.0%} of them were cut off at {limit} tokens",
+            f"{text}; {trial.cut_share:.0%} of them were cut off at {limit} tokens",
             "Cut responses are rarely right. Ask the operator for a larger "
             "grpo.max_response_tokens, and see that the prompts ask for short answers.",
         )
     if trial.reward == 0:
         return warning(
-            f"{found}; none was right, so that this step taught nothing",
+            f"{text}; none was right, so that this step taught nothing",
             "One step says little. If it stays so, look whether the prompts say how to give the "
             "answer, and take easier problems.",
         )
     if trial.reward == 1:
         return warning(
-            f"{found}; all were right, so that this step taught nothing",
+            f"{text}; all were right, so that this step taught nothing",
             "One step says little. If it stays so, take harder problems.",
         )
-    return ok(found)
+    return ok(text)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.operator.confirm import Yes, confirm
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, NAME_FORM, NAME_PATTERN
+from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import (
     CreateInvite,
@@ -54,6 +55,7 @@ Name = Annotated[
 ]
 Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
 Quiet = Annotated[bool, typer.Option(help="Print the code alone.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
 
 A_WEEK = 7 * 24.0
 LONGEST_HOURS = 10 * 366 * 24
@@ -61,20 +63,6 @@ LONGEST_HOURS = 10 * 366 * 24
 DEFAULT_URL = "http://127.0.0.1:8470"
 DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
 SHOWN_ROUNDS = 50
-
-CANCELLING = (
-    "Cancelling is final: its members stop, and the round under way is lost. The adapters of the "
-    "rounds before it are kept."
-)
-
-ARCHIVING = (
-    "Archiving is final: all adapters but the final and the best one, and all updates and "
-    "responses, are removed."
-)
-DELETING = (
-    "Deleting is final: its adapters, updates, evaluations and log are removed, and its members' "
-    "tokens are worthless."
-)
 
 run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
 
@@ -102,6 +90,26 @@ def connect(url: str, token_file: Path) -> CoordinatorClient:
     return CoordinatorClient(url, operator_token(token_file), ONCE, tls=from_environment())
 
 
+def confirm(consequence: str, yes: bool) -> None:
+    """Return if a person agrees to the consequence, or has by `--yes`; end the command if not.
+
+    Raises InvalidSettings where nobody can be asked.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidSettings(f"{consequence} Nothing was changed; to do it, add --yes.")
+    typer.echo(consequence, err=True)
+    try:
+        status = None if typer.confirm("Go on?", err=True) else ERROR
+    except typer.Abort:  # Ctrl-C
+        typer.echo(err=True)
+        status = INTERRUPTED
+    if status is not None:
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(status)
+
+
 @run_commands.command("create")
 def create(
     recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
@@ -120,10 +128,9 @@ def create(
     The coordinator is sent the public and the test set. Private sets, if the recipe makes any,
     stay where they are made, for you to hand to their organisations.
     """
-    from pubswap_client.operator.runfile import create_and_open, prepare
+    from pubswap_client.operator.runfile import create_and_open, make_sets, prepare
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import load_recipe
-    from pubswap_client.recipes.sets import make_sets
 
     loaded = load_recipe(recipe, parse_set(changes or []))
     files = make_sets(loaded, data)
@@ -230,7 +237,11 @@ def cancel(
     if not yes:
         with connect(url, token_file) as api:
             view = api.run(run)
-        confirm(f"{_described(view)} {CANCELLING}", yes=yes)
+        confirm(
+            f"{_described(view)} Cancelling is final: its members stop, and the round under way is "
+            "lost. The adapters of the rounds before it are kept.",
+            yes,
+        )
         run = view.id  # the very one that was shown, should another take its name meanwhile
     _move(run, paths.RUN_CANCEL, url, token_file)
 
@@ -248,7 +259,11 @@ def archive(
     """
     with connect(url, token_file) as api:
         view = api.run(run)
-        confirm(f"{_described(view)} {ARCHIVING}", yes=yes)
+        confirm(
+            f"{_described(view)} Archiving is final: all adapters but the final and the best one, "
+            "and all updates and responses, are removed.",
+            yes,
+        )
         api.move_run(view.id, paths.RUN_ARCHIVE)
     typer.echo(f"Run {view.name} is archived. The coordinator's disk has the room soon.")
 
@@ -266,7 +281,11 @@ def delete(
     """
     with connect(url, token_file) as api:
         view = api.run(run)
-        confirm(f"{_described(view)} {DELETING}", yes=yes)
+        confirm(
+            f"{_described(view)} Deleting is final: its adapters, updates, evaluations and log are "
+            "removed, and its members' tokens are worthless.",
+            yes,
+        )
         api.delete_run(view.id)
     typer.echo(f"Run {view.name} ({view.id}) is deleted. The coordinator's disk has the room soon.")
 
@@ -285,7 +304,7 @@ def exclude(
         confirm(
             f"{_described(view)} The update of {member} will not count in round {view.round}, and "
             f"{member} cannot send another one in it.",
-            yes=yes,
+            yes,
         )
         after = api.exclude(view.id, view.round, member)
     typer.echo(f"The update of {member} is left out of round {view.round} of {view.name}.")
@@ -309,7 +328,7 @@ def rollback(
         confirm(
             f"{_described(view)} It goes back to the adapter of round {to}: the rounds after it "
             "are trained again, and their updates are lost.",
-            yes=yes,
+            yes,
         )
         api.roll_back(view.id, Rollback(to=to))
     typer.echo(f"Run {view.name} goes on in round {to + 1}, from the adapter of round {to}.")
@@ -368,8 +387,8 @@ def invite(
     """Make a one-time invite; send its code to the organisation over a channel you trust."""
     body = CreateInvite(name=name, role=role, expires_in_seconds=invite_seconds(hours))
     with connect(url, token_file) as api:
-        made = api.invite(run, body)
-    print_invite(made, url, quiet)
+        issued = api.invite(run, body)
+    print_invite(issued, url, quiet)
 
 
 def invite_seconds(hours: float) -> int:
@@ -379,13 +398,15 @@ def invite_seconds(hours: float) -> int:
     return max(1, int(hours * 3600))
 
 
-def print_invite(made: Invite, url: str, quiet: bool) -> None:
+def print_invite(issued: Invite, url: str, quiet: bool) -> None:
     """The code alone, or the command that uses it."""
     if quiet:
-        typer.echo(made.invite)
+        typer.echo(issued.invite)
         return
-    typer.echo(f"Invite for {made.name} ({made.role}), good until {made.expires_at:%F %T %Z}:")
-    typer.echo(f"  pubswap client enroll --coordinator {url} --invite {made.invite}")
+    typer.echo(
+        f"Invite for {issued.name} ({issued.role}), good until {issued.expires_at:%F %T %Z}:"
+    )
+    typer.echo(f"  pubswap client enroll --coordinator {url} --invite {issued.invite}")
 
 
 member_commands = typer.Typer(help="See, suspend and revoke members.", no_args_is_help=True)
@@ -440,7 +461,7 @@ def revoke(
     confirm(
         f"Revoking {name} of run {run} is final: its token is worthless at once, and its name "
         "stays taken.",
-        yes=yes,
+        yes,
     )
     with connect(url, token_file) as api:
         api.revoke(run, name)
@@ -462,8 +483,8 @@ def reissue(
     it has handed in, and the progress in its state folder, stay good.
     """
     with connect(url, token_file) as api:
-        made = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
-    print_invite(made, url, quiet)
+        issued = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
+    print_invite(issued, url, quiet)
 
 
 @member_commands.command("certificate")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.recipes.recipe import Reading, Recipe
-from pubswap_client.recipes.sweep import FEDERATED, MEMBERS, Value
+from pubswap_client.recipes.tables import FEDERATED, MEMBERS, Value
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout

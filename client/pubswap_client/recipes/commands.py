@@ -113,7 +113,7 @@ def check(recipe: Source, changes: Changes = None) -> None:
 
 
 def _faults(recipe: Recipe) -> Iterator[str]:
-    from pubswap_client.recipes.sets import set_faults
+    from pubswap_client.operator.runfile import set_faults
     from pubswap_protocol.errors import InvalidSettings
     from pubswap_protocol.verifiers import check_usable
 

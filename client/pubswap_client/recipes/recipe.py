@@ -20,8 +20,7 @@ from pubswap_client.recipes.inheritance import (
     read_values,
     without,
 )
-from pubswap_client.recipes.sources import ModelSource, RecipeData
-from pubswap_client.recipes.sweep import MEMBERS, Sweep
+from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
 from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.settings import RunSettings

@@ -8,11 +8,18 @@ from itertools import islice
 
 import pytest
 
-from pubswap_client.data.tasks import half_of
-from pubswap_client.demo.tasks import TOPICS, demo_problems, problems, unique_problems
+from pubswap_client.data.tasks import Record, TaskSpec, half_of
+from pubswap_client.demo.tasks import TOPICS, demo_problems, unique_problems
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.verifiers.reasoning import library
 
 TOPIC_NAMES = sorted(TOPICS)
+
+
+def problems(topic: str, size: int, seed: int) -> list[Record]:
+    """The first problems of a topic; prompts may repeat."""
+    task = TaskSpec(topic, TOPICS[topic], seed)
+    return [task.record(index) for index in range(size)]
 
 
 @pytest.mark.parametrize("topic", TOPIC_NAMES)
@@ -58,17 +65,17 @@ def test_demo_sets_are_disjoint_and_of_the_sizes_asked() -> None:
     drawn = demo_problems(0, clients=4, private_size=60, public_size=40, test_size=64)
     sets = [*drawn.private, drawn.public, drawn.test]
     assert [len(part) for part in sets] == [60, 60, 60, 60, 40, 64]
-    everything = [record for part in sets for record in part]
-    for key in ("prompt", "id"):
-        assert len({record[key] for record in everything}) == len(everything)
-    assert {half_of(record["prompt"]) for record in everything} == {"demo"}
+    everything = [problem for part in sets for problem in part]
+    assert len({problem.id for problem in everything}) == len(everything)
+    assert len({problem.prompt for problem in everything}) == len(everything)
+    assert {half_of(problem.prompt) for problem in everything} == {"demo"}
 
 
 def test_public_and_test_sets_are_balanced() -> None:
     """The public and the test set hold every topic in equal parts."""
     drawn = demo_problems(0, clients=2, private_size=8, public_size=40, test_size=64)
-    assert Counter(r["topic"] for r in drawn.public) == dict.fromkeys(TOPICS, 5)
-    assert Counter(r["topic"] for r in drawn.test) == dict.fromkeys(TOPICS, 8)
+    assert Counter(p.topic for p in drawn.public) == dict.fromkeys(TOPICS, 5)
+    assert Counter(p.topic for p in drawn.test) == dict.fromkeys(TOPICS, 8)
 
 
 def test_demo_is_a_function_of_its_seed() -> None:
@@ -78,10 +85,9 @@ def test_demo_is_a_function_of_its_seed() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    """Unknown topics and impossible sizes raise ValueError."""
-    for arguments in (("chess", 1, 0), ("gcd", 0, 0), ("gcd", 1, -1)):
-        with pytest.raises(ValueError):
-            problems(*arguments)
+    """Unknown tasks and impossible sizes are said to be so."""
+    with pytest.raises(InvalidSettings, match="chess"):
+        TaskSpec("chess", {}, seed=0)
     with pytest.raises(ValueError):
         demo_problems(0, 4, 0, 8, 8)
     with pytest.raises(ValueError, match="products"):

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import parse_set
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
-from pubswap_client.recipes.sets import check_sets, make_sets, set_faults
-from pubswap_client.recipes.sources import DataFiles
-from pubswap_client.recipes.sweep import Sweep
+from pubswap_client.recipes.tables import DataFiles, Sweep
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, write_problems
 

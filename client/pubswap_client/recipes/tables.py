@@ -1,0 +1,153 @@
+"""A recipe's own tables: `[model]` and `[data]`, which are no settings of a run, and `[sweep]`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pubswap_client.data.spec import DataSpec
+from pubswap_client.recipes.inheritance import flat
+from pubswap_protocol.bounds import Number
+
+PUBLIC, TEST = "public.jsonl", "test.jsonl"
+
+
+class ModelSource(BaseModel):
+    """`[model]`: a hub id with its revision, or a local folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(description="A hub id, or a folder.")
+    revision: str | None = Field(default=None, description="The hub revision.")
+    folder: Path | None = Field(
+        default=None, description="Where the files are, if they are here; found by itself."
+    )
+    stop_token_ids: Annotated[tuple[Number, ...], Field(max_length=16)] = Field(
+        default=(),
+        exclude_if=lambda ids: not ids,
+        description="Tokens that end a response, beside the model's own eos_token_id.",
+    )
+
+    @property
+    def location(self) -> str:
+        """The folder if it is here, else the hub id."""
+        return self.source if self.folder is None else str(self.folder)
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """The JSONL files of a run; `private` is client 1's, client 2's, ..."""
+
+    public: Path
+    test: Path
+    private: tuple[Path, ...] = ()
+
+
+class RecipeData(BaseModel):
+    """`[data]`: `public` and `test` files, or the `folder` of a split, or how to `prepare` one."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    public: Path | None = Field(default=None, description="The public problems (JSONL).")
+    test: Path | None = Field(default=None, description="The held-out problems (JSONL).")
+    private: tuple[Path, ...] = Field(default=(), description="One file for each client.")
+    folder: Path | None = Field(default=None, description="What `pubswap data prepare` wrote.")
+    prepare: DataSpec | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        named = self.public is not None or self.test is not None or bool(self.private)
+        if [named, self.folder is not None, self.prepare is not None].count(True) != 1:
+            raise ValueError(
+                "give one of: public and test (files), folder (a prepared split), prepare (a table)"
+            )
+        if named and (self.public is None or self.test is None):
+            raise ValueError(f"{'test' if self.public else 'public'} is missing: a JSONL file")
+        return self
+
+    def files(self, clients: int, prepared: Path | None = None) -> DataFiles:
+        """Where the files are; `prepared` is the folder that `prepare` was carried out in."""
+        if self.public is not None and self.test is not None:
+            return DataFiles(self.public, self.test, self.private)
+        folder = prepared or self.folder
+        assert folder is not None, "the split of `data.prepare` is made first"
+        names = [f"client-{number}.jsonl" for number in range(1, clients + 1)]
+        return DataFiles(folder / PUBLIC, folder / TEST, tuple(folder / name for name in names))
+
+
+Value = bool | int | float | str
+Axes = dict[str, tuple[Value, ...]]
+
+MEMBERS = "members"
+FEDERATED = "federated"
+MEMBERSHIPS = (FEDERATED, "alone", "pooled")
+
+
+class Sweep(BaseModel):
+    """`[sweep]`: seeds, and tables of axes; each table is the product of its axes.
+
+    An axis is a setting by its dotted key, or `members`: federated, each client alone, or one
+    client with all private sets pooled.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        default=(0,), min_length=1, description="Each setting is run with each of them."
+    )
+    grid: tuple[Axes, ...] = Field(
+        default=(), description="Tables of axes; an axis is a dotted key with its values."
+    )
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed occurs twice")
+        return seeds
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _by_dotted_key(cls, tables: Any) -> Any:
+        """`swap.period = [2, 4]` is a table in TOML, and one value is an axis of one."""
+        if not isinstance(tables, list | tuple):
+            return tables
+        return [
+            {key: v if isinstance(v, list | tuple) else [v] for key, v in flat(table).items()}
+            if isinstance(table, Mapping)
+            else table
+            for table in tables
+        ]
+
+    @field_validator("grid")
+    @classmethod
+    def _filled(cls, tables: tuple[Axes, ...]) -> tuple[Axes, ...]:
+        for table in tables:
+            if not table:
+                raise ValueError("a table has no axis; give it one, or remove it")
+            for axis, values in table.items():
+                if not values:
+                    raise ValueError(f"the axis {axis} has no value")
+                if axis == MEMBERS and (unknown := [v for v in values if v not in MEMBERSHIPS]):
+                    raise ValueError(
+                        f"members is one of {', '.join(MEMBERSHIPS)}, not {unknown[0]!r}"
+                    )
+        return tables
+
+    def settings(self) -> Iterator[dict[str, Value]]:
+        """Each setting once, by dotted key, in the order of the tables and of their values."""
+        seen: list[dict[str, Value]] = []
+        for table in self.grid or ({},):
+            for values in product(*table.values()):
+                setting = dict(zip(table, values, strict=True))
+                if setting not in seen:
+                    seen.append(setting)
+                    yield setting
+
+    def runs(self, clients: int) -> int:
+        """All runs; where alone, each of so many clients has its own."""
+        counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
+        return sum(counts) * len(self.seeds)
