@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]

@@ -1,6 +1,7 @@
 """A problem: a prompt with a checkable answer. Private, public and test sets are JSONL of these."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pubswap_protocol.bounds import Strict, Word
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
+_NAMED = 5
 
 
 class Problem(Strict):
@@ -85,3 +87,35 @@ def problem_lines(problems: Iterable[Problem]) -> bytes:
     """Problems as the bytes of a JSONL file, without the fields that have their defaults."""
     lines = [problem.model_dump_json(exclude_defaults=True) + "\n" for problem in problems]
     return "".join(lines).encode()
+
+
+@dataclass(frozen=True)
+class PromptLimit:
+    """The most tokens of a prompt (`grpo.max_prompt_tokens`), and how tokens are counted.
+
+    It is checked before a run begins, because no step can leave a prompt out.
+    """
+
+    most: int
+    count: Callable[[str], int]
+
+    def fits(self, prompt: str) -> bool:
+        """Whether a prompt is short enough."""
+        return self.count(prompt) <= self.most
+
+    def check(self, problems: Iterable[Problem], name: str) -> None:
+        """Raises InvalidProblems with the lines, ids and lengths of prompts that are too long."""
+        counts = [(problem, self.count(problem.prompt)) for problem in problems]
+        long = [
+            f"line {line} ({problem.id}: {tokens} tokens)"
+            for line, (problem, tokens) in enumerate(counts, start=1)
+            if tokens > self.most
+        ]
+        if long:
+            more = f" and {len(long) - _NAMED} more" if len(long) > _NAMED else ""
+            raise InvalidProblems(
+                f"{name}: {len(long)} of {len(counts)} prompts have more than "
+                f"{self.most} tokens (grpo.max_prompt_tokens): {', '.join(long[:_NAMED])}{more}. "
+                "Shorten or remove them, or raise the limit; `pubswap data prepare --model` leaves "
+                "such prompts out."
+            )

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems
+from pubswap_protocol.problems import Problem, PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
@@ -51,7 +50,7 @@ class Services:
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
-        self.rounds_over = prompts.Rounds()
+        self.past_counts = prompts.PastCounts()
         self.snapshots = SingleFlight(self._read_snapshot)
         self._problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)

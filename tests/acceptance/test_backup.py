@@ -16,11 +16,11 @@ from pubswap_protocol.errors import BackupFault, InvalidSettings
 from pubswap_protocol.messages import OpenUpload, RunState
 from pubswap_server.admin.backup import backup
 from pubswap_server.admin.manifest import read_manifest
-from pubswap_server.admin.progress import Silent
+from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.verified import digest_of_name
+from pubswap_server.storage.store import digest_of_name
 from support.coordinator.coordinator import Federation, Server, begun, serving
 from support.coordinator.places import Places, admin, environment_of, places
 
@@ -56,9 +56,9 @@ def kept(made: Places) -> Kept:
         for name in ("a", "b"):
             fed.submit(name, 1, fed.adapter(len(name)))
         fed.wait_for(1)
-        backup(settings, kept.early, Silent())
+        backup(settings, kept.early, Bar())
         finish(fed, 2)
-        backup(settings, kept.folder, Silent())
+        backup(settings, kept.folder, Bar())
         return kept
 
 
@@ -143,12 +143,12 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
         training.start()
         seen, files = [], dict[Path, int]()
         while training.is_alive():
-            manifest = backup(settings, folder, Silent())
+            manifest = backup(settings, folder, Bar())
             seen.append(manifest.rows["updates"])
             place = made.new("folder")
-            restore(place, folder, Silent())
-            report = verify(place, Silent())
-            assert report.healthy, report.told()
+            restore(place, folder, Bar())
+            report = verify(place, Bar())
+            assert report.healthy, report.text()
             assert report.orphans == []
             now = {path: path.stat().st_ino for path in (folder / "blobs").rglob("*/*")}
             # What is kept for good is linked; updates are freed as rounds go on.
@@ -169,11 +169,11 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from pubswap_server.admin import backup
-from pubswap_server.admin.progress import Silent
+from pubswap_server.admin.progress import Bar
 from pubswap_server.settings import ServerSettings
 if sys.argv[1] != "nowhere":
     setattr(backup, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-backup.backup(ServerSettings(), Path(sys.argv[2]), Silent())
+backup.backup(ServerSettings(), Path(sys.argv[2]), Bar())
 """
 
 
@@ -198,9 +198,9 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
     assert dies_at(point, kept.settings, folder) == (point != "nowhere")
     expected = kept.folder if point in ("_prune", "nowhere") else kept.early
     place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
-    assert restore(place, folder, Silent()).rows == read_manifest(expected).rows
-    assert verify(place, Silent()).healthy
-    backup(kept.settings, folder, Silent())
+    assert restore(place, folder, Bar()).rows == read_manifest(expected).rows
+    assert verify(place, Bar()).healthy
+    backup(kept.settings, folder, Bar())
     assert {p.name for p in files_of(folder / "blobs")} == {
         p.name for p in files_of(kept.folder / "blobs")
     }
@@ -256,19 +256,19 @@ def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on
     other.parent.mkdir(exist_ok=True)
     other.write_bytes(b"somebody's")
     with pytest.raises(BackupFault, match="1 blobs that are not of this backup"):
-        restore(place, kept.folder, Silent())
+        restore(place, kept.folder, Bar())
     with pytest.raises(InvalidSettings, match="No coordinator has used"):
-        verify(place, Silent())
+        verify(place, Bar())
     other.unlink()
     next((tmp_path / "blobs").rglob("*/*")).unlink()
-    restore(place, kept.folder, Silent())
-    assert verify(place, Silent()).healthy
+    restore(place, kept.folder, Bar())
+    assert verify(place, Bar()).healthy
 
 
 def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path: Path) -> None:
     """The operator is told, and may go on; the restored place lacks just that."""
     settings = kept.settings.model_copy(update={"data_dir": tmp_path / "here"})
-    restore(settings, kept.folder, Silent())
+    restore(settings, kept.folder, Bar())
     lost = next((settings.data_dir / "blobs").rglob("*/*"))
     lost.unlink()
     done = admin(settings, "backup", str(tmp_path / "backup"))
@@ -279,8 +279,8 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     done = admin(settings, "backup", str(tmp_path / "backup"), "--allow-missing")
     assert done.returncode == 0, done.stderr
     place = settings.model_copy(update={"data_dir": tmp_path / "there"})
-    restore(place, tmp_path / "backup", Silent())
-    (one,) = verify(place, Silent()).lost
+    restore(place, tmp_path / "backup", Bar())
+    (one,) = verify(place, Bar()).lost
     assert one.digest == digest_of_name(lost.name)
 
 
@@ -291,10 +291,10 @@ def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_pat
     folder, place = tmp_path / "backup", settings.model_copy(update={"data_dir": tmp_path / "new"})
     assert admin(settings, "backup", str(folder), "--with-token").returncode == 0
     assert folder.stat().st_mode & 0o777 == 0o700
-    restore(place, folder, Silent())
+    restore(place, folder, Bar())
     assert place.token_file.read_text() == "the-operator's-own\n"
     assert place.token_file.stat().st_mode & 0o777 == 0o600
-    backup(settings, folder, Silent())
+    backup(settings, folder, Bar())
     assert all(b"the-operator" not in path.read_bytes() for path in files_of(folder))
     refused = admin(kept.settings, "backup", str(tmp_path / "another"), "--with-token")
     assert "PUBSWAP_OPERATOR_TOKEN" in refused.stderr

@@ -15,7 +15,7 @@ from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.verified import file_name, folder_name
+from pubswap_server.storage.store import file_name, folder_name
 from support.coordinator.coordinator import begun, serving, settings_for
 from support.coordinator.places import admin
 

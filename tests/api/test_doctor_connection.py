@@ -8,8 +8,8 @@ from pubswap_client.doctor.findings import Status
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidProblems
-from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import Membership, Role
+from pubswap_protocol.problems import PromptLimit
 from support.coordinator.coordinator import Federation, Server, begun
 
 

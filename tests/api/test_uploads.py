@@ -19,7 +19,7 @@ from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import heal, sweep
 from pubswap_server.runs import uploads
 from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
-from pubswap_server.storage.verified import file_name, folder_name
+from pubswap_server.storage.store import file_name, folder_name
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chaos.faults.coordinator import SETTINGS, run
-from pubswap_server.storage.verified import file_name, folder_name
+from pubswap_server.storage.store import file_name, folder_name
 from support.client.lives import Lives
 from support.coordinator.coordinator import begun
 from support.coordinator.fleet import Fleet, counted_wrong

@@ -18,7 +18,7 @@ from pubswap_server.clock import now
 from pubswap_server.conductor import conductor
 from pubswap_server.database.tables import PromptsRow, RunRow, SubmissionRow, SwapRow
 from pubswap_server.exchange import exchanges, prompts
-from pubswap_server.exchange.exchanges import outcome
+from pubswap_server.exchange.exchanges import outcome_of
 from pubswap_server.runs import rounds, snapshot
 from support.coordinator.coordinator import Federation, Server, begun, create
 from support.coordinator.counted import counted
@@ -58,7 +58,7 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
         with counted(engine_of(fed)) as found:
             assert exchanges.due(session, row) == []
             assert not rounds.close_if_due(session, row)
-            conductor.note_stall(session, row, conductor.Room(None, 0))
+            conductor.note_stall(session, row, None, 0)
             snapshot.read_snapshot(session, row.id)
     return len(found.statements), found.rows
 
@@ -111,9 +111,9 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
     def slowly(exchange: Any) -> exchanges.Outcome:
         under_way.set()
         time.sleep(2)
-        return outcome(exchange)
+        return outcome_of(exchange)
 
-    monkeypatch.setattr(exchanges, "outcome", slowly)
+    monkeypatch.setattr(exchanges, "outcome_of", slowly)
     fed, other = begun(server, swap={"strategy": "random"}), create(server)
     for name in "ab":
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [2, 1]))
@@ -138,11 +138,11 @@ def test_who_answers_while_the_outcome_is_computed_is_in_it(
         if len(seen) == 1:
             receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, bodies["b"])
             statuses.append(str(receipt.status))
-        return outcome(exchange)
+        return outcome_of(exchange)
 
     fed = begun(server, swap={"deadline_seconds": 0.2, "quorum": 1})
     bodies = {name: fed.responses(name, 1, 1, [2, 1]) for name in "ab"}
-    monkeypatch.setattr(exchanges, "outcome", watched)
+    monkeypatch.setattr(exchanges, "outcome_of", watched)
     fed.members["a"].submit_responses(fed.run.id, 1, 1, bodies["a"])
     fed.members["a"].exchanged(fed.run.id, 1, 1)
     assert statuses == ["accepted"]
@@ -189,13 +189,13 @@ def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) ->
     with Session(engine_of(fed)) as session, session.begin():
         session.execute(insert(PromptsRow), table)
         session.get_one(RunRow, fed.run.id).round = 31
-    over, costs = prompts.Rounds(), []
+    over, costs = prompts.PastCounts(), []
     with Session(engine_of(fed).execution_options(immediate=True)) as session:
         row = session.get_one(RunRow, fed.run.id)
         for swap in (1, 2, 3):
             key = (fed.run.id, 31, swap)
             found = []
-            for known in (over, prompts.Rounds()):
+            for known in (over, prompts.PastCounts()):
                 with counted(engine_of(fed)) as counts:
                     prompts.choose(session, row, 31, swap, known)
                     session.flush()

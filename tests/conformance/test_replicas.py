@@ -19,7 +19,7 @@ from pubswap_protocol.errors import Fenced
 from pubswap_protocol.messages import Progress, Role, RunState, TaskKind
 from pubswap_protocol.tensors.adapter import decode_adapter
 from pubswap_server.conductor import conductor
-from pubswap_server.conductor.conductor import made_of
+from pubswap_server.conductor.conductor import aggregate_round
 from pubswap_server.conductor.leases import Lease, Leases, start_name
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import RunRow
@@ -225,12 +225,12 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
     """
     began: list[str] = []
 
-    def slowly(blobs: Any, wanted: Any) -> Any:
-        began.append(wanted.adapters[0])
+    def slowly(inputs: Any, blobs: Any) -> Any:
+        began.append(inputs.adapters[0])
         time.sleep(2)
-        return made_of(blobs, wanted)
+        return aggregate_round(inputs, blobs)
 
-    monkeypatch.setattr(conductor, "made_of", slowly)
+    monkeypatch.setattr(conductor, "aggregate_round", slowly)
     for server in pair:
         services = server.app.state.services
         services.settings = services.settings.model_copy(update={"tick_seconds": 0.05})

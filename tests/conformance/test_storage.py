@@ -18,7 +18,7 @@ from pubswap_protocol.errors import (
 )
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.opening import Storage, make_storage
-from pubswap_server.storage.verified import digest_of_name, file_name
+from pubswap_server.storage.store import digest_of_name, file_name
 from support.coordinator.s3 import BUCKET, serving_s3
 
 DATA = bytes(range(256)) * 5000

@@ -27,10 +27,10 @@ from pubswap_client.data.manifest import (
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.progress_bar import progress_bar
-from pubswap_client.state.files import sync_folder, write_whole
+from pubswap_client.state.files import write_whole
 from pubswap_protocol.errors import Conflict, NotSaved
-from pubswap_protocol.lengths import PromptLimit
-from pubswap_protocol.problems import Problem, problem_lines
+from pubswap_protocol.files import sync
+from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
 _MOST_WORKERS = 8
@@ -68,7 +68,7 @@ def _whole_folder(out: Path) -> Iterator[Path]:
         making.chmod(0o755)
         with suppress(OSError):
             making.rename(out)
-        sync_folder(out.parent)
+        sync(out.parent)
     finally:
         shutil.rmtree(making, ignore_errors=True)
 

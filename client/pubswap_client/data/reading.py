@@ -20,8 +20,7 @@ from pubswap_client.data.tasks import TaskSpec
 from pubswap_client.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
-from pubswap_protocol.lengths import PromptLimit
-from pubswap_protocol.problems import Problem
+from pubswap_protocol.problems import Problem, PromptLimit
 from pubswap_protocol.verifiers import check_usable
 
 

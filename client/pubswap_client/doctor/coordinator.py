@@ -6,9 +6,8 @@ from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warni
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import PubSwapError, Unauthenticated, UnknownRun, UnknownSetting
-from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import RunState, RunView, SetKind
-from pubswap_protocol.problems import jsonl_lines, parse_problems
+from pubswap_protocol.problems import PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.required import check_known
 
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."

@@ -16,8 +16,8 @@ from transformers.utils import logging as transformers_logging
 from pubswap_client.policy.attention import Tree, tree_attention_in
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
-from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.model import ModelCard, target_modules
+from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,

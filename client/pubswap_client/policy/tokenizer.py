@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from transformers.utils import cached_file
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.lengths import PromptLimit
+from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tokenizer import load_tokenizer
 

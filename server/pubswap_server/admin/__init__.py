@@ -1,1 +1,1 @@
-"""What an operator does beside a running coordinator: back it up, restore it, verify it."""
+"""The operator's work beside a running coordinator: backup, restore, verification."""

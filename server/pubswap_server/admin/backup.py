@@ -5,7 +5,7 @@ replaces the one before in one step, so that at any time the folder is one whole
 """
 
 import fcntl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,23 +16,23 @@ from sqlalchemy import create_engine
 from pubswap_protocol import __version__
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
+from pubswap_protocol.files import publish
 from pubswap_server.admin.manifest import (
     DATABASES,
     NAME,
     TOKEN,
     BackupManifest,
     DatabaseFile,
-    copy_file,
+    copy_blob,
     database_name,
     write_manifest,
 )
 from pubswap_server.admin.opened import Deployment, newest_schema, opened_in_use
-from pubswap_server.admin.progress import Progress
+from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.restore import copy_rows
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.files import publish
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
 
@@ -42,7 +42,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the backup is made."""
+    """The folder of the backup."""
 
     path: Path
     blobs: LocalBlobs
@@ -51,7 +51,7 @@ class Folder:
 
 @dataclass
 class Moment:
-    """The rows of one moment, in a file, and what they rely on."""
+    """The rows of one moment, in a file, and the blobs they rely on."""
 
     file: Path
     made_at: datetime
@@ -64,7 +64,7 @@ class Moment:
 def backup(
     settings: ServerSettings,
     folder: Path,
-    progress: Progress,
+    progress: Bar,
     *,
     with_token: bool = False,
     allow_missing: bool = False,
@@ -76,62 +76,55 @@ def backup(
     it was.
     """
     token = _token(settings) if with_token else None
-    with _writing(folder) as into, opened_in_use(settings, into.incoming.folder) as place:
+    with _writing(folder) as into, opened_in_use(settings, into.incoming.folder) as deployment:
         for _ in range(_TRIES):
-            moment = _take_moment(place, into.incoming)
-            _copy_blobs(place, into, moment, progress)
+            moment = _take_moment(deployment, into.incoming)
+            _copy_blobs(deployment, into, moment, progress)
             # A blob may have been given up since that moment, and swept: no loss, but the rows
             # must be of a later moment then.
-            if not moment.missing.keys() - _needed_now(place):
+            if not moment.missing.keys() - _needed_now(deployment):
                 break
         if moment.missing and not allow_missing:
-            raise BackupFault(_told(moment.missing))
+            raise BackupFault(_missing_text(moment.missing))
         return _publish(into, moment, token)
 
 
-def _take_moment(place: Deployment, incoming: Spool) -> Moment:
+def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
     """Copy the rows of this moment into a new SQLite file."""
     file = incoming.new()
     migrate(f"sqlite:///{file}")
     target = create_engine(f"sqlite:///{file}")
     try:
-        with place.snapshot() as source, target.begin() as writing:
+        with deployment.snapshot() as source, target.begin() as writing:
             made_at = datetime.now(UTC)
             return Moment(file, made_at, copy_rows(source, writing), set(required(source)))
     finally:
         target.dispose()
 
 
-def _needed_now(place: Deployment) -> set[str]:
-    with place.snapshot() as connection:
+def _needed_now(deployment: Deployment) -> set[str]:
+    with deployment.snapshot() as connection:
         return set(required(connection))
 
 
-def _copy_blobs(place: Deployment, into: Folder, moment: Moment, progress: Progress) -> None:
+def _copy_blobs(deployment: Deployment, into: Folder, moment: Moment, progress: Bar) -> None:
     """Every blob into the backup; those that are there already are only looked at."""
     progress.begin(len(moment.needed))
     for digest in sorted(moment.needed):
         try:
-            moment.sizes[digest] = _copied(place, into, digest)
+            moment.sizes[digest] = _copied(deployment, into, digest)
         except DamagedBlob as error:
             moment.missing[digest] = error.detail
         progress.step()
 
 
-def _copied(place: Deployment, into: Folder, digest: str) -> int:
+def _copied(deployment: Deployment, into: Folder, digest: str) -> int:
     with suppress(DamagedBlob):
         return into.blobs.path(digest).stat().st_size
-    source, file = place.blobs.path(digest), into.incoming.new()
     try:
-        found = copy_file(source, file)
-        if found != digest:
-            raise DamagedBlob(f"The bytes of {digest} were {found} when they were copied.")
-        size = file.stat().st_size
-        into.blobs.keep(file, digest)
-        return size
+        return copy_blob(deployment.blobs.path(digest), digest, into.blobs, into.incoming)
     finally:
-        file.unlink(missing_ok=True)
-        place.forget_fetched()
+        deployment.forget_fetched()
 
 
 def _publish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifest:
@@ -184,7 +177,7 @@ def _token(settings: ServerSettings) -> bytes:
         ) from None
 
 
-def _told(missing: dict[str, str]) -> str:
+def _missing_text(missing: dict[str, str]) -> str:
     some = "; ".join(sorted(missing.values())[:_SHOWN])
     more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     return (
@@ -193,23 +186,14 @@ def _told(missing: dict[str, str]) -> str:
     )
 
 
-def _make_private(folder: Path) -> None:
-    """The folder, for its owner only if it is new; raises BackupFault if it holds other things."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    ours = {"blobs", "incoming", NAME, ".lock", TOKEN}
-    others = sorted(_names(folder.iterdir()) - ours - _names(folder.glob(DATABASES)))
-    if others:
-        raise BackupFault(f"{folder} holds other things, such as {others[0]}; name a new folder.")
-
-
-def _names(paths: Iterable[Path]) -> set[str]:
-    return {path.name for path in paths}
-
-
 @contextmanager
 def _writing(folder: Path) -> Iterator[Folder]:
-    """Be the only one who writes into the folder."""
-    _make_private(folder)
+    """Make the folder, if it is new, and lock it; raises BackupFault if it holds other things."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ours = {"blobs", "incoming", NAME, ".lock", TOKEN} | {p.name for p in folder.glob(DATABASES)}
+    others = sorted({path.name for path in folder.iterdir()} - ours)
+    if others:
+        raise BackupFault(f"{folder} holds other things, such as {others[0]}; name a new folder.")
     with (folder / ".lock").open("w") as lock, ExitStack() as closing:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -62,10 +62,10 @@ def backup_command(
 
     settings = _settings(data_dir, database_url, blob_url)
     with Bar("blobs") as bar:
-        made = backup(settings, folder, bar, with_token=with_token, allow_missing=allow_missing)
-    typer.echo(f"{folder} holds {made.told()}.")
-    if made.missing:
-        typer.echo(f"{len(made.missing)} blobs are lost, and not in it: see its manifest.json.")
+        manifest = backup(settings, folder, bar, with_token=with_token, allow_missing=allow_missing)
+    typer.echo(f"{folder} holds {manifest.text()}.")
+    if manifest.missing:
+        typer.echo(f"{len(manifest.missing)} blobs are lost, and not in it: see its manifest.json.")
     typer.echo(f"Next: pubswap admin restore {folder} --data-dir NEW")
 
 
@@ -86,11 +86,11 @@ def restore_command(
 
     settings = _settings(data_dir, database_url, blob_url)
     with Bar("checked and copied") as bar:
-        done = restore(settings, folder, bar)
-    typer.echo(f"Restored {done.told()}.")
-    if done.missing:
-        typer.echo(f"{len(done.missing)} blobs were lost before the backup was made.")
-    if not done.operator_token and settings.operator_token is None:
+        manifest = restore(settings, folder, bar)
+    typer.echo(f"Restored {manifest.text()}.")
+    if manifest.missing:
+        typer.echo(f"{len(manifest.missing)} blobs were lost before the backup was made.")
+    if not manifest.operator_token and settings.operator_token is None:
         typer.echo(f"The backup holds no operator token: the one in {settings.token_file} counts.")
     typer.echo("Next: pubswap admin verify, then pubswap serve, with the same settings.")
 
@@ -116,7 +116,7 @@ def verify_command(
 
     with Bar("blobs and rounds") as bar:
         report = verify(_settings(data_dir, database_url, blob_url), bar)
-    typer.echo(report.model_dump_json(indent=2) if as_json else report.told())
+    typer.echo(report.model_dump_json(indent=2) if as_json else report.text())
     raise typer.Exit(0 if report.healthy else 1)
 
 

@@ -1,4 +1,4 @@
-"""The file that makes a folder a backup: it is written last, and names everything else.
+"""The manifest, which makes a folder a backup: it is written last, and names everything else.
 
 manifest.json
 database-<digits>.sqlite    all rows at one moment
@@ -10,23 +10,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pubswap_protocol.digests import Digester, hexadecimal
-from pubswap_protocol.errors import BackupFault, first_fault
+from pubswap_protocol.errors import BackupFault, DamagedBlob, first_fault
+from pubswap_protocol.files import publish
 from pubswap_protocol.messages import Digest
-from pubswap_server.storage.files import publish
+from pubswap_server.storage.spool import Spool
+from pubswap_server.storage.store import BlobStore
 
 NAME = "manifest.json"
 TOKEN = "operator-token"  # noqa: S105 - a file's name
 DATABASES = "database-*.sqlite"
 
 
-class _Written(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DatabaseFile(_Written):
+class DatabaseFile(BaseModel, extra="forbid", frozen=True):
     """The SQLite file with the rows."""
 
     file: str
@@ -34,8 +32,8 @@ class DatabaseFile(_Written):
     size: int
 
 
-class BackupManifest(_Written):
-    """What a backup holds; sizes in bytes."""
+class BackupManifest(BaseModel, extra="forbid", frozen=True):
+    """The contents of a backup; sizes in bytes."""
 
     format: Literal[1] = 1
     software: str
@@ -47,18 +45,13 @@ class BackupManifest(_Written):
     missing: list[Digest]
     operator_token: bool
 
-    @property
-    def blob_bytes(self) -> int:
-        """The size of all blobs together."""
-        return sum(self.blobs.values())
-
-    def told(self) -> str:
-        """What is in it, for people."""
+    def text(self) -> str:
+        """The contents for people."""
         rows, made_at = self.rows, self.made_at.isoformat(timespec="seconds")
         return (
             f"{rows.get('runs', 0)} runs with {rows.get('members', 0)} members, "
             f"{rows.get('updates', 0)} updates and {rows.get('events', 0)} events, and "
-            f"{len(self.blobs)} blobs ({self.blob_bytes / 1e6:.1f} MB), as of {made_at}"
+            f"{len(self.blobs)} blobs ({sum(self.blobs.values()) / 1e6:.1f} MB), as of {made_at}"
         )
 
 
@@ -91,14 +84,25 @@ def read_manifest(folder: Path) -> BackupManifest:
         ) from None
 
 
-_PIECE = 4 << 20
-
-
 def copy_file(source: Path, target: Path) -> str:
     """Copy a file; returns the digest of the bytes that were written."""
-    found = Digester()
+    digester = Digester()
     with source.open("rb") as reading, target.open("wb") as writing:
-        while piece := reading.read(_PIECE):
-            found.update(piece)
+        while piece := reading.read(4 << 20):
+            digester.update(piece)
             writing.write(piece)
-    return found.digest()
+    return digester.digest()
+
+
+def copy_blob(source: Path, digest: str, into: BlobStore, incoming: Spool) -> int:
+    """Store a copy of a blob's file; returns its size. Raises DamagedBlob for other bytes."""
+    file = incoming.new()
+    try:
+        actual = copy_file(source, file)
+        if actual != digest:
+            raise DamagedBlob(f"The bytes of {digest} were {actual} when they were copied.")
+        size = file.stat().st_size
+        into.keep(file, digest)
+        return size
+    finally:
+        file.unlink(missing_ok=True)

@@ -18,11 +18,6 @@ from pubswap_server.storage.opening import Storage, make_storage
 from pubswap_server.storage.store import BlobStore
 
 
-def schema_of(connection: Connection) -> str | None:
-    """The database's revision; None if no coordinator has ever used it."""
-    return MigrationContext.configure(connection).get_current_revision()
-
-
 def newest_schema() -> str:
     """The revision that this software works with."""
     head = _scripts().get_current_head()
@@ -41,7 +36,7 @@ def _scripts() -> ScriptDirectory:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where a coordinator keeps everything; blobs that had to be fetched lie in `scratch`."""
+    """A coordinator's database and store; blobs that had to be fetched lie in `scratch`."""
 
     engine: Engine
     storage: Storage
@@ -49,11 +44,10 @@ class Deployment:
 
     @property
     def blobs(self) -> BlobStore:
-        """The blobs."""
         return self.storage.blobs
 
     def forget_fetched(self) -> None:
-        """The files of blobs that were asked for so far are not needed any more."""
+        """Remove the files of blobs that were fetched so far."""
         if self.scratch is not None:
             for path in (self.scratch / "cache").iterdir():
                 path.unlink()
@@ -72,7 +66,7 @@ class Deployment:
 
 @contextmanager
 def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[Deployment]:
-    """Open a coordinator's place; with a bucket, what is fetched goes to `scratch` if given.
+    """Open a coordinator's database and store; with a bucket, fetch to `scratch` if given.
 
     The coordinator's own cache is left alone then. Raises InvalidSettings or Unavailable.
     """
@@ -92,7 +86,7 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[De
 
 @contextmanager
 def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deployment]:
-    """Open the place of a coordinator that has run; raises InvalidSettings if there is none."""
+    """As `opened`, for a coordinator that has run; raises InvalidSettings if there is none."""
     url = make_url(settings.sqlalchemy_url)
     name = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
@@ -100,14 +94,14 @@ def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deploymen
             f"There is no database {url.database}. Name the coordinator's folder with --data-dir, "
             "or its database with --database-url."
         )
-    with opened(settings, scratch) as place:
-        with place.engine.connect() as connection:
-            found = schema_of(connection)
-        if found is None:
+    with opened(settings, scratch) as deployment:
+        with deployment.engine.connect() as connection:
+            schema = MigrationContext.configure(connection).get_current_revision()
+        if schema is None:
             raise InvalidSettings(f"No coordinator has used the database {name} yet.")
-        if found != newest_schema():
+        if schema != newest_schema():
             raise InvalidSettings(
-                f"The database {name} has schema {found}, this software {newest_schema()}. Use the "
-                "version of PubSwap that serves it, or start `pubswap serve` once to upgrade it."
+                f"The database {name} has schema {schema}, this software {newest_schema()}. "
+                "Use the version that serves it, or start `pubswap serve` once to upgrade it."
             )
-        yield place
+        yield deployment

@@ -1,36 +1,16 @@
-"""How far a long command has come."""
+"""Progress of a long command, on stderr."""
 
 import sys
 from contextlib import ExitStack
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import typer
 
 
-class Progress(Protocol):
-    """Is told of steps; a command may begin anew."""
-
-    def begin(self, steps: int) -> None:
-        """There will be so many."""
-
-    def step(self) -> None:
-        """One is done."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def begin(self, steps: int) -> None:
-        """See Progress."""
-
-    def step(self) -> None:
-        """See Progress."""
-
-
 class Bar:
-    """A bar on stderr; where that is no terminal, only its label."""
+    """A bar with a label; without one nothing is shown, and off a terminal the label alone."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str | None = None) -> None:
         self._label = label
         self._shown = ExitStack()
         self._bar: Any = None
@@ -42,12 +22,12 @@ class Bar:
         self._shown.close()
 
     def begin(self, steps: int) -> None:
-        """See Progress."""
+        """Count so many steps from now on; a command may begin anew."""
         self._shown.close()
-        bar = typer.progressbar(length=steps, label=self._label, file=sys.stderr)
-        self._bar = self._shown.enter_context(bar)
+        if self._label is not None:
+            bar = typer.progressbar(length=steps, label=self._label, file=sys.stderr)
+            self._bar = self._shown.enter_context(bar)
 
     def step(self) -> None:
-        """See Progress."""
         if self._bar is not None:
             self._bar.update(1)

@@ -1,4 +1,4 @@
-"""A backup becomes a coordinator's place again, on whichever database and store."""
+"""Restore a backup to an empty coordinator, on whichever database and store."""
 
 import os
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from sqlalchemy import (
 
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
-from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_file, read_manifest
+from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
-from pubswap_server.admin.progress import Progress
+from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import Base
@@ -77,17 +77,13 @@ def reset_sequences(connection: Connection) -> None:
 
 
 def count_rows(connection: Connection) -> dict[str, int]:
-    """How many rows each table has; tables that are not there have none."""
-    there = set(connection.dialect.get_table_names(connection))
-    return {
-        table.name: connection.scalar(select(func.count()).select_from(table)) or 0
-        if table.name in there
-        else 0
-        for table in Base.metadata.sorted_tables
-    }
+    """The number of rows of each table that exists."""
+    present = set(connection.dialect.get_table_names(connection))
+    tables = [table for table in Base.metadata.sorted_tables if table.name in present]
+    return {t.name: connection.scalar(select(func.count()).select_from(t)) or 0 for t in tables}
 
 
-def restore(settings: ServerSettings, folder: Path, progress: Progress) -> BackupManifest:
+def restore(settings: ServerSettings, folder: Path, progress: Bar) -> BackupManifest:
     """Fill the empty place that the settings name from the backup in `folder`.
 
     The whole backup is checked before anything is written. Blobs come first and rows last, in one
@@ -100,26 +96,24 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
             "install that version or a later one to restore it."
         )
-    with opened(settings) as place:
+    with opened(settings) as deployment:
         progress.begin(2 * len(manifest.blobs))
-        kept = LocalBlobs(folder / "blobs", place.storage.incoming)
+        kept = LocalBlobs(folder / "blobs", deployment.storage.incoming)
         _check_files(folder, manifest, kept, progress)
-        with _rows_of(folder, manifest, place.storage.incoming) as rows:
+        with _rows_of(folder, manifest, deployment.storage.incoming) as rows:
             _check_rows(rows, manifest)
-            _check_empty(settings, place, manifest)
+            _check_empty(settings, deployment, manifest)
             for digest in sorted(manifest.blobs):
-                _put(place, kept.path(digest), digest)
+                copy_blob(kept.path(digest), digest, deployment.blobs, deployment.storage.incoming)
                 progress.step()
             migrate(settings.sqlalchemy_url)
-            _load(place, rows, manifest)
+            _load(deployment, rows, manifest)
     if manifest.operator_token:
         _put_token(folder, settings)
     return manifest
 
 
-def _check_files(
-    folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Progress
-) -> None:
+def _check_files(folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Bar) -> None:
     """Raises BackupFault unless every file of the backup has its digest."""
     database = folder / manifest.database.file
     if not database.is_file() or digest_of_file(database) != manifest.database.digest:
@@ -158,16 +152,18 @@ def _check_rows(rows: Engine, manifest: BackupManifest) -> None:
         )
 
 
-def _check_empty(settings: ServerSettings, place: Deployment, manifest: BackupManifest) -> None:
+def _check_empty(
+    settings: ServerSettings, deployment: Deployment, manifest: BackupManifest
+) -> None:
     """Raises BackupFault unless the place is empty, or half filled from this very backup."""
-    with place.engine.connect() as connection:
+    with deployment.engine.connect() as connection:
         full = [table for table, count in count_rows(connection).items() if count]
     if full:
         raise BackupFault(
             f"The database is not empty: it has rows in {', '.join(full)}. Restore to a new one "
             "(--data-dir, --database-url); nothing was restored."
         )
-    others = [blob.name for blob in place.blobs.blobs() if blob.name not in manifest.blobs]
+    others = [blob.name for blob in deployment.blobs.blobs() if blob.name not in manifest.blobs]
     if others:
         where = settings.blob_url or settings.data_dir / "blobs"
         raise BackupFault(
@@ -176,19 +172,8 @@ def _check_empty(settings: ServerSettings, place: Deployment, manifest: BackupMa
         )
 
 
-def _put(place: Deployment, source: Path, digest: str) -> None:
-    file = place.storage.incoming.new()
-    try:
-        if copy_file(source, file) != digest:
-            raise BackupFault(f"{source} has changed since it was checked; start again.")
-        place.blobs.keep(file, digest)
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def _load(place: Deployment, rows: Engine, manifest: BackupManifest) -> None:
-    """All rows, in one transaction."""
-    writing = place.engine.execution_options(immediate=True)
+def _load(deployment: Deployment, rows: Engine, manifest: BackupManifest) -> None:
+    writing = deployment.engine.execution_options(immediate=True)
     with rows.connect() as source, writing.begin() as target:
         if any(count_rows(target).values()):
             raise BackupFault("Somebody wrote to the database meanwhile; restore to a new one.")

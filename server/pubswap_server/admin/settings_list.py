@@ -1,4 +1,4 @@
-"""The coordinator's settings, told from their definition, so that the list is never old."""
+"""The list of the coordinator's settings, made from their definition."""
 
 import textwrap
 from typing import Any
@@ -26,7 +26,6 @@ def settings_list() -> list[dict[str, Any]]:
 
 
 def settings_text() -> str:
-    """The same for people."""
     lines = ["Every setting can be given in the environment; the common ones are options, too.", ""]
     for entry in settings_list():
         default = "not set" if entry["default"] is None else entry["default"]

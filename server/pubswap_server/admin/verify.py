@@ -1,124 +1,78 @@
-"""Whether a coordinator still has what it promised: every blob, and every round's adapter."""
+"""Check that a coordinator still has every blob, and every round's adapter to the bit."""
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from pydantic import BaseModel, Field
-from sqlalchemy import Column, Connection, select
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
-from pubswap_protocol.tensors.adapter import AdapterLayout, encode_adapter, initial_adapter
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.admin.progress import Progress
-from pubswap_server.conductor import conductor
-from pubswap_server.conductor.maintenance import named_digests, naming_columns
+from pubswap_server.admin.progress import Bar
+from pubswap_server.conductor.conductor import RoundInputs, inputs_of
+from pubswap_server.conductor.maintenance import named_digests, naming_columns, recompute
 from pubswap_server.database.tables import RoundRow, RunRow
-from pubswap_server.runs import runs
 from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.private import make_private
-from pubswap_server.storage.spool import Spool
-from pubswap_server.storage.store import BlobStore
-
-
-class ScratchStore:
-    """Reads a store's blobs and what was written here; that is gone when the block ends."""
-
-    def __init__(self, blobs: BlobStore, incoming: Spool) -> None:
-        self._blobs = blobs
-        self._incoming = incoming
-        self._made: dict[str, Path] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for path in self._made.values():
-            path.unlink(missing_ok=True)
-
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
-        """A file of the parts; returns digest and size."""
-        made = self._incoming.write(parts)
-        self._made[made.digest] = made.path
-        return made.digest, made.size
-
-    def path(self, digest: str) -> Path:
-        """A local file; raises as BlobStore does."""
-        return self._made.get(digest) or self._blobs.path(digest)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A round that ended with an adapter, and what that was made of."""
+    """A round that ended with an adapter, and its inputs."""
 
     name: str
     adapter: str
-    layout: AdapterLayout
-    seed: int
-    inputs: conductor.Aggregation | None  # None for round 0, which is made of the seed alone
-    freed: bool  # what it was made of is not kept any more
+    run: RunRow
+    inputs: RoundInputs | None  # None for round 0, which comes from the seed alone
+    freed: bool = False  # some inputs are not kept any more
 
 
-def finished_rounds(session: Session) -> list[Finished]:
-    """All of them, of all runs."""
+def finished_rounds(session: Session) -> Iterator[Finished]:
     rows = session.execute(
-        select(RunRow, RoundRow)
+        select(RunRow, RoundRow.round, RoundRow.adapter)
         .join(RoundRow, RoundRow.run_id == RunRow.id)
         .where(RoundRow.adapter.is_not(None))
         .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
     )
-    return [_finished(session, run, row) for run, row in rows]
+    for run, round_, adapter in rows:
+        name = f"round {round_} of run {run.id}"
+        try:
+            inputs = inputs_of(session, run, round_) if round_ else None
+            yield Finished(name, str(adapter), run, inputs)
+        except Gone:
+            yield Finished(name, str(adapter), run, None, freed=True)
 
 
-def _finished(session: Session, run: RunRow, row: RoundRow) -> Finished:
-    inputs, freed = None, False
-    try:
-        inputs = conductor.inputs_of(session, run, row.round) if row.round else None
-    except Gone:
-        freed = True
-    return Finished(
-        name=f"round {row.round} of run {run.id}",
-        adapter=row.adapter or "",
-        layout=runs.model_of(run).layout,
-        seed=runs.settings_of(run).seed,
-        inputs=inputs,
-        freed=freed,
-    )
-
-
-def recounted(place: Deployment, finished: Finished) -> str:
+def _recomputed(deployment: Deployment, finished: Finished) -> str:
     """The digest that the round's adapter must have; the blobs must all be there."""
-    if finished.inputs is None:
-        initial = initial_adapter(finished.layout, finished.seed)
-        return digest_of(encode_adapter(finished.layout, initial))
-    with ScratchStore(place.blobs, place.storage.incoming) as scratch:
-        made = conductor.made_of(scratch, finished.inputs)
-    place.forget_fetched()
-    return made.adapter
+    storage = deployment.storage
+    with tempfile.TemporaryDirectory(dir=storage.incoming.folder) as folder:
+        into = LocalBlobs(Path(folder), storage.incoming)
+        adapter = recompute(finished.run, finished.inputs, storage.blobs, into)
+    deployment.forget_fetched()
+    return adapter
 
 
 def required(connection: Connection) -> dict[str, list[str]]:
     """Each blob that a row relies on, and the rows, such as 'updates r1, 2, alice'."""
     uses: dict[str, list[str]] = {}
-    for column in _stored():
-        key = list(column.table.primary_key)
-        for digest, *place in connection.execute(select(column, *key).where(column.is_not(None))):
-            where = ", ".join(str(part) for part in place)
-            uses.setdefault(digest, []).append(f"{column.table.name} {where}")
+    for column in naming_columns():
+        if column.table.name == "uploads":
+            continue
+        query = select(column, *column.table.primary_key).where(column.is_not(None))
+        for digest, *key in connection.execute(query):
+            row = ", ".join(str(part) for part in key)
+            uses.setdefault(digest, []).append(f"{column.table.name} {row}")
     return uses
 
 
-def _stored() -> Iterator[Column[Any]]:
-    return (column for column in naming_columns() if column.table.name != "uploads")
-
-
 class Lost(BaseModel):
-    """A blob that rows rely on, and that is not what it should be."""
+    """A missing or damaged blob that rows rely on."""
 
     digest: Digest
     reason: str
@@ -126,7 +80,7 @@ class Lost(BaseModel):
 
 
 class Differing(BaseModel):
-    """A round whose adapter is not what its updates give."""
+    """A round whose updates give another adapter than its own."""
 
     round: str
     adapter: Digest
@@ -141,7 +95,7 @@ class Unchecked(BaseModel):
 
 
 class StorageReport(BaseModel):
-    """What was looked at, and what is wrong; orphans are no fault."""
+    """The blobs and rounds checked, and the faults among them; orphans are no fault."""
 
     blobs: int = 0
     bytes: int = 0
@@ -156,10 +110,9 @@ class StorageReport(BaseModel):
 
     @property
     def healthy(self) -> bool:
-        """Whether everything is there and as it should be."""
         return not self.lost and not self.differing
 
-    def told(self) -> str:
+    def text(self) -> str:
         """The report for people: what is wrong first."""
         lines = [
             f"lost: {one.reason} Relied on by {'; '.join(one.relied_on_by)}." for one in self.lost
@@ -183,7 +136,7 @@ class StorageReport(BaseModel):
         return "\n".join(lines)
 
 
-def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
+def verify(settings: ServerSettings, progress: Bar) -> StorageReport:
     """Look at every blob and compute every finished round again, beside a running coordinator.
 
     A step of `progress` is a blob or a round. Raises InvalidSettings or Unavailable.
@@ -191,57 +144,48 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
     make_private(settings.data_dir)
     with (
         tempfile.TemporaryDirectory(prefix="verify-", dir=settings.data_dir) as scratch,
-        opened_in_use(settings, Path(scratch)) as place,
+        opened_in_use(settings, Path(scratch)) as deployment,
     ):
-        stored = {blob.name for blob in place.blobs.blobs()}
-        with place.snapshot() as connection, Session(connection) as session:
+        stored = {blob.name for blob in deployment.blobs.blobs()}
+        with deployment.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
             known = named_digests(session)
-            rounds = finished_rounds(session)
+            rounds = list(finished_rounds(session))
         progress.begin(len(uses) + len(rounds))
         report = StorageReport(orphans=sorted(stored - known))
-        _check_blobs(place, uses, report, progress)
-        _check_rounds(place, rounds, report, progress)
+        _check_blobs(deployment, uses, report, progress)
+        _check_rounds(deployment, rounds, report, progress)
         return report
 
 
 def _check_blobs(
-    place: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Progress
+    deployment: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Bar
 ) -> None:
     for digest, rows in sorted(uses.items()):
         try:
-            report.bytes += place.blobs.path(digest).stat().st_size
-            place.forget_fetched()
+            report.bytes += deployment.blobs.path(digest).stat().st_size
+            deployment.forget_fetched()
         except DamagedBlob as error:
             report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
         progress.step()
-    report.lost = _still_lost(place, report.lost)
-
-
-def _still_lost(place: Deployment, lost: list[Lost]) -> list[Lost]:
-    """Without what was given up while we looked, and swept."""
-    if not lost:
-        return []
-    with place.snapshot() as connection:
-        uses = required(connection)
-    return [one for one in lost if one.digest in uses]
+    if report.lost:  # but for what was given up meanwhile, and swept
+        with deployment.snapshot() as connection:
+            uses = required(connection)
+        report.lost = [one for one in report.lost if one.digest in uses]
 
 
 def _check_rounds(
-    place: Deployment, rounds: Iterable[Finished], report: StorageReport, progress: Progress
+    deployment: Deployment, rounds: list[Finished], report: StorageReport, progress: Bar
 ) -> None:
     lost = {one.digest for one in report.lost}
     for finished in rounds:
         if finished.freed:
             report.freed += 1
-            progress.step()
-            continue
-        reason = _not_computable(finished, lost)
-        if reason is not None:
+        elif (reason := _not_computable(finished, lost)) is not None:
             report.unchecked.append(Unchecked(round=finished.name, reason=reason))
-        elif (found := recounted(place, finished)) != finished.adapter:
-            wrong = Differing(round=finished.name, adapter=finished.adapter, recomputed=found)
+        elif (adapter := _recomputed(deployment, finished)) != finished.adapter:
+            wrong = Differing(round=finished.name, adapter=finished.adapter, recomputed=adapter)
             report.differing.append(wrong)
         else:
             report.rounds += 1

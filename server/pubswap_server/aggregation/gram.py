@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pubswap_protocol.bounds import MAX_MEASURED
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.messages import Drift
-from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
-from pubswap_server.aggregation.updates import Updates, slices, widest, width_for
+from pubswap_protocol.tensors.adapter import AdapterSource, Array
+from pubswap_server.aggregation.updates import DerivedSource, Updates, slices, widest, width_for
 
 Matrix = NDArray[np.float64]
 
@@ -34,14 +34,12 @@ class Gram:
 
     def norms(self) -> Matrix:
         """|theta_n - c| of each client (N,)."""
-        norms: Matrix = np.sqrt(np.diag(self.matrix))
-        return norms
+        return np.asarray(np.sqrt(np.diag(self.matrix)))
 
     def squared_distances(self) -> Matrix:
         """|theta_n - theta_m|^2 (N, N)."""
         squares = np.diag(self.matrix)
-        found: Matrix = np.maximum(squares[:, None] + squares[None, :] - 2 * self.matrix, 0)
-        return found
+        return np.asarray(np.maximum(squares[:, None] + squares[None, :] - 2 * self.matrix, 0))
 
     def scaled(self, scales: Sequence[float]) -> "Gram":
         """G once each theta_n - c is scaled."""
@@ -63,7 +61,7 @@ class Gram:
 
 
 def sampled(clients: int, seed: int, round_: int) -> Sequence[int]:
-    """Whose products the drift is computed from: everybody's, or those of some drawn for a round.
+    """The clients whose products give the drift: all, or some drawn for the round.
 
     All pairs of many clients would cost more than all the rest of an aggregation.
     """
@@ -86,14 +84,14 @@ class GramSum:
     def add(self, rows: Sequence[Array], centre: Array) -> None:
         """A slice (S,) of each client, and of c, in float64."""
         centred = self._centred[:, : centre.size]
-        for place, client in enumerate(self._chosen):
-            np.subtract(rows[client], centre, out=centred[place], dtype=np.float64)
+        for out, client in zip(centred, self._chosen, strict=True):
+            np.subtract(rows[client], centre, out=out, dtype=np.float64)
         if len(centred) > FEW:
             self._matrix += centred @ centred.T
             return
         # A matrix product is made for larger matrices: row by row is up to three times faster.
-        for place, row in enumerate(centred):
-            self._matrix[place] += centred @ row
+        for products, row in zip(self._matrix, centred, strict=True):
+            products += centred @ row
 
     def total(self) -> Gram:
         """G of all slices added."""
@@ -104,13 +102,11 @@ def norms_of(updates: Updates) -> Matrix:
     """|theta_n - theta_round| of each client (N,): one pass over all files."""
     squares = np.zeros(len(updates.sources))
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
-        place = (slice_.name, slice_.first, slice_.last)
-        centre = updates.previous.rows(*place)
+        centre = slice_.of(updates.previous)
         for number, source in enumerate(updates.sources):
-            moved = (source.rows(*place) - centre).reshape(-1).astype(np.float64)
+            moved = (slice_.of(source) - centre).astype(np.float64)
             squares[number] += moved @ moved
-    norms: Matrix = np.sqrt(squares)
-    return norms
+    return np.asarray(np.sqrt(squares))
 
 
 def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Gram:
@@ -119,9 +115,8 @@ def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Gram:
         updates = updates.only(chosen)
     total = GramSum(updates)
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
-        place = (slice_.name, slice_.first, slice_.last)
-        rows = [source.rows(*place).reshape(-1) for source in updates.sources]
-        total.add(rows, updates.previous.rows(*place).reshape(-1))
+        rows = [slice_.of(source) for source in updates.sources]
+        total.add(rows, slice_.of(updates.previous))
     return total.total()
 
 
@@ -140,25 +135,15 @@ def clipped(updates: Updates, by: list[float]) -> Updates:
     return replace(updates, sources=sources)
 
 
-@dataclass(frozen=True, slots=True)
-class Clipped:
+@dataclass(frozen=True)
+class Clipped(DerivedSource):
     """An adapter whose distance from another one is scaled."""
 
     source: AdapterSource
     start: AdapterSource
     scale: float
 
-    @property
-    def layout(self) -> AdapterLayout:
-        """The adapter's."""
-        return self.source.layout
-
-    def tensor(self, name: str) -> Array:
-        """One whole tensor."""
-        return self.rows(name, 0, self.layout.tensors[name][0])
-
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor."""
         start = self.start.rows(name, first, last).astype(np.float64)
         moved = self.source.rows(name, first, last) - start
         return (start + self.scale * moved).astype(np.float32)

@@ -1,9 +1,8 @@
 """One round's aggregation, from the clients' updates to the blobs that it leaves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -22,23 +21,12 @@ from pubswap_server.aggregation.server_optimizer import (
     state_layout,
 )
 from pubswap_server.aggregation.updates import Updates
-
-
-class Store(Protocol):
-    """Where blobs are kept."""
-
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
-        """Store parts as one blob, durably; returns digest and size."""
-        ...
-
-    def path(self, digest: str) -> Path:
-        """Where a blob is."""
-        ...
+from pubswap_server.storage.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """What a round ends with: blobs by their digests, and what is to be said about it."""
+    """The outcome of a round: blobs by their digests, and lines for the run's log."""
 
     adapter: Digest
     drift: Drift | None
@@ -49,15 +37,16 @@ class Aggregated:
 
 def aggregate(
     updates: Updates,
-    state: Digest | None,
+    state: Path | None,
     settings: AggregationSettings,
-    store: Store,
+    store: BlobStore,
     sample: Sequence[int] | None = None,
 ) -> Aggregated:
     """Aggregate a round by the run's settings.
 
-    `state` is the `server_state` of the round before, if there is one. The same updates, whatever
-    the order they came in, give the same digests. The drift is that of a `sample` of the clients.
+    `state` is the file of the `server_state` of the round before, if there is one. The same
+    updates, whatever the order they came in, give the same digests. The drift is that of a
+    `sample` of the clients.
     Raises InvalidAdapter for a result that no upload could be.
     """
     # What overflows is not finite, which the checks of the results find.
@@ -67,17 +56,17 @@ def aggregate(
 
 def _aggregated(
     updates: Updates,
-    state: Digest | None,
+    state: Path | None,
     settings: AggregationSettings,
-    store: Store,
+    store: BlobStore,
     sample: Sequence[int] | None,
 ) -> Aggregated:
     rule, notes = rule_for(settings, len(updates.sources))
     before = None
     passing = GramSum(updates, sample)  # a drift for the report alone needs no pass of its own
-    if rule.chooses or settings.clip_norm is not None:
-        # Who chooses compares all pairs; what is clipped has a length of its own.
-        before = gram_of(updates, None if rule.chooses else sample)
+    if rule.selects or settings.clip_norm is not None:
+        # A rule that selects compares all pairs; what is clipped has a length of its own.
+        before = gram_of(updates, None if rule.selects else sample)
         updates, more = _prepared(updates, before, rule, settings.clip_norm)
         notes += more
     means = Means(updates, rule, passing if before is None else None)
@@ -114,8 +103,8 @@ def _prepared(
                 details = {"member": member, "norm": norm, "scale": scale}
                 notes.append(Note("update clipped", details))
         updates = clipped(updates, by)
-    if rule.chooses:
-        kept = rule.choose(gram.scaled(by))
+    if rule.selects:
+        kept = rule.select(gram.scaled(by))
         left_out = sorted(set(range(len(updates.members))) - set(kept))
         notes += [Note("update excluded", {"member": updates.members[n]}) for n in left_out]
         updates = updates.only(kept)
@@ -123,11 +112,11 @@ def _prepared(
 
 
 def _optimized(
-    means: Means, optimizer: ServerOptimizer, state: Digest | None, store: Store
+    means: Means, optimizer: ServerOptimizer, state: Path | None, store: BlobStore
 ) -> tuple[Digest, Digest]:
     """The optimizer's new state, and the adapter that follows from it."""
     layout = state_layout(means.updates.layout, optimizer)
-    old = AdapterFile(store.path(state), layout) if state is not None else None
+    old = AdapterFile(state, layout) if state is not None else None
     digest, _ = store.write(state_bytes(means, optimizer, old))
     new = AdapterFile(store.path(digest), layout)
     new.check(LARGEST_DERIVED)

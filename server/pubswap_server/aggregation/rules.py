@@ -1,8 +1,8 @@
-"""Coordinate-wise robust rules: each number by itself, whoever sent it (Yin et al., 2018)."""
+"""The rules of aggregation: how the clients' numbers become one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,80 +14,49 @@ from pubswap_server.aggregation.gram import Gram
 Row = NDArray[np.float64]
 
 
-class Aggregator(Protocol):
-    """How the clients' numbers become one, after some clients may have been left out."""
+class Aggregator:
+    """A rule; `selects` if it leaves clients out by their distances, which takes a pass."""
 
-    @property
-    def chooses(self) -> bool:
-        """Whether clients are left out by their distances, so that a pass for those is needed."""
-        ...
+    selects = False
 
-    def choose(self, gram: Gram) -> list[int]:
-        """The places of the clients that count, ascending."""
-        ...
+    def select(self, gram: Gram) -> list[int]:
+        """The numbers of the clients that count, ascending; all by default."""
+        return list(range(len(gram.matrix)))
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
         """Put one slice (S,) of the clients' (S,) each, whose weights sum to 1, into `out`."""
-        ...
+        raise NotImplementedError
 
 
-class TrimmedMean:
-    """The mean of what is left when the k smallest and the k largest of N numbers are dropped."""
+class TrimmedMean(Aggregator):
+    """The mean of what is left when the k smallest and the k largest of N numbers are dropped.
 
-    chooses = False
+    Each number by itself, whoever sent it and with which share (Yin et al., 2018). Without k it is
+    the median: the middle number, or the mean of the two middle ones.
+    """
 
-    def __init__(self, dropped: int) -> None:
+    def __init__(self, dropped: int | None = None) -> None:
         """Drop k = `dropped` at either end; 2 k < N."""
         self.dropped = dropped
 
-    def choose(self, gram: Gram) -> list[int]:
-        """Everybody."""
-        return list(range(len(gram.matrix)))
-
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        """The trimmed mean; the shares are not looked at."""
-        _middle(rows, self.dropped, out)
+        dropped = (len(rows) - 1) // 2 if self.dropped is None else self.dropped
+        # Numbers of a column next to each other are sorted several times faster.
+        columns = np.stack(rows, axis=1)
+        columns.sort(axis=1)
+        columns[:, dropped : len(rows) - dropped].mean(axis=1, dtype=np.float64, out=out)
 
 
-class Median:
-    """The middle number, or the mean of the two middle ones."""
-
-    chooses = False
-
-    def choose(self, gram: Gram) -> list[int]:
-        """Everybody."""
-        return list(range(len(gram.matrix)))
-
-    def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        """The median; the shares are not looked at."""
-        _middle(rows, (len(rows) - 1) // 2, out)
-
-
-def _middle(rows: Sequence[Array], dropped: int, out: Row) -> None:
-    """The mean (S,) of each column's middle N - 2 `dropped` numbers."""
-    # Numbers of a column next to each other are sorted several times faster.
-    columns = np.stack(rows, axis=1)
-    columns.sort(axis=1)
-    columns[:, dropped : len(rows) - dropped].mean(axis=1, dtype=np.float64, out=out)
-
-
-class FedIT:
+class FedIT(Aggregator):
     """B = sum_n w_n B_n and A = sum_n w_n A_n, separately (paper, section 3.3).
 
     The sum is taken in float64 and rounded once.
     """
 
-    chooses = False
-
     def __init__(self) -> None:
         self._term: Row = np.empty(0)
 
-    def choose(self, gram: Gram) -> list[int]:
-        """Everybody."""
-        return list(range(len(gram.matrix)))
-
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        """The weighted mean."""
         if len(set(shares)) == 1:
             _plain_mean(rows, out)
             return
@@ -119,7 +88,7 @@ class MultiKrum(FedIT):
     It stands f bad clients of N >= 2 f + 3.
     """
 
-    chooses = True
+    selects = True
 
     def __init__(self, bad: int, kept: int | None) -> None:
         """Stand f = `bad` clients, and average m = `kept`, or N - f if that is None or fewer."""
@@ -127,7 +96,7 @@ class MultiKrum(FedIT):
         self.bad = bad
         self.kept = kept
 
-    def choose(self, gram: Gram) -> list[int]:
+    def select(self, gram: Gram) -> list[int]:
         """The m clients of the lowest scores; of equal ones, those that come first by name."""
         distances = gram.squared_distances()
         count = len(distances)
@@ -136,7 +105,7 @@ class MultiKrum(FedIT):
         order = np.argsort(closest.sum(axis=1), kind="stable")
         most = count - self.bad
         kept = most if self.kept is None else min(self.kept, most)
-        return sorted(int(place) for place in order[:kept])
+        return sorted(order[:kept].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +124,12 @@ def rule_for(settings: AggregationSettings, updates: int) -> tuple[Aggregator, l
     """
     name = settings.rule
     if name == "median":
-        return Median(), []
-    if name == "trimmed_mean":
-        dropped = settings.dropped(updates)
-        return (TrimmedMean(dropped), []) if dropped else (Median(), [_instead(settings, updates)])
-    if name == "multi_krum":
-        if updates < 2 * settings.krum_f + 3:
-            return Median(), [_instead(settings, updates)]
+        return TrimmedMean(), []
+    if name == "trimmed_mean" and (dropped := settings.dropped(updates)):
+        return TrimmedMean(dropped), []
+    if name == "multi_krum" and updates >= 2 * settings.krum_f + 3:
         return MultiKrum(settings.krum_f, settings.krum_m), []
+    if name in ("trimmed_mean", "multi_krum"):
+        details = {"rule": name, "used": "median", "updates": updates}
+        return TrimmedMean(), [Note("aggregation fell back", details)]
     return FedIT(), []
-
-
-def _instead(settings: AggregationSettings, updates: int) -> Note:
-    details = {"rule": settings.rule, "used": "median", "updates": updates}
-    return Note("aggregation fell back", details)

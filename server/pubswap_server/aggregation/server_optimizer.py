@@ -1,13 +1,12 @@
 """Server optimizers: the averaged update Delta = mean - theta as a gradient (FedOpt).
 
 Reddi et al., 2021, algorithm 2, without bias correction; momentum as in FedAvgM (Hsu et al., 2019).
-What an optimizer remembers is rounded to float32 before it is used, so that a run which goes on
-from the stored state ends in the same bits.
+Its state is rounded to float32 before it is used, so that a run which goes on from the stored state
+ends in the same bits.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +18,6 @@ from pubswap_server.aggregation.rules import Row
 from pubswap_server.aggregation.updates import Slice, slices, width_for
 
 
-class ServerOptimizer(Protocol):
-    """theta <- theta + step(state), after state <- advance(state, Delta)."""
-
-    @property
-    def memory(self) -> dict[str, float]:
-        """What is remembered of each number, by name, and where it begins; names in order."""
-        ...
-
-    def advance(self, state: list[Array], delta: Row) -> list[Array]:
-        """The next state, in the order of `memory`, all of the shape of `delta`."""
-        ...
-
-    def step(self, state: list[Array]) -> Row:
-        """How far the global adapter moves."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Momentum:
     """m <- beta1 m + Delta; theta <- theta + eta m."""
@@ -45,15 +27,15 @@ class Momentum:
 
     @property
     def memory(self) -> dict[str, float]:
-        """The momentum alone."""
+        """The state of each number, by name, and where it begins; names in order."""
         return {"momentum": 0.0}
 
     def advance(self, state: list[Array], delta: Row) -> list[Array]:
-        """The next momentum."""
+        """The next state, in the order of `memory`, all of the shape of `delta`."""
         return [_rounded(self.beta1 * _exact(state[0]) + delta)]
 
     def step(self, state: list[Array]) -> Row:
-        """eta m."""
+        """The move of the global adapter."""
         return self.rate * _exact(state[0])
 
 
@@ -72,20 +54,16 @@ class Adam:
 
     @property
     def memory(self) -> dict[str, float]:
-        """m, and v from tau^2 on."""
         return {"momentum": 0.0, "variance": self.tau**2}
 
     def advance(self, state: list[Array], delta: Row) -> list[Array]:
-        """The next m and v."""
         momentum = self.beta1 * _exact(state[0]) + (1 - self.beta1) * delta
         return [_rounded(momentum), _rounded(self.variance(_exact(state[1]), delta * delta))]
 
     def variance(self, before: Row, square: Row) -> Row:
-        """The next v."""
         return self.beta2 * before + (1 - self.beta2) * square
 
     def step(self, state: list[Array]) -> Row:
-        """eta m / (sqrt(v) + tau)."""
         return self.rate * _exact(state[0]) / (np.sqrt(_exact(state[1])) + self.tau)
 
 
@@ -96,12 +74,13 @@ class Yogi(Adam):
     """
 
     def variance(self, before: Row, square: Row) -> Row:
-        """The next v."""
         return before - (1 - self.beta2) * square * np.sign(before - square)
 
 
+ServerOptimizer = Momentum | Adam
+
+
 def server_optimizer(settings: AggregationSettings) -> ServerOptimizer | None:
-    """The one that the settings name, if any."""
     name, rate = settings.server_optimizer, settings.server_learning_rate
     if name == "none":
         return None
@@ -155,7 +134,7 @@ def adapter_bytes(
     first, *_ = optimizer.memory
     yield previous.layout.header
     for slice_ in slices(previous.layout, width_for(1)):
-        before = previous.rows(slice_.name, slice_.first, slice_.last).reshape(-1)
+        before = slice_.of(previous)
         if _name(slice_.name, first) not in state.layout.tensors:
             yield before.tobytes()
             continue
@@ -164,7 +143,7 @@ def adapter_bytes(
 
 
 def _read(optimizer: ServerOptimizer, state: AdapterSource | None, slice_: Slice) -> list[Array]:
-    """What is remembered of a slice, or what it begins with."""
+    """The state of a slice, or where it begins."""
     if state is None:
         starts = optimizer.memory.values()
         return [np.full(slice_.numbers, start, dtype=np.float32) for start in starts]

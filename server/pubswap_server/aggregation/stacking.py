@@ -17,14 +17,14 @@ from pubswap_protocol.tensors.adapter import (
     modules,
     stack_layout,
 )
-from pubswap_server.aggregation.updates import Slice, Updates, slices
+from pubswap_server.aggregation.updates import DerivedSource, Slice, Updates, slices
 
 WIDTH = 1 << 18  # numbers of the result at a time
 RANKS = 64  # of a factor at a time, where products are made
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
+@dataclass(frozen=True)
+class Deviation(DerivedSource):
     """One client's part of FedEx-LoRA's residual: w_n (B_n - B) and A_n - A.
 
     As sum_n w_n B_n = B and sum_n w_n A_n = A, the residual sum_n w_n B_n A_n - B A is
@@ -35,17 +35,7 @@ class Deviation:
     mean: AdapterSource
     share: float
 
-    @property
-    def layout(self) -> AdapterLayout:
-        """The client's."""
-        return self.source.layout
-
-    def tensor(self, name: str) -> Array:
-        """One whole tensor."""
-        return self.rows(name, 0, self.layout.tensors[name][0])
-
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor."""
         source = self.source.rows(name, first, last).astype(np.float64)
         moved = source - self.mean.rows(name, first, last)
         return (moved if is_a(name) else self.share * moved).astype(np.float32)
@@ -82,8 +72,8 @@ def _bytes(
         elif is_a(slice_.name):
             yield from _a_rows(terms, slice_)
         else:
-            place = (slice_.name, slice_.first, slice_.last)
-            yield np.concatenate([term.rows(*place) for term in terms], axis=1).tobytes()
+            rows = [term.rows(slice_.name, slice_.first, slice_.last) for term in terms]
+            yield np.concatenate(rows, axis=1).tobytes()
 
 
 def _a_rows(terms: Sequence[AdapterSource], slice_: Slice) -> Iterator[bytes]:

@@ -1,10 +1,10 @@
-"""What goes into a round's aggregation."""
+"""The inputs of a round's aggregation, and their slices."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource
-from pubswap_server.aggregation.shares import shares_of
+from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,6 @@ class Updates:
 
     @property
     def layout(self) -> AdapterLayout:
-        """What every client sent."""
         return self.sources[0].layout
 
     @property
@@ -32,14 +31,34 @@ class Updates:
         """The weights w_n, summing to 1."""
         return shares_of(self.weights, self.largest_share)
 
-    def only(self, places: Sequence[int]) -> "Updates":
+    def only(self, chosen: Sequence[int]) -> "Updates":
         """Those of some clients, in the same order."""
         return replace(
             self,
-            members=tuple(self.members[place] for place in places),
-            sources=tuple(self.sources[place] for place in places),
-            weights=tuple(self.weights[place] for place in places),
+            members=tuple(self.members[n] for n in chosen),
+            sources=tuple(self.sources[n] for n in chosen),
+            weights=tuple(self.weights[n] for n in chosen),
         )
+
+
+def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ...]:
+    """min(largest, c w_n) with the c for which they sum to 1; all equal where there is none.
+
+    So whoever is over the bound has the bound, and the others share the rest by their weights.
+    With `largest` = 0.5, two clients are equal whatever their weights.
+    """
+    count = len(weights)
+    if count * largest <= 1:
+        return (1 / count,) * count
+    capped: set[int] = set()
+    while True:
+        left = 1 - largest * len(capped)
+        total = math.fsum(w for n, w in enumerate(weights) if n not in capped)
+        shares = tuple(largest if n in capped else left * w / total for n, w in enumerate(weights))
+        over = {n for n, share in enumerate(shares) if share > largest}
+        if not over:
+            return shares
+        capped |= over
 
 
 SLICE = 1 << 14  # numbers of one client at a time
@@ -56,9 +75,13 @@ class Slice:
     last: int
     numbers: int
 
+    def of(self, source: AdapterSource) -> Array:
+        """An adapter's numbers (S,) of this slice."""
+        return source.rows(self.name, self.first, self.last).reshape(-1)
+
 
 def width_for(clients: int) -> int:
-    """How many numbers of each client fit in a slice."""
+    """The numbers of each client in a slice."""
     return max(NARROWEST, min(SLICE, STACK // clients))
 
 
@@ -77,3 +100,19 @@ def widest(layout: AdapterLayout, width: int) -> int:
     return max(
         min(rows, max(1, width // columns)) * columns for rows, columns in layout.tensors.values()
     )
+
+
+class DerivedSource:
+    """An adapter whose rows are computed from another's."""
+
+    source: AdapterSource
+
+    @property
+    def layout(self) -> AdapterLayout:
+        return self.source.layout
+
+    def tensor(self, name: str) -> Array:
+        return self.rows(name, 0, self.layout.tensors[name][0])
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        raise NotImplementedError

@@ -1,1 +1,1 @@
-"""What moves runs on without being asked: rounds closed and averaged, stores kept clean."""
+"""The work beside requests: rounds closed and averaged, stores kept clean."""

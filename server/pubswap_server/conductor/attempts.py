@@ -1,4 +1,4 @@
-"""What to do about a run whose next move fails: try again, ever later, and then say so."""
+"""Repeated attempts at a run whose next move fails: ever later, and reported at last."""
 
 import time
 from collections.abc import Callable
@@ -28,5 +28,4 @@ class Attempts:
         return count >= TRIES
 
     def moved(self, run: str) -> None:
-        """Forget a run's failures."""
         self._failed.pop(run, None)

@@ -11,13 +11,11 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-Works = Mapping[str, Coroutine[Any, Any, None]]
-
 
 class Background:
     """Tasks that are to go on until `stop`, by their names."""
 
-    def __init__(self, works: Works) -> None:
+    def __init__(self, works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
         self._task = asyncio.create_task(_together(works))
 
     @property
@@ -26,12 +24,11 @@ class Background:
         return self._task.done() and not self._task.cancelled()
 
     async def stop(self) -> None:
-        """End them."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def _together(works: Works) -> None:
+async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for name, work in works.items():
             group.create_task(_for_ever(name, work))

@@ -20,7 +20,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update, view_update
 from pubswap_server.aggregation.gram import sampled
-from pubswap_server.aggregation.round import Aggregated, Store, aggregate
+from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import (
@@ -39,63 +39,66 @@ from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import missing
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.services import Services
+from pubswap_server.storage.store import BlobStore
 
-_REMEDY = "Reinstate or invite clients, or cancel the run."
+log = structlog.get_logger(__name__)
+
+_QUORUM_REMEDY = "Reinstate or invite clients, or cancel the run."
+_FAILURE_REMEDY = (
+    "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
+    "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
+)
 
 
-@dataclass(frozen=True)
-class Room:
-    """The store's free bytes, None if it has no limit, and how many of them stay free."""
+def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> None:
+    """Keep and log why a run waits, when that has changed.
 
-    free: int | None
-    spare: int
-
-
-def note_stall(session: Session, run: RunRow, room: Room) -> None:
-    """Keep and log what a run waits for, when that has changed."""
-    found = _reason(session, run, room)
-    if found == run.waiting_for:
+    In bytes: the store's `free` room, None if it has no limit, of which `spare` stay free.
+    """
+    reason = _reason(session, run, free, spare)
+    if reason == run.waiting_for:
         return
-    run.waiting_for = found
-    if found is not None:
-        record(session, run.id, "waiting", reason=found, round=run.round)
+    run.waiting_for = reason
+    if reason is not None:
+        record(session, run.id, "waiting", reason=reason, round=run.round)
 
 
-def _reason(session: Session, run: RunRow, room: Room) -> str | None:
-    """Why no arrival can bring about a quorum, or none can be stored; None while one can."""
+def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
+    """The reason why no arrival gives a quorum, or none can be stored; None while one can."""
     if run.failure is not None:
         return run.failure
     if run.state not in ROUND_UNDER_WAY:
         return None
     settings = runs.settings_of(run)
     for row in exchanges.open_ones(session, run):
-        found = exchanges.turnout(session, row)
-        if short := missing(found, settings.swap.quorum):
+        turnout = exchanges.turnout(session, row)
+        if short := missing(turnout, settings.swap.quorum):
             return (
                 f"Public step {row.swap} of round {run.round} closes with {settings.swap.quorum} "
-                f"or more clients; {found.arrived} answered and {short} more are missing. {_REMEDY}"
+                f"or more clients; {turnout.arrived} answered and {short} more are missing. "
+                f"{_QUORUM_REMEDY}"
             )
-    found = rounds.turnout(session, run)
-    if short := missing(found, settings.aggregation.quorum):
+    turnout = rounds.turnout(session, run)
+    if short := missing(turnout, settings.aggregation.quorum):
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
-            f"{found.arrived} came and {short} more {Role.CLIENT}s are missing. {_REMEDY}"
+            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. {_QUORUM_REMEDY}"
         )
-    return _full(session, run, room) if found.outstanding else None
+    return _full(session, run, free, spare) if turnout.outstanding else None
 
 
-def _full(session: Session, run: RunRow, room: Room) -> str | None:
-    """Why the updates of members that are expected cannot be stored."""
+def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
+    """The reason why the updates of members that are expected cannot be stored."""
     size = largest_update(runs.sent_layout_of(run), runs.settings_of(run).wire.precision)
     try:
-        uploads.check_room(session, size, room.spare, room.free)
+        uploads.check_room(session, size, spare, free)
         return None
     except NoSpace:
-        here = union_all(
+        stored = union_all(
             rounds.arrived(run),
             *(select(row.member).where(row.run_id == run.id) for row in (BlobRow, UploadRow)),
         )
-        if not members.outstanding(session, run.id, here):
+        if not members.outstanding(session, run.id, stored):
             return None
         return (
             f"The coordinator's disk has no room for an update of {size} bytes. Make room there, "
@@ -103,17 +106,9 @@ def _full(session: Session, run: RunRow, room: Room) -> str | None:
         )
 
 
-REMEDY = (
-    "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
-    "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
-)
-
-log = structlog.get_logger(__name__)
-
-
 @dataclass(frozen=True)
-class Aggregation:
-    """What a round's adapter is made of: the files in the order of the members' names."""
+class RoundInputs:
+    """The inputs of a round's aggregation: the files in the order of the members' names."""
 
     round: int
     settings: RunSettings
@@ -141,12 +136,12 @@ async def conduct(services: Services) -> None:
             again.discard(run)
             services.changes.notify(run, awaited=False)
 
-    for run in await _found(services, _unfinished()):
+    for run in await _runs(services, _unfinished()):
         services.changes.notify(run, awaited=False)
     try:
         while True:
             changed = await services.changes.changed_runs(services.settings.tick_seconds)
-            for run in changed if changed is not None else await _found(services, _time_moves()):
+            for run in changed if changed is not None else await _runs(services, _time_moves()):
                 if changed is None and not services.attempts.due(run):
                     continue
                 if run not in under_way:
@@ -162,7 +157,7 @@ async def conduct(services: Services) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _found(services: Services, query: Select[str]) -> list[str]:
+async def _runs(services: Services, query: Select[str]) -> list[str]:
     try:
         return await services.database.read(lambda session: list(session.scalars(query)))
     except PubSwapError as error:
@@ -201,15 +196,15 @@ async def _tried(services: Services, run: str) -> None:
 
 
 async def _failed(services: Services, run: str, why: str) -> None:
-    """Say what a run fails at, once it has failed several times."""
+    """Note why a run fails, once it has failed several times."""
     if not services.attempts.failed(run):
         return
 
     def note(session: Session) -> None:
         row = session.get_one(RunRow, run, with_for_update=True)
         if row.state not in ENDED:
-            row.failure = f"Round {row.round} cannot go on: {why} {REMEDY}"
-            note_stall(session, row, _room(services))
+            row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
+            note_stall(session, row, *_room(services))
 
     try:
         await services.database.write(note)
@@ -219,41 +214,41 @@ async def _failed(services: Services, run: str, why: str) -> None:
 
 async def advance(services: Services, run: str) -> None:
     """Close what is due, and average the round if it is closed and no other replica does."""
-    found = await _close(services, run, {})
-    while found.due:
-        found = await _close(services, run, await _outcomes(services, run, found.due))
-    if found.lease is not None and found.wanted is not None:
+    work = await _close(services, run, {})
+    while work.due:
+        work = await _close(services, run, await _outcomes(services, run, work.due))
+    if work.lease is not None and work.inputs is not None:
         await services.heartbeats.flush()
-        async with services.leases.held(services.database, found.lease):
-            await _aggregate(services, found.lease, found.wanted)
+        async with services.leases.held(services.database, work.lease):
+            await _aggregate(services, work.lease, work.inputs)
 
 
 @dataclass(frozen=True)
-class _Next:
-    """What is to be done outside of a transaction: outcomes of exchanges, or the average."""
+class _Work:
+    """Work outside of a transaction: outcomes of exchanges, or the average."""
 
     due: list[exchanges.Step] = field(default_factory=list)
     lease: Lease | None = None
-    wanted: Aggregation | None = None
+    inputs: RoundInputs | None = None
 
 
 async def _close(
     services: Services, run: str, outcomes: dict[exchanges.Step, exchanges.Outcome]
-) -> _Next:
+) -> _Work:
     timed = services.metrics.exchange_seconds.observe
 
-    def work(session: Session) -> _Next:
+    def work(session: Session) -> _Work:
         row = session.get(RunRow, run, with_for_update=True)
         if row is None or row.state in ENDED:
-            return _Next()
+            return _Work()
         if due := exchanges.close_due(session, row, outcomes, timed):
-            return _Next(due)
+            return _Work(due)
         rounds.close_if_due(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        note_stall(session, row, _room(services))
+        note_stall(session, row, *_room(services))
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
-        return _Next([], lease, inputs_of(session, row, row.round) if lease else None)
+        return _Work([], lease, inputs_of(session, row, row.round) if lease else None)
 
     return await services.database.write(work)
 
@@ -261,36 +256,36 @@ async def _close(
 async def _outcomes(
     services: Services, run: str, due: list[exchanges.Step]
 ) -> dict[exchanges.Step, exchanges.Outcome]:
-    """What these exchanges come to with those who have answered by now."""
-    found = {}
+    """The outcomes of these exchanges with the members that have answered by now."""
+    outcomes = {}
     for round_, swap in due:
 
-        def look(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
+        def read(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
             return exchanges.answered(session, session.get_one(RunRow, run), round_, swap)
 
-        answered = await services.database.read(look)
-        if answered.correct:  # or all were withdrawn meanwhile
-            found[round_, swap] = await to_thread.run_sync(exchanges.outcome, answered)
-    return found
+        exchange = await services.database.read(read)
+        if exchange.correct:  # or all were withdrawn meanwhile
+            outcomes[round_, swap] = await to_thread.run_sync(exchanges.outcome_of, exchange)
+    return outcomes
 
 
-def _room(services: Services) -> Room:
-    return Room(services.blobs.free_bytes(), services.settings.spare_bytes)
+def _room(services: Services) -> tuple[int | None, int]:
+    return services.blobs.free_bytes(), services.settings.spare_bytes
 
 
-def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
-    """What a round's adapter is, or was, made of; `round_` is 1 or more.
+def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
+    """The inputs of a round's aggregation, of a round from 1 on.
 
     Raises Gone if some of it was freed.
     """
-    updates = rounds.taken(session, run, round_)
+    updates = rounds.counted_updates(session, run, round_)
     before = session.get_one(RoundRow, (run.id, round_ - 1))
     adapters = [update.canonical for update in updates if update.canonical is not None]
     if before.adapter is None or len(adapters) < len(updates):
         raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
     settings = runs.settings_of(run)
     uniform = settings.aggregation.weights == "uniform"
-    return Aggregation(
+    return RoundInputs(
         round=round_,
         settings=settings,
         layout=runs.model_of(run).layout,
@@ -302,67 +297,66 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> Aggregation:
     )
 
 
-async def _aggregate(services: Services, lease: Lease, wanted: Aggregation) -> None:
+async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> None:
     run = lease.run
     started = time.monotonic()
-
-    def work() -> Aggregated:
-        return made_of(services.blobs, wanted)
-
-    made = await to_thread.run_sync(work)
+    result = await to_thread.run_sync(aggregate_round, inputs, services.blobs)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
     def publish(session: Session) -> float:
         row = session.get_one(RunRow, run, with_for_update=True)
         services.leases.give_back(session, lease)
-        if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != wanted:
-            raise WrongState(f"Run {run} moved on while round {wanted.round} was averaged.")
-        done = session.get_one(RoundRow, (run, wanted.round))
-        done.adapter = made.adapter
-        done.drift = made.drift.model_dump(mode="json") if made.drift else None
-        done.residual, done.server_state = made.residual, made.server_state
-        for note in made.notes:
-            events.record(session, run, note.kind, round=wanted.round, **note.details)
+        if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != inputs:
+            raise WrongState(f"Run {run} moved on while round {inputs.round} was averaged.")
+        done = session.get_one(RoundRow, (run, inputs.round))
+        done.adapter = result.adapter
+        done.drift = result.drift.model_dump(mode="json") if result.drift else None
+        done.residual, done.server_state = result.residual, result.server_state
+        for note in result.notes:
+            events.record(session, run, note.kind, round=inputs.round, **note.details)
         began = events.last_at(session, run, ("started", "aggregated"))
-        runs.move(session, row, aggregated, adapter=made.adapter)
+        runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
-            retention.free_through(session, run, wanted.round - keep)
+            retention.free_through(session, run, inputs.round - keep)
         return (now() - began).total_seconds()
 
     services.metrics.round_seconds.observe(await services.database.write(publish))
-    if made.drift is None:
+    if result.drift is None:
         services.metrics.drift_no_number.inc()
-    log.info("round published", run=run, round=wanted.round, adapter=made.adapter)
+    log.info("round published", run=run, round=inputs.round, adapter=result.adapter)
 
 
-def made_of(blobs: Store, wanted: Aggregation) -> Aggregated:
+def aggregate_round(
+    inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
+) -> Aggregated:
     """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
-    previous = AdapterFile(blobs.path(wanted.previous), wanted.layout)
-    sent = sent_layout(wanted.layout, wanted.settings.aggregation.rule)
-    precision = wanted.settings.wire.precision
+    settings = inputs.settings
+    previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
+    sent = sent_layout(inputs.layout, settings.aggregation.rule)
     updates = Updates(
-        members=tuple(wanted.members),
+        members=tuple(inputs.members),
         sources=tuple(
-            view_update(blobs.path(digest), sent, precision, previous) for digest in wanted.adapters
+            view_update(blobs.path(digest), sent, settings.wire.precision, previous)
+            for digest in inputs.adapters
         ),
-        weights=tuple(wanted.weights),
+        weights=tuple(inputs.weights),
         previous=previous,
-        largest_share=wanted.settings.aggregation.max_weight_share,
+        largest_share=settings.aggregation.max_weight_share,
     )
-    settings = wanted.settings
-    sample = sampled(len(wanted.members), settings.seed, wanted.round)
+    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
+    sample = sampled(len(inputs.members), settings.seed, inputs.round)
     try:
-        return aggregate(updates, wanted.server_state, settings.aggregation, blobs, sample)
+        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
     except InvalidAdapter as error:
         raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
 
 
 def _farthest(updates: Updates) -> str:
-    """Whose updates hold the largest numbers: the operator has to choose."""
-    found = {
+    """The members whose updates hold the largest numbers: the operator has to choose."""
+    largest = {
         member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
         for member, source in zip(updates.members, updates.sources, strict=True)
     }
-    first = sorted(found, key=lambda member: -found[member])[:3]
-    largest = ", ".join(f"{member} {found[member]:.3g}" for member in first)
-    return f"The largest numbers of the updates: {largest}."
+    first = sorted(largest, key=lambda member: -largest[member])[:3]
+    numbers = ", ".join(f"{member} {largest[member]:.3g}" for member in first)
+    return f"The largest numbers of the updates: {numbers}."

@@ -1,4 +1,4 @@
-"""Which replica works on a run: one at a time, and another when it no longer shows life.
+"""Leases on runs: one replica works on a run, and another when it no longer shows life.
 
 A lease has no date, so that no clocks are compared: its holder adds a beat from time to time, and a
 replica that has seen no new beat for `seconds` on its own clock may take it over. Each taking has a
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 def start_name() -> str:
-    """The name of this start of a replica, which no other has: hosts and ports are not unique."""
+    """A unique name for this start of a replica: hosts and ports are not unique."""
     return f"{socket.gethostname()}/{secrets.token_hex(8)}"
 
 
@@ -73,8 +73,8 @@ class Leases:
 
     def beat(self, session: Session, lease: Lease) -> None:
         """Show life; raises Fenced if the lease was taken over."""
-        mine = (LeaseRow.run_id == lease.run, LeaseRow.term == lease.term)
-        done = session.execute(update(LeaseRow).where(*mine).values(beats=LeaseRow.beats + 1))
+        query = update(LeaseRow).where(LeaseRow.run_id == lease.run, LeaseRow.term == lease.term)
+        done = session.execute(query.values(beats=LeaseRow.beats + 1))
         if not done.rowcount:  # type: ignore[attr-defined]
             raise Fenced(f"Another replica works on run {lease.run} now.")
 

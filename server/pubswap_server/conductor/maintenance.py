@@ -1,4 +1,4 @@
-"""What runs beside the conductor: damaged blobs are dealt with, and leftovers swept."""
+"""Maintenance beside the conductor: withdraw damaged blobs, sweep leftovers."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import DamagedBlob, PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
-from pubswap_server.conductor.conductor import Aggregation, inputs_of, made_of
+from pubswap_server.conductor.conductor import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.database.tables import (
     Base,
     BlobRow,
@@ -30,6 +30,14 @@ from pubswap_server.runs.state import ENDED, reopened
 from pubswap_server.services import Services
 from pubswap_server.storage.store import BlobStore
 
+log = structlog.get_logger(__name__)
+
+ORPHAN_SECONDS = 600.0  # then a blob that nothing names is removed; also the time between sweeps
+_DIGEST_LENGTH = 71
+# What a member said that it sent. What is stored of it is named beside it, and may be freed; but an
+# upload's bytes may be a blob a moment before the row that names that.
+ANNOUNCED = frozenset({("blobs", "digest"), ("updates", "digest"), ("submissions", "digest")})
+
 
 def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     """Take back every receipt that relied on a blob, so that its sender is asked again.
@@ -38,56 +46,47 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
 
     An update of the round under way is asked for again from its client, which still has it. An
     exchange goes on without the responses; their sender trains on its own. What a round ended with
-    is made again from its updates, see `made_again`.
+    is computed again from its updates, see `recompute`.
     """
-    _withdraw_updates(session, digest)
+    for update in session.scalars(select(UpdateRow).where(UpdateRow.canonical == digest)):
+        run = session.get_one(RunRow, update.run_id, with_for_update=True)
+        _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
+        if update.round == run.round and run.state not in ENDED:
+            session.delete(update)
+            if run.state == RunState.AGGREGATING:
+                runs.move(session, run, reopened)
     for submission in session.scalars(select(SubmissionRow).where(SubmissionRow.stored == digest)):
         _note(session, submission.run_id, digest, f"responses of {submission.member}")
         submission.late, submission.stored = True, None
     for blob in session.scalars(select(BlobRow).where(BlobRow.canonical == digest)):
         _note(session, blob.run_id, digest, f"blob of {blob.member}")
         session.delete(blob)
-    made = or_(
+    outcome = or_(
         RoundRow.adapter == digest, RoundRow.residual == digest, RoundRow.server_state == digest
     )
     rounds = []
-    for row in session.scalars(select(RoundRow).where(made)):
+    for row in session.scalars(select(RoundRow).where(outcome)):
         _note(session, row.run_id, digest, f"outcome of round {row.round}")
         rounds.append((row.run_id, row.round))
     return rounds
-
-
-def _withdraw_updates(session: Session, digest: str) -> None:
-    for update in session.scalars(select(UpdateRow).where(UpdateRow.canonical == digest)):
-        run = session.get_one(RunRow, update.run_id, with_for_update=True)
-        _note(session, run.id, digest, f"update of {update.member} in round {update.round}")
-        if update.round != run.round or run.state in ENDED:
-            continue
-        session.delete(update)
-        if run.state == RunState.AGGREGATING:
-            runs.move(session, run, reopened)
 
 
 def _note(session: Session, run: str, digest: str, what: str) -> None:
     record(session, run, "blob damaged", digest=digest, what=what)
 
 
-def made_again(blobs: BlobStore, run: RunRow, inputs: Aggregation | None) -> str:
-    """Make a round's outcome once more; returns the adapter's digest.
+def recompute(
+    run: RunRow, inputs: RoundInputs | None, blobs: BlobStore, into: BlobStore | None = None
+) -> str:
+    """Compute a round's outcome once more; returns the adapter's digest.
 
     `inputs` is None for round 0, whose adapter comes from the seed alone. Raises DamagedBlob
-    if what it is made of is lost too.
+    if one of them is lost too.
     """
     if inputs is not None:
-        return made_of(blobs, inputs).adapter
-    layout = runs.model_of(run).layout
-    return blobs.write(initial_file(layout, runs.settings_of(run).seed))[0]
-
-
-_DIGEST_LENGTH = 71
-# What a member said that it sent. What is stored of it is named beside it, and may be freed; but an
-# upload's bytes may be a blob a moment before the row that names that.
-ANNOUNCED = frozenset({("blobs", "digest"), ("updates", "digest"), ("submissions", "digest")})
+        return aggregate_round(inputs, blobs, into).adapter
+    parts = initial_file(runs.model_of(run).layout, runs.settings_of(run).seed)
+    return (into or blobs).write(parts)[0]
 
 
 def digest_columns() -> Iterator[Column[Any]]:
@@ -109,25 +108,6 @@ def named_digests(session: Session) -> set[str]:
     for column in naming_columns():
         digests.update(session.scalars(select(column).where(column.is_not(None))))
     return digests
-
-
-def open_uploads(session: Session) -> set[str]:
-    """The ids of all sessions."""
-    return set(session.scalars(select(UploadRow.id)))
-
-
-def old_enough(modified: float, seconds: float) -> bool:
-    """Whether something untouched since `modified` may be an orphan.
-
-    A blob is on the disk a moment before the transaction that names it, so that a young one is
-    left alone.
-    """
-    return time.time() - modified > seconds
-
-
-log = structlog.get_logger(__name__)
-
-ORPHAN_SECONDS = 600.0  # then a blob that nothing names is removed; also the time between sweeps
 
 
 async def keep_house(services: Services) -> None:
@@ -160,23 +140,21 @@ async def heal(services: Services) -> None:
 
 
 async def _make_again(services: Services, run: str, round_: int) -> None:
-    def look(session: Session) -> tuple[RunRow, Aggregation | None, str]:
+    def read(session: Session) -> tuple[RunRow, RoundInputs | None, str | None]:
         row = session.get_one(RunRow, run)
         inputs = inputs_of(session, row, round_) if round_ else None
-        wanted = session.get_one(RoundRow, (run, round_)).adapter
-        assert wanted is not None  # or nothing of it was stored
-        return row, inputs, wanted
+        return row, inputs, session.get_one(RoundRow, (run, round_)).adapter
 
     try:
-        row, inputs, wanted = await services.database.read(look)
-        made = await to_thread.run_sync(made_again, services.blobs, row, inputs)
+        row, inputs, lost = await services.database.read(read)
+        again = await to_thread.run_sync(recompute, row, inputs, services.blobs)
     except PubSwapError as error:
         log.error("round cannot be made again", run=run, round=round_, error=error.detail)
         return
-    if made != wanted:
-        log.error("round came out differently", run=run, round=round_, adapter=made, was=wanted)
+    if again != lost:
+        log.error("round came out differently", run=run, round=round_, adapter=again, was=lost)
         return
-    log.info("round made again", run=run, round=round_, adapter=made)
+    log.info("round made again", run=run, round=round_, adapter=again)
 
 
 async def sweep(services: Services) -> None:
@@ -187,13 +165,15 @@ async def sweep(services: Services) -> None:
     blobs = await to_thread.run_sync(lambda: list(services.blobs.blobs()))
     parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
     named = await services.database.read(named_digests)
-    sessions = await services.database.read(open_uploads)
+    sessions = await services.database.read(
+        lambda session: set(session.scalars(select(UploadRow.id)))
+    )
+    # A blob is on the disk a moment before the transaction that names it: young ones stay.
+    moment = time.time() - ORPHAN_SECONDS
     for blob in blobs:
-        if blob.name not in named and old_enough(blob.modified, ORPHAN_SECONDS):
-            await to_thread.run_sync(
-                services.blobs.remove_older, blob.name, time.time() - ORPHAN_SECONDS
-            )
+        if blob.name not in named and blob.modified < moment:
+            await to_thread.run_sync(services.blobs.remove_older, blob.name, moment)
             log.info("orphan removed", digest=blob.name, bytes=blob.size)
     for part in parts:
-        if part.name not in sessions and old_enough(part.modified, ORPHAN_SECONDS):
+        if part.name not in sessions and part.modified < moment:
             await to_thread.run_sync(services.uploads.drop, part.name)

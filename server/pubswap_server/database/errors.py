@@ -1,4 +1,4 @@
-"""What a database's failure is to whoever asked: unavailable, full, or decided on old state."""
+"""Translate SQLAlchemy errors: unavailable, full, or decided on an old state."""
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -25,7 +25,7 @@ def collided(error: Exception) -> bool:
 
 
 def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
-    """The error that the asker gets; None for a mistake of our own."""
+    """The error of the answer; None for a mistake of our own."""
     if isinstance(error, StaleDataError):
         return Fenced("Another change of the run came first; ask again.", retry_after=0)
     if isinstance(error, NoConnectionFree):
@@ -43,7 +43,7 @@ def fault_of(error: SQLAlchemyError) -> PubSwapError | None:
 
 
 def unusable(url: str, error: SQLAlchemyError) -> PubSwapError:
-    """A database's error as the operator of it is told, without the password."""
+    """A database's error for its operator, without the password."""
     fault = fault_of(error)
     if isinstance(fault, NoSpace):
         return fault

@@ -36,19 +36,16 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The same moment in UTC; the zone of another would be lost in SQLite."""
+        # The zone of any other would be lost in SQLite.
         return value and value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """What was read, in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
-    """Base of all tables."""
-
     metadata = MetaData(naming_convention=NAMING)
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy's own protocol
         datetime: UtcDateTime,
@@ -68,7 +65,7 @@ _UNFINISHED = text("state NOT IN ('finished', 'cancelled')")
 
 
 class RunRow(Base):
-    """A run and where it is.
+    """A run and its state.
 
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
@@ -104,7 +101,7 @@ class RunRow(Base):
 
 
 class LeaseRow(Base):
-    """Which replica works on a run; `beats` grows while it does, `term` with every taking."""
+    """The replica that works on a run; `beats` grows while it does, `term` with every taking."""
 
     __tablename__ = "leases"
 

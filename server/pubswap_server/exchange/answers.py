@@ -1,4 +1,4 @@
-"""What each member of a closed exchange trains on; the responses are read once for all of them."""
+"""The responses each member of a closed exchange trains on, read once for all of them."""
 
 import asyncio
 import mmap
@@ -17,7 +17,7 @@ from pubswap_protocol.tensors.responses import (
     encode_offers,
     encode_responses,
 )
-from pubswap_server.exchange.donation import Exchange
+from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.storage.store import BlobStore
 
 # Each file is a mapping of its own, of which Linux allows a process some 65,000.
@@ -28,18 +28,18 @@ Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swa
 
 
 @dataclass(frozen=True)
-class Closed:
-    """A closed exchange, as the database has it: who is in it, and whose responses are where."""
+class ClosedExchange:
+    """A closed exchange, and the digest of each member's responses."""
 
     exchange: Exchange
     rules: ResponseRules
     digests: Mapping[str, str]
 
 
-class Pool:
+class ResponsePool:
     """All responses of a closed exchange, mapped from their files."""
 
-    def __init__(self, closed: Closed, blobs: BlobStore) -> None:
+    def __init__(self, closed: ClosedExchange, blobs: BlobStore) -> None:
         """Open and check the files; raises DamagedBlob."""
         self._closed = closed
         self._groups = {
@@ -58,25 +58,24 @@ class Pool:
         if self._closed.exchange.candidates is not None:
             return encode_offers(self._closed.rules.prompts, self._offers(member))
         groups = [
-            [self._response(member, place, choice.client, choice.index) for choice in group]
-            for place, group in enumerate(self._closed.exchange.choices(member))
+            [self._response(member, prompt, choice) for choice in group]
+            for prompt, group in enumerate(self._closed.exchange.choices(member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
 
     def _offers(self, member: str) -> list[Offer]:
-        draws = self._closed.exchange.draws(member)
         return [
             Offer(
-                own=self._groups[member][place],
+                own=self._groups[member][prompt],
                 places=draw.places,
-                candidates=[self._groups[c.client][place][c.index] for c in draw.candidates],
+                candidates=[self._groups[c.client][prompt][c.index] for c in draw.candidates],
             )
-            for place, draw in enumerate(draws)
+            for prompt, draw in enumerate(self._closed.exchange.draws(member))
         ]
 
-    def _response(self, member: str, place: int, client: str, index: int) -> Response:
-        response = self._groups[client][place][index]
-        return response.as_donated() if client != member else response
+    def _response(self, member: str, prompt: int, choice: Choice) -> Response:
+        response = self._groups[choice.client][prompt][choice.index]
+        return response.as_donated() if choice.client != member else response
 
 
 class Answers:
@@ -84,11 +83,13 @@ class Answers:
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._pools: OrderedDict[Key, asyncio.Task[Pool]] = OrderedDict()
+        self._pools: OrderedDict[Key, asyncio.Task[ResponsePool]] = OrderedDict()
         self._files: dict[Key, int] = {}
 
-    async def answer(self, key: Key, member: str, load: Callable[[], Awaitable[Closed]]) -> bytes:
-        """What a member trains on; `load` reads the exchange the first time that anybody asks."""
+    async def answer(
+        self, key: Key, member: str, load: Callable[[], Awaitable[ClosedExchange]]
+    ) -> bytes:
+        """The file that a member trains on; the first request calls `load` for the exchange."""
         task = self._pools.get(key)
         if task is None or (task.done() and task.exception() is not None):
             task = self._pools[key] = asyncio.create_task(self._open(key, load))
@@ -96,13 +97,13 @@ class Answers:
         pool = await asyncio.shield(task)
         return await to_thread.run_sync(pool.answer, member)
 
-    async def _open(self, key: Key, load: Callable[[], Awaitable[Closed]]) -> Pool:
+    async def _open(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
         closed = await load()
         self._files[key] = len(closed.digests)
         while len(self._pools) > LEAST_KEPT and sum(self._files.values()) > MOST_FILES:
             oldest, _ = self._pools.popitem(last=False)
             self._files.pop(oldest, None)
-        return await to_thread.run_sync(Pool, closed, self._blobs)
+        return await to_thread.run_sync(ResponsePool, closed, self._blobs)
 
 
 def _mapped(blobs: BlobStore, digest: str) -> memoryview:

@@ -1,4 +1,4 @@
-"""How much of a verifier's time one submission may take."""
+"""The budget of one submission: seconds of a verifier's time."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Budget:
     least: float
 
     def limit(self) -> float:
-        """What the next response may take: half of what is left, so that none takes all."""
+        """The most for the next response: half of what is left, so that none takes all."""
         return max(self.least, min(self.most, self.left / 2))
 
     def charge(self, scored: Scored) -> None:
@@ -30,7 +30,7 @@ class Budget:
 
 
 class Case:
-    """How far a submission's verification has come: each response quickly, then the slow ones.
+    """The verification of one submission: each response quickly, then the slow ones.
 
     So towers of powers cost the answers beside them nothing, and slow answers have their time
     while not too many are cut off. What is left when the budget is spent is wrong.
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def given_up(self) -> int:
-        """How many responses are wrong for want of time, once there is no `next`."""
+        """The responses that are wrong for want of time, once there is no `next`."""
         return self._cut_off + len(self._again)
 
     def next(self) -> tuple[int, float] | None:
@@ -64,7 +64,7 @@ class Case:
         return None
 
     def note(self, scored: Scored) -> None:
-        """Keep what became of the `next` response."""
+        """Keep the score of the `next` response."""
         if self._first:
             position = self._first.popleft()
             self._quick.charge(scored)

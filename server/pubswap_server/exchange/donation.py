@@ -1,4 +1,4 @@
-"""The exchange of a public step (paper, section 3.4): who trains on which responses.
+"""The exchange of a public step (paper, section 3.4): each client's groups of responses.
 
 Pure functions of the verdicts and the run's seed, so that asking again, on any replica, gives the
 same answer.
@@ -72,14 +72,14 @@ class Exchange:
         ]
 
     def draws(self, receiver: str) -> list[Draw]:
-        """What `receiver` may choose from for each of the P prompts, under `keep`.
+        """For each of the P prompts the candidates of `receiver`, under `keep`.
 
-        Which places are filled, and so how many, is what it would be without a choice.
+        The places to fill are those that would be filled without a choice.
         """
         return [self._draw(position, receiver) for position in range(len(self.prompts))]
 
     def replaced(self) -> dict[str, int]:
-        """How many responses of each client's groups are a peer's; alpha is this over P K.
+        """The number of peers' responses in each client's groups; alpha is this over P K.
 
         Unless a share limits donors, it follows from counts, and nothing is drawn for it.
         """
@@ -94,9 +94,9 @@ class Exchange:
             ]
             given = Counter(choice.client for choice in drawn)
             return {name: len(drawn) - given[name] for name in self._clients}
-        wanted = self._right.shape[2] // 2 - self._right.sum(axis=2)
+        lacking = self._right.shape[2] // 2 - self._right.sum(axis=2)
         eligible = self._eligible.sum(axis=2)
-        counts = np.minimum(np.maximum(wanted, 0), eligible.sum(axis=0) - eligible).sum(axis=1)
+        counts = np.minimum(np.maximum(lacking, 0), eligible.sum(axis=0) - eligible).sum(axis=1)
         return dict(zip(self._clients, counts.tolist(), strict=True))
 
     @cached_property
@@ -113,7 +113,7 @@ class Exchange:
 
     @cached_property
     def _eligible(self) -> Verdicts:
-        """Which responses (N, P, K) may be given to peers under `keep`: right and short enough."""
+        """The responses (N, P, K) that peers may get under `keep`: right and short enough."""
         return np.stack(
             [self.correct[client] & self.donatable.get(client, True) for client in self._clients]
         )
@@ -157,7 +157,7 @@ class Exchange:
         return with_own(group, unfit, receiver)
 
     def _draw(self, position: int, receiver: str) -> Draw:
-        """Which of the receiver's responses give place, and which of its peers' may come.
+        """The receiver's responses that give way, and the peers' that may replace them.
 
         With c of K correct and c < K/2, up to K/2 - c incorrect ones (which: uniform) give place
         to correct ones drawn without replacement from the peers' pool; fewer if it holds fewer.
@@ -174,8 +174,8 @@ class Exchange:
         prompt = self.prompts[position]
         rng = rng_for(self.seed, "keep", self.round, self.swap, prompt, receiver)
         places = rng.choice(np.flatnonzero(~own), size=count, replace=False)
-        wanted = min((self.candidates or 1) * count, peers)
-        donors = rng.choice(peers, size=wanted, replace=False)
+        most = min((self.candidates or 1) * count, peers)
+        donors = rng.choice(peers, size=most, replace=False)
         # The receiver's own stand between `begin` and `end`, and are passed over.
         flats = pool[np.where(donors < begin, donors, donors + (end - begin))]
         return Draw(tuple(places.tolist()), tuple(self._choice(flat) for flat in flats.tolist()))
@@ -243,5 +243,5 @@ def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> l
 
 
 def replaced(choices: Sequence[Sequence[Choice]], receiver: str) -> int:
-    """How many of the receiver's responses are a peer's."""
+    """The number of the receiver's responses that are a peer's."""
     return sum(choice.client != receiver for group in choices for choice in group)

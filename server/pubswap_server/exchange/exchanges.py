@@ -14,7 +14,7 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.database.engine import changed
 from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
-from pubswap_server.exchange.answers import Closed
+from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.exchange.prompts import learn, prompts_of
 from pubswap_server.runs import members, runs
@@ -30,7 +30,7 @@ Key = tuple[str, int, int, str]  # a submission's run, round, public step and me
 
 @dataclass(frozen=True)
 class Unverified:
-    """What the verdicts on a submission follow from: its rules, and what digests name."""
+    """The inputs of the verdicts on a submission: its rules, and digests."""
 
     rules: ResponseRules
     verifier: str
@@ -39,7 +39,7 @@ class Unverified:
     tokenizer: str
 
 
-def check_there(run: RunRow, round_: int, swap: int) -> None:
+def check_step(run: RunRow, round_: int, swap: int) -> None:
     """Raises NotFound for a public step that the run does not have, or not yet."""
     steps = public_steps_per_round(runs.settings_of(run))
     if not (1 <= round_ <= run.round and 1 <= swap <= steps):
@@ -50,8 +50,8 @@ def check_there(run: RunRow, round_: int, swap: int) -> None:
 
 
 def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
-    """What a public step's responses must look like; raises NotFound if there is none such."""
-    check_there(run, round_, swap)
+    """The form of a public step's responses; raises NotFound if there is none such."""
+    check_step(run, round_, swap)
     settings = runs.settings_of(run)
     return ResponseRules(
         prompts=prompts_of(session, run, round_, swap),
@@ -143,7 +143,7 @@ def unverified(session: Session, before: datetime) -> list[Key]:
 
 
 def unverified_one(session: Session, key: Key) -> Unverified | None:
-    """What is to be verified; None if there are verdicts, or nobody needs them any more."""
+    """A submission to verify; None if there are verdicts, or nobody needs them any more."""
     row, run = session.get(SubmissionRow, key), session.get_one(RunRow, key[0])
     moot = run.round != key[1] or run.state not in ROUND_UNDER_WAY
     if row is None or row.stored is None or row.correct is not None or row.late or moot:
@@ -199,14 +199,14 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
 
 
 def turnout(session: Session, row: SwapRow) -> Turnout:
-    """Who has answered in an exchange, in numbers."""
+    """The numbers of members that have answered in an exchange, and that have not."""
     names = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
     outstanding = members.outstanding(session, row.run_id, names)
     return Turnout(_counts(session, row)[0], outstanding, row.first_at)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
-    """How many have answered in time, and of how many the verdicts are there."""
+    """The numbers of answers in time, and of those with verdicts."""
     query = select(func.count(), func.count(SubmissionRow.correct))
     count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
     return count, done
@@ -214,7 +214,7 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an exchange that is to close comes to; computed outside of any transaction.
+    """The result of an exchange that is to close; computed outside of any transaction.
 
     `right` (P,) counts the correct ones among the `responses` to each prompt.
     """
@@ -224,8 +224,7 @@ class Outcome:
     responses: int
 
 
-def outcome(exchange: Exchange) -> Outcome:
-    """See `Outcome`."""
+def outcome_of(exchange: Exchange) -> Outcome:
     correct = exchange.correct
     counts, table = exchange.replaced(), np.stack(list(correct.values()))
     clients, prompts, each = table.shape
@@ -269,12 +268,12 @@ def close_due(
     left = []
     for row in due(session, run):
         names = select(SubmissionRow.member).where(*_in_time(run.id, row.round, row.swap))
-        found = outcomes.get((row.round, row.swap))
-        if found is None or found.summary.correct_share.keys() != set(session.scalars(names)):
+        outcome = outcomes.get((row.round, row.swap))
+        if outcome is None or outcome.summary.correct_share.keys() != set(session.scalars(names)):
             left.append((row.round, row.swap))
             continue
-        row.closed, row.summary = True, found.summary.model_dump(mode="json")
-        learn(session, run, row.round, row.swap, found.right, found.responses)
+        row.closed, row.summary = True, outcome.summary.model_dump(mode="json")
+        learn(session, run, row.round, row.swap, outcome.right, outcome.responses)
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
         timed((now() - row.first_at).total_seconds())
     if run.state == RunState.EXCHANGING and not open_ones(session, run):
@@ -310,7 +309,7 @@ def _exchange(
     )
 
 
-def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
+def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExchange:
     """An exchange that is closed; raises NotFound or RoundClosed if it is not, or never began."""
     rules = rules_of(session, run, round_, swap)
     row = session.get(SwapRow, (run.id, round_, swap))
@@ -323,4 +322,4 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> Closed:
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are not kept any more.")
-    return Closed(_exchange(session, run, round_, swap, submissions), rules, digests)
+    return ClosedExchange(_exchange(session, run, round_, swap, submissions), rules, digests)

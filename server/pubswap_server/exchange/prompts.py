@@ -32,8 +32,8 @@ FORGETTING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An earlier public step: its prompts (P,), and, once its exchange closed, what came of them.
+class AskedPrompts:
+    """An earlier public step: its prompts (P,), and its verdicts once its exchange is closed.
 
     `right` (P,) counts the correct ones among the `responses` to each prompt.
     """
@@ -43,55 +43,57 @@ class Asked:
     responses: int = 0
 
 
-class Shown:
-    """What the prompts of a public set (size,) have shown so far, added up step by step."""
+class PromptCounts:
+    """The verdicts on the prompts of a public set (size,), added up step by step."""
 
     def __init__(self, size: int) -> None:
         self._right, self._seen = np.zeros(size), np.zeros(size)
 
-    def add(self, asked: Asked) -> None:
-        """What comes of a step; nothing before its exchange is closed."""
+    def add(self, asked: AskedPrompts) -> None:
+        """Add a step whose exchange is closed; of others nothing is known."""
         if asked.right is not None:
-            places = list(asked.prompts)
-            self._right[places] = FORGETTING * self._right[places] + asked.right
-            self._seen[places] = FORGETTING * self._seen[places] + asked.responses
+            prompts = list(asked.prompts)
+            self._right[prompts] = FORGETTING * self._right[prompts] + asked.right
+            self._seen[prompts] = FORGETTING * self._seen[prompts] + asked.responses
 
-    def copy(self) -> "Shown":
-        """The same, to be added to on its own."""
-        copied = Shown(0)
+    def copy(self) -> "PromptCounts":
+        copied = PromptCounts(0)
         copied._right, copied._seen = self._right.copy(), self._seen.copy()
         return copied
 
     def variances(self) -> NDArray[np.float64]:
         """E[p (1 - p)] of each prompt (size,)."""
         a, b = self._right + 1, self._seen - self._right + 1
-        found: NDArray[np.float64] = a * b / ((a + b) * (a + b + 1))
-        return found
+        return np.asarray(a * b / ((a + b) * (a + b + 1)))
 
 
 def informative_batch(
-    settings: RunSettings, shown: Shown, round_: int, swap: int, earlier: Sequence[Asked]
+    settings: RunSettings,
+    counts: PromptCounts,
+    round_: int,
+    swap: int,
+    earlier: Sequence[AskedPrompts],
 ) -> list[int]:
     """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round.
 
-    `earlier` are the steps of this round before it, in their order, and `shown` is what came of
-    all rounds before. No prompt comes twice in a round before all have come.
+    `earlier` are the steps of this round before it, in their order, and `counts` holds all rounds
+    before. No prompt comes twice in a round before all have come.
     """
-    shown = shown.copy()
+    counts = counts.copy()
     for asked in earlier:
-        shown.add(asked)
-    worth = shown.variances()
+        counts.add(asked)
+    worth = counts.variances()
     size = len(worth)
     uses = np.zeros(size, dtype=np.int64)
     for asked in earlier:
         uses[list(asked.prompts)] += 1
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
-    while (wanted := settings.grpo.prompts_per_step - len(batch)) > 0:
+    while (lacking := settings.grpo.prompts_per_step - len(batch)) > 0:
         left = np.setdiff1d(np.arange(size), batch)
         fresh = left[uses[left] == uses[left].min()]
         chances = worth[fresh] / worth[fresh].sum()
-        drawn = rng.choice(fresh, size=min(wanted, len(fresh)), replace=False, p=chances)
+        drawn = rng.choice(fresh, size=min(lacking, len(fresh)), replace=False, p=chances)
         batch += drawn.tolist()
     return batch
 
@@ -114,7 +116,7 @@ def prompts_of(session: Session, run: RunRow, round_: int, swap: int) -> tuple[i
 
 
 def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
-    """Whether a step's prompts follow from what the clients have answered so far, and are open.
+    """Whether a step's prompts are to be chosen now, by the answers so far.
 
     A client asks when all earlier exchanges of the round are closed; what is chosen then is kept,
     so that everyone gets the same, whatever closes later.
@@ -127,26 +129,26 @@ def to_be_chosen(session: Session, run: RunRow, round_: int, swap: int) -> bool:
     )
 
 
-class Rounds:
-    """What the prompts of each run have shown in the rounds that are over, which never changes."""
+class PastCounts:
+    """The verdicts on each run's prompts in the rounds that are over, which never change."""
 
     def __init__(self) -> None:
         # By run: the last round in it, the adapter that round ended with, and what was shown.
-        self._kept: OrderedDict[str, tuple[int, str | None, Shown]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, str | None, PromptCounts]] = OrderedDict()
 
-    def before(self, session: Session, run: RunRow) -> Shown:
-        """What came before the round under way; only rounds that are over since are read."""
+    def before(self, session: Session, run: RunRow) -> PromptCounts:
+        """The rounds before the one under way; only those that are over since are read."""
         last, adapter, kept = self._kept.get(run.id, (0, None, None))
         if kept is None or last >= run.round or _ended_with(session, run, last) != adapter:
-            last, kept = 0, Shown(_size(session, run))
-        shown = kept.copy()
+            last, kept = 0, PromptCounts(_size(session, run))
+        counts = kept.copy()
         for asked in _asked(session, run, last, run.round - 1):
-            shown.add(asked)
-        self._kept[run.id] = run.round - 1, _ended_with(session, run, run.round - 1), shown
+            counts.add(asked)
+        self._kept[run.id] = run.round - 1, _ended_with(session, run, run.round - 1), counts
         self._kept.move_to_end(run.id)
         if len(self._kept) > KEPT_RUNS:
             self._kept.popitem(last=False)
-        return shown
+        return counts
 
 
 def _ended_with(session: Session, run: RunRow, round_: int) -> str | None:
@@ -154,30 +156,30 @@ def _ended_with(session: Session, run: RunRow, round_: int) -> str | None:
     return None if row is None else row.adapter
 
 
-def choose(session: Session, run: RunRow, round_: int, swap: int, over: Rounds) -> None:
+def choose(session: Session, run: RunRow, round_: int, swap: int, past: PastCounts) -> None:
     """Choose a step's prompts, unless they are; `run` is locked."""
     if not to_be_chosen(session, run, round_, swap):
         return
     earlier = _asked(session, run, run.round - 1, run.round)
-    shown = over.before(session, run)
-    batch = informative_batch(runs.settings_of(run), shown, round_, swap, earlier)
+    counts = past.before(session, run)
+    batch = informative_batch(runs.settings_of(run), counts, round_, swap, earlier)
     session.add(PromptsRow(run_id=run.id, round=round_, swap=swap, prompts=batch, responses=0))
 
 
-def _asked(session: Session, run: RunRow, after: int, last: int) -> list[Asked]:
+def _asked(session: Session, run: RunRow, after: int, last: int) -> list[AskedPrompts]:
     """The steps of the rounds after + 1, ..., last, in their order."""
     rows = session.scalars(
         select(PromptsRow)
         .where(PromptsRow.run_id == run.id, PromptsRow.round > after, PromptsRow.round <= last)
         .order_by(PromptsRow.round, PromptsRow.swap)
     )
-    return [Asked(row.prompts, row.right, row.responses) for row in rows]
+    return [AskedPrompts(row.prompts, row.right, row.responses) for row in rows]
 
 
 def learn(
     session: Session, run: RunRow, round_: int, swap: int, right: list[int], responses: int
 ) -> None:
-    """Keep what a closed exchange has shown: how many of a prompt's responses were `right` (P,)."""
+    """Keep a closed exchange's counts: `right` (P,) of the `responses` to each prompt."""
     row = session.get(PromptsRow, (run.id, round_, swap))
     if row is not None:
         row.right, row.responses = right, responses

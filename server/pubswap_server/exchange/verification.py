@@ -7,9 +7,11 @@ runs in the threads of this work, and no request waits for it.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Generic, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
@@ -25,7 +27,6 @@ from pubswap_server.database.tables import now
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.budget import Case
 from pubswap_server.exchange.exchanges import Key, Unverified, Verdicts
-from pubswap_server.exchange.turns import FairQueue
 from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,47 @@ log = structlog.get_logger(__name__)
 TURN_SECONDS = 0.25  # of a submission, before another's turn
 LOOK_SECONDS = 30.0  # until what another process, or a failure, has left is taken up
 AT_ONCE = 2  # threads for verifiers that end soon
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+class FairQueue(Generic[T]):
+    """A fair queue: runs take turns, in each run its members, and a member has one at a time."""
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
+        self._busy: set[tuple[str, str]] = set()
+
+    def add(self, run: str, member: str, work: T) -> None:
+        """Queue a member's work behind its own."""
+        self._runs.setdefault(run, OrderedDict()).setdefault(member, deque()).append(work)
+
+    def take(self, fits: Callable[[T], bool] = lambda work: True) -> tuple[str, str, T] | None:
+        """The next work that fits, of a member that has none in hand: its run, its member, itself.
+
+        It stays the member's first until it is `given_back`.
+        """
+        for run, members in self._runs.items():
+            for member, queue in members.items():
+                if (run, member) not in self._busy and fits(queue[0]):
+                    self._busy.add((run, member))
+                    members.move_to_end(member)
+                    self._runs.move_to_end(run)
+                    return run, member, queue[0]
+        return None
+
+    def give_back(self, run: str, member: str, done: bool) -> None:
+        """End a turn; work that is not done waits for another."""
+        self._busy.discard((run, member))
+        if not done:
+            return
+        members = self._runs[run]
+        members[member].popleft()
+        if not members[member]:
+            del members[member]
+        if not members:
+            del self._runs[run]
 
 
 class Verification:
@@ -50,7 +92,7 @@ class Verification:
         problems: Callable[[str], list[Problem]],
         tokenizer: Callable[[str], Tokenizer],
     ) -> None:
-        """`problems` and `tokenizer` are what a digest names."""
+        """`problems` and `tokenizer` load by digest."""
         self._database, self._blobs, self._pool = database, blobs, pool
         self._problems, self._tokenizer = problems, tokenizer
         self._turns: FairQueue[Key] = FairQueue()
@@ -94,8 +136,8 @@ class Verification:
             before = now()
             while True:
                 try:
-                    look = partial(exchanges.unverified, before=before)
-                    for key in await self._database.read(look):
+                    keys = await self._database.read(partial(exchanges.unverified, before=before))
+                    for key in keys:
                         self.add(key)
                 except PubSwapError as error:
                     log.warning("cannot look for responses", error=error.detail)
@@ -134,13 +176,13 @@ class Verification:
 
     async def _turn(self, key: Key) -> bool:
         """Score some of a submission's responses; returns whether there is nothing left to do."""
-        wanted = await self._database.read(partial(exchanges.unverified_one, key=key))
-        if wanted is None:
+        submission = await self._database.read(partial(exchanges.unverified_one, key=key))
+        if submission is None:
             return True
-        rules = wanted.rules
+        rules = submission.rules
         count = len(rules.prompts) * rules.responses_per_prompt
         case = self._cases.setdefault(key, Case(count, self._pool.seconds))
-        work = partial(self._score, wanted, case)
+        work = partial(self._score, submission, case)
         await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         if case.next() is not None:
             return False
@@ -151,15 +193,16 @@ class Verification:
         )
         return True
 
-    def _score(self, wanted: Unverified, case: Case) -> None:
-        rules, until, slow = wanted.rules, time.monotonic() + TURN_SECONDS, case.slow
-        problems, tokenizer = self._problems(wanted.public), self._tokenizer(wanted.tokenizer)
-        groups = decode_responses(self._blobs.read(wanted.stored), rules)
+    def _score(self, submission: Unverified, case: Case) -> None:
+        rules, until, slow = submission.rules, time.monotonic() + TURN_SECONDS, case.slow
+        problems = self._problems(submission.public)
+        tokenizer = self._tokenizer(submission.tokenizer)
+        groups = decode_responses(self._blobs.read(submission.stored), rules)
         while (following := case.next()) is not None and case.slow == slow:
             position, seconds = following
-            place, index = divmod(position, rules.responses_per_prompt)
-            text = decode(tokenizer, groups[place][index].tokens)
-            item = text, problems[rules.prompts[place]]
-            case.note(self._pool.score(wanted.verifier, item, seconds))
+            prompt, index = divmod(position, rules.responses_per_prompt)
+            text = decode(tokenizer, groups[prompt][index].tokens)
+            item = text, problems[rules.prompts[prompt]]
+            case.note(self._pool.score(submission.verifier, item, seconds))
             if time.monotonic() >= until:
                 return

@@ -14,7 +14,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import UploadRow
 from pubswap_server.services import Services
-from pubswap_server.storage.files import Writer
+from pubswap_server.storage.spool import Writer
 from pubswap_server.storage.store import UploadStore
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -43,11 +43,11 @@ async def append(
     Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
     """
     async with _appending(services.uploads, row.id, first) as file:
-        with Writer(file.fileno()) as writer:
-            try:
-                await _write(request, writer, count)
-            finally:
-                await writer.flush()
+        writer = Writer(file.fileno())
+        try:
+            await _write(request, writer, count)
+        finally:
+            await writer.flush()
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
 

@@ -91,7 +91,6 @@ class Metrics:
         _set(self.transferred, get_args(Kind), session.execute(sizes))
 
     def text(self) -> bytes:
-        """The exposition format."""
         return generate_latest(self.registry)
 
 

@@ -40,7 +40,7 @@ class Readiness:
         self._checked_at = -FRESH_SECONDS
 
     async def reasons(self) -> list[str]:
-        """Why requests cannot be served; empty if they can. Holds no secret and no address."""
+        """The reasons why requests cannot be served, without secrets and addresses."""
         async with self._one_at_a_time:
             if time.monotonic() - self._checked_at >= FRESH_SECONDS:
                 self._reasons = await self._run_checks()

@@ -1,4 +1,4 @@
-"""Who asks: the operator, or a member of one run. Only SHA-256s of tokens are stored."""
+"""Authentication of the operator and of members. Only SHA-256s of tokens are stored."""
 
 import base64
 import hashlib
@@ -49,7 +49,7 @@ def new_secret() -> str:
 
 
 def secret_after(secret: str, key: str | None) -> str:
-    """The token given for a secret; for a key of the asker's, always the same one.
+    """The token given for a secret; for an idempotency key, always the same one.
 
     So a request whose answer was lost can be sent again, though only the token's SHA-256 is kept;
     and the secret alone, without the key, is worth nothing once it was used.
@@ -61,7 +61,7 @@ def secret_after(secret: str, key: str | None) -> str:
 
 
 def sha256(secret: str) -> str:
-    """What is stored of a secret. A plain hash is enough for 256 random bits."""
+    """The stored form of a secret: a plain hash is enough for 256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -76,7 +76,7 @@ def bearer(header: str | None) -> str:
 def authenticate(
     session: Session, token: str, operator_sha256: str, key: str | None = None
 ) -> Principal:
-    """Whose token it is, or was before a rotation with this key.
+    """The holder of a token, or of one that was rotated with this key.
 
     Raises Unauthenticated, always with the same words, or Suspended.
     """
@@ -94,10 +94,9 @@ def authenticate(
 
 
 def require_still_good(session: Session, member: MemberPrincipal) -> None:
-    """Raises Unauthenticated or Suspended for a member that was revoked or suspended meanwhile.
+    """Check once more, in the transaction: the operator may have decided otherwise meanwhile.
 
-    A transaction asks again: between authentication and commit, or in a long poll, the operator
-    may have decided otherwise.
+    Raises Unauthenticated for a member that is revoked, Suspended for one that is suspended.
     """
     _good(session.get(MemberRow, member.id))
 
@@ -137,7 +136,7 @@ def require_own(run: str, member: MemberPrincipal) -> None:
 
 
 def require_going(cancelled: bool) -> None:
-    """Raises RunCancelled: whoever trains for a cancelled run is told so by whatever it asks."""
+    """Raises RunCancelled, for any request of a member of a cancelled run."""
     if cancelled:
         raise RunCancelled()
 

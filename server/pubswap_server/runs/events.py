@@ -43,11 +43,11 @@ def events_after(session: Session, run: str, after: int) -> list[Event]:
 
 
 def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:
-    """When the last event of these kinds was; there must be one."""
+    """The time of the last event of these kinds; there must be one."""
     query = select(EventRow.at).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
     return session.scalars(query.order_by(EventRow.id.desc()).limit(1)).one()
 
 
 def latest(session: Session) -> datetime | None:
-    """When the last event of any run was; None before the first."""
+    """The time of the last event of any run; None before the first."""
     return session.scalar(select(EventRow.at).order_by(EventRow.id.desc()).limit(1))

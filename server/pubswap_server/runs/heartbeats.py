@@ -1,7 +1,7 @@
-"""What need not be on disk before the answer: signs of life, heartbeats, the bytes of downloads.
+"""Write-behind buffer for signs of life, heartbeats and the bytes of downloads.
 
-Kept in memory and written about every second, signs of life more seldom, all in one transaction. A
-crash loses that time.
+They are kept in memory and written about every second, signs of life more seldom, all in one
+transaction. A crash loses that time.
 """
 
 import asyncio
@@ -33,8 +33,6 @@ _Sizes = Counter[tuple[str, int, str, traffic.Kind]]
 
 
 class WriteBehind:
-    """What the database will hear of soon."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._alive: dict[int, datetime] = {}
@@ -43,21 +41,19 @@ class WriteBehind:
         self._one_at_a_time = asyncio.Lock()
 
     def alive(self, member: MemberPrincipal) -> None:
-        """The member has asked for something, whatever it was."""
+        """Note a sign of life: any request of the member."""
         self._alive[member.id] = now()
 
     def seen(self, member: MemberPrincipal, progress: Progress) -> None:
-        """The member is this far."""
         self._seen[member.id] = progress
 
     def downloaded(
         self, member: MemberPrincipal, round_: int, kind: traffic.Kind, size: int
     ) -> None:
-        """The member was sent this many bytes."""
         self._sizes[member.run, round_, member.name, kind] += size
 
     async def flush(self, *, all_alive: bool = True) -> None:
-        """Write what there is; while the database does not take it, it is kept."""
+        """Write everything; while the database does not take it, it is kept."""
         async with self._one_at_a_time:
             seen, sizes = self._seen, self._sizes
             alive = self._alive if all_alive else {}
@@ -75,7 +71,6 @@ class WriteBehind:
                 self._sizes.update(sizes)
 
     async def flush_for_ever(self) -> None:
-        """Write about every second."""
         for turn in itertools.count(1):
             await asyncio.sleep(FLUSH_SECONDS)
             try:
@@ -87,14 +82,13 @@ class WriteBehind:
 
 def _write(session: Session, alive: dict[int, datetime], seen: _Seen, sizes: _Sizes) -> None:
     for member, progress in sorted(seen.items(), key=itemgetter(0)):
-        told = progress.model_dump(mode="json")
-        session.execute(update(MemberRow).where(MemberRow.id == member).values(progress=told))
+        values = {"progress": progress.model_dump(mode="json")}
+        session.execute(update(MemberRow).where(MemberRow.id == member).values(values))
     for member, at in sorted(alive.items()):
         # Another replica may have heard, and written, a later one.
         older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < at)
         session.execute(update(MemberRow).where(MemberRow.id == member, older).values(last_seen=at))
     deleted = {run for run, *_ in sizes if session.get(RunRow, run) is None}
     for (run, round_, name, kind), size in sorted(sizes.items()):
-        if run in deleted:
-            continue
-        traffic.count(session, run, round_, name, kind, size)
+        if run not in deleted:
+            traffic.count(session, run, round_, name, kind, size)

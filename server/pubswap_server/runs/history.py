@@ -1,4 +1,4 @@
-"""What a run's rounds came to: counted by the database, and read in pages."""
+"""The results of a run's rounds: counted by the database, and read in pages."""
 
 from collections import defaultdict
 
@@ -6,14 +6,7 @@ from sqlalchemy import false, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NotFound
-from pubswap_protocol.messages import (
-    Drift,
-    Evaluation,
-    RoundSummary,
-    Score,
-    SwapSummary,
-    Traffic,
-)
+from pubswap_protocol.messages import Drift, Evaluation, RoundSummary, Score, SwapSummary, Traffic
 from pubswap_server.database.tables import RoundRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
@@ -60,7 +53,7 @@ def _updates(session: Session, run: str, first: int, last: int) -> dict[int, int
 
 
 def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[SwapSummary]]:
-    found: dict[int, list[SwapSummary]] = defaultdict(list)
+    summaries: dict[int, list[SwapSummary]] = defaultdict(list)
     rows = session.execute(
         select(SwapRow.round, SwapRow.summary)
         .where(SwapRow.run_id == run, SwapRow.round.between(first, last))
@@ -68,8 +61,8 @@ def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[
     )
     for round_, summary in rows:
         if summary:
-            found[round_].append(SwapSummary(**summary))
-    return found
+            summaries[round_].append(SwapSummary(**summary))
+    return summaries
 
 
 _PASS_AT_1 = RoundRow.evaluation["pass_at_1"].as_float()
@@ -80,23 +73,18 @@ def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
     query = select(RoundRow.round, _PASS_AT_1).where(
         RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
     )
-    found = [
-        session.execute(query.order_by(*order).limit(1)).first()
-        for order in ((RoundRow.round.desc(),), (_PASS_AT_1.desc(), RoundRow.round))
-    ]
-    latest, best = (Score(round=row[0], pass_at_1=row[1]) if row else None for row in found)
+    orders = ((RoundRow.round.desc(),), (_PASS_AT_1.desc(), RoundRow.round))
+    rows = [session.execute(query.order_by(*order).limit(1)).first() for order in orders]
+    latest, best = (Score(round=row[0], pass_at_1=row[1]) if row else None for row in rows)
     return latest, best
 
 
 def final_and_best(session: Session, run: str) -> set[int]:
     """The rounds of these adapters, as far as there are any."""
-    done = session.scalar(
-        select(func.max(RoundRow.round)).where(
-            RoundRow.run_id == run, RoundRow.adapter.is_not(None)
-        )
-    )
+    finished = RoundRow.run_id == run, RoundRow.adapter.is_not(None)
+    final = session.scalar(select(func.max(RoundRow.round)).where(*finished))
     best = scores(session, run)[1]
-    return {found for found in (done, best.round if best else None) if found is not None}
+    return {n for n in (final, best.round if best else None) if n is not None}
 
 
 def chosen(session: Session, run: str, which: str) -> tuple[int, str]:

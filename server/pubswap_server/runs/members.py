@@ -34,12 +34,12 @@ from pubswap_server.runs.auth import (
 from pubswap_server.runs.events import record
 
 
-def invite(session: Session, run: RunRow, wanted: CreateInvite) -> Invite:
+def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
     """A new invite; raises NameTaken if a member of the run has the name."""
-    if _named(session, run.id, wanted.name) is not None:
-        raise NameTaken(f"Run {run.name} already has a member {wanted.name!r}; choose another.")
-    record(session, run.id, "invited", member=wanted.name, role=wanted.role)
-    return _new_invite(session, run, wanted, reissue=False)
+    if _named(session, run.id, request.name) is not None:
+        raise NameTaken(f"Run {run.name} already has a member {request.name!r}; choose another.")
+    record(session, run.id, "invited", member=request.name, role=request.role)
+    return _new_invite(session, run, request, reissue=False)
 
 
 def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
@@ -48,33 +48,31 @@ def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
     An earlier one that was not used is worthless from now on. Raises NotFound, or WrongState for a
     member that is revoked.
     """
-    row = _existing(session, run, name)
-    if not row.active:
-        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
+    row = _not_revoked(session, run, name)
     record(session, run.id, "reissued", member=name)
     session.execute(
         update(InviteRow)
         .where(InviteRow.run_id == run.id, InviteRow.name == name, InviteRow.used_at.is_(None))
         .values(expires_at=now())
     )
-    wanted = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
-    return _new_invite(session, run, wanted, reissue=True)
+    request = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
+    return _new_invite(session, run, request, reissue=True)
 
 
-def _new_invite(session: Session, run: RunRow, wanted: CreateInvite, *, reissue: bool) -> Invite:
+def _new_invite(session: Session, run: RunRow, request: CreateInvite, *, reissue: bool) -> Invite:
     code = new_secret()
-    expires_at = now() + timedelta(seconds=wanted.expires_in_seconds)
+    expires_at = now() + timedelta(seconds=request.expires_in_seconds)
     session.add(
         InviteRow(
             code_sha256=sha256(code),
             run_id=run.id,
-            name=wanted.name,
-            role=wanted.role,
+            name=request.name,
+            role=request.role,
             expires_at=expires_at,
             reissue=reissue,
         )
     )
-    return Invite(invite=code, name=wanted.name, role=wanted.role, expires_at=expires_at)
+    return Invite(invite=code, name=request.name, role=request.role, expires_at=expires_at)
 
 
 def enroll(
@@ -111,7 +109,7 @@ def enroll(
 
 
 def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
-    """Remember whether a member's hello was the run's."""
+    """Note whether a member's hello matched the run."""
     session.get_one(MemberRow, member.id).accepted = accepted
 
 
@@ -141,27 +139,21 @@ def revoke(session: Session, run: RunRow, name: str) -> None:
     record(session, run.id, "revoked", member=name)
 
 
-def suspend(session: Session, run: RunRow, name: str) -> None:
+def suspend(session: Session, run: RunRow, name: str, suspended: bool = True) -> None:
     """Refuse a member until it is reinstated; nobody waits for it. Raises NotFound or WrongState.
 
     What it has handed in before counts, also in the round and the exchanges under way: it was
-    checked like any other's, and a round that forgot it would depend on when it was looked at.
+    checked like any other's, and a round without it would depend on when it was closed.
     """
-    _set_suspended(session, run, name, True)
+    row = _not_revoked(session, run, name)
+    if row.suspended != suspended:
+        row.suspended = suspended
+        record(session, run.id, "suspended" if suspended else "reinstated", member=name)
 
 
 def reinstate(session: Session, run: RunRow, name: str) -> None:
     """Let a suspended member go on; raises NotFound, or WrongState for one that is revoked."""
-    _set_suspended(session, run, name, False)
-
-
-def _set_suspended(session: Session, run: RunRow, name: str, suspended: bool) -> None:
-    row = _existing(session, run, name)
-    if not row.active:
-        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
-    if row.suspended != suspended:
-        row.suspended = suspended
-        record(session, run.id, "suspended" if suspended else "reinstated", member=name)
+    suspend(session, run, name, False)
 
 
 def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> None:
@@ -176,7 +168,7 @@ def active_clients(session: Session, run: str) -> set[str]:
 
 
 def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
-    """How many clients that take part now are not among those that have arrived."""
+    """The number of clients that take part now and have not arrived."""
     query = select(func.count()).where(*_takes_part(run), MemberRow.name.not_in(arrived))
     return session.scalars(query).one()
 
@@ -192,9 +184,7 @@ def _takes_part(run: str) -> tuple[ColumnExpressionArgument[bool], ...]:
 
 def views(session: Session, run: str) -> list[MemberView]:
     """All members, by name."""
-    rows = session.scalars(
-        select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name)
-    )
+    query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name)
     sizes = traffic.by_member(session, run)
     return [
         MemberView(
@@ -210,7 +200,7 @@ def views(session: Session, run: str) -> list[MemberView]:
             progress=Progress(**row.progress) if row.progress else None,
             traffic=sizes.get(row.name, Traffic()),
         )
-        for row in rows
+        for row in session.scalars(query)
     ]
 
 
@@ -218,6 +208,13 @@ def _existing(session: Session, run: RunRow, name: str) -> MemberRow:
     row = _named(session, run.id, name)
     if row is None:
         raise NotFound(f"Run {run.name} has no member {name!r}.")
+    return row
+
+
+def _not_revoked(session: Session, run: RunRow, name: str) -> MemberRow:
+    row = _existing(session, run, name)
+    if not row.active:
+        raise WrongState(f"{name} is revoked, which is for good; invite it under another name.")
     return row
 
 

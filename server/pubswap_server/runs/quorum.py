@@ -1,4 +1,4 @@
-"""When a round or an exchange closes: all are in, or a quorum is and the deadline has passed."""
+"""The closing of a round or an exchange: all are in, or a quorum after the deadline."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Turnout:
-    """How many have arrived, how many that take part now have not, and when the first came.
+    """The members that have arrived, those that may still come, and the time of the first.
 
     A member that arrived and was then suspended or revoked still counts as arrived.
     """
@@ -31,12 +31,12 @@ def closes(turnout: Turnout, quorum: int, deadline_seconds: float, now: datetime
 
 
 def missing(turnout: Turnout, quorum: int) -> int:
-    """How many members a quorum is short of, even if all that are left arrive."""
+    """The members that a quorum lacks, even if all that are left arrive."""
     return max(0, quorum - turnout.arrived - turnout.outstanding)
 
 
 def closes_at(turnout: Turnout, quorum: int, deadline_seconds: float) -> datetime | None:
-    """When to look again: the deadline; None while only a further arrival can close.
+    """The deadline; None while only a further arrival can close.
 
     A deadline beyond the calendar's end never comes.
     """

@@ -1,4 +1,4 @@
-"""How long a run keeps what its members sent: the rows for ever, the files for some rounds.
+"""Retention of what members sent: the rows for ever, the files for some rounds.
 
 A file that no row names any more is freed: sweeping removes it.
 """

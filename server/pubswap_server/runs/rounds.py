@@ -1,6 +1,6 @@
-"""A round: the updates it takes, and when it closes."""
+"""Rounds: their updates, their closing, and the way back to an earlier one."""
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
@@ -10,22 +10,31 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     WrongState,
 )
-from pubswap_protocol.messages import (
-    Receipt,
-    ReceiptStatus,
-    RunState,
-    SubmitUpdate,
+from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SubmitUpdate
+from pubswap_server.database.tables import (
+    BlobRow,
+    PromptsRow,
+    RoundRow,
+    RunRow,
+    SubmissionRow,
+    SwapRow,
+    UpdateRow,
+    now,
 )
-from pubswap_server.database.tables import BlobRow, RunRow, UpdateRow, now
-from pubswap_server.runs import members, runs
+from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import Turnout, closes
-from pubswap_server.runs.state import ROUND_UNDER_WAY, reconsidered, updates_closed
+from pubswap_server.runs.state import (
+    ROUND_UNDER_WAY,
+    reconsidered,
+    rolled_back,
+    updates_closed,
+)
 
 
 def submit(
-    session: Session, run: RunRow, member: MemberPrincipal, round_: int, wanted: SubmitUpdate
+    session: Session, run: RunRow, member: MemberPrincipal, round_: int, request: SubmitUpdate
 ) -> Receipt:
     """Take a member's update.
 
@@ -34,31 +43,31 @@ def submit(
     was not sent, RoundClosed for a round that has not begun, RunCancelled.
     """
     require_going(run.state == RunState.CANCELLED)
-    blob = session.get(BlobRow, (run.id, wanted.adapter, member.name)) or session.scalar(
+    blob = session.get(BlobRow, (run.id, request.adapter, member.name)) or session.scalar(
         select(BlobRow).where(
             BlobRow.run_id == run.id,
-            BlobRow.canonical == wanted.adapter,
+            BlobRow.canonical == request.adapter,
             BlobRow.member == member.name,
         )
     )
     before = session.get(UpdateRow, (run.id, round_, member.name))
     if before is not None:
         same = {before.digest, before.canonical}
-        if wanted.adapter not in same and (blob is None or blob.canonical not in same):
+        if request.adapter not in same and (blob is None or blob.canonical not in same):
             raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
         return _receipt(before)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
     late = round_ < run.round or run.state not in ROUND_UNDER_WAY
     if blob is None and not late:
-        raise UnknownBlob(f"PUT the adapter {wanted.adapter} as a blob first.")
+        raise UnknownBlob(f"PUT the adapter {request.adapter} as a blob first.")
     row = UpdateRow(
         run_id=run.id,
         round=round_,
         member=member.name,
-        digest=wanted.adapter,
+        digest=request.adapter,
         canonical=blob.canonical if blob is not None else None,
-        metrics=wanted.metrics.model_dump(mode="json"),
+        metrics=request.metrics.model_dump(mode="json"),
         late=late,
     )
     session.add(row)
@@ -71,13 +80,9 @@ def _receipt(row: UpdateRow) -> Receipt:
     return Receipt(status=status, digest=row.digest)
 
 
-def taken(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
+def counted_updates(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
     """The updates of a round that count, in the order of the members' names."""
-    rows = session.scalars(
-        select(UpdateRow).where(
-            UpdateRow.run_id == run.id, UpdateRow.round == round_, UpdateRow.late.is_(False)
-        )
-    )
+    rows = session.scalars(select(UpdateRow).where(*_in_time(run, round_)))
     return sorted(rows, key=lambda row: row.member)
 
 
@@ -101,22 +106,18 @@ def exclude(session: Session, run: RunRow, round_: int, member: str) -> None:
     runs.move(session, run, reconsidered)
 
 
-def _in_time(run: RunRow) -> tuple[ColumnElement[bool], ...]:
-    return (
-        UpdateRow.run_id == run.id,
-        UpdateRow.round == run.round,
-        UpdateRow.late.is_(False),
-    )
+def _in_time(run: RunRow, round_: int) -> tuple[ColumnElement[bool], ...]:
+    return UpdateRow.run_id == run.id, UpdateRow.round == round_, UpdateRow.late.is_(False)
 
 
 def arrived(run: RunRow) -> Select[str]:
-    """Who has handed in an update of the round under way, whether it counts or not."""
+    """The members with an update of the round under way, whether it counts or not."""
     return select(UpdateRow.member).where(UpdateRow.run_id == run.id, UpdateRow.round == run.round)
 
 
 def turnout(session: Session, run: RunRow) -> Turnout:
-    """How many updates of the round under way count, and how many may still come."""
-    query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run))
+    """The turnout of the round under way."""
+    query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run, run.round))
     count, first_at = session.execute(query).one()
     return Turnout(count, members.outstanding(session, run.id, arrived(run)), first_at)
 
@@ -128,8 +129,35 @@ def close_if_due(session: Session, run: RunRow) -> bool:
     """
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return False
-    found, rules = turnout(session, run), runs.settings_of(run).aggregation
-    due = closes(found, rules.quorum, rules.deadline_seconds, now())
+    present, rules = turnout(session, run), runs.settings_of(run).aggregation
+    due = closes(present, rules.quorum, rules.deadline_seconds, now())
     if due:
-        runs.move(session, run, updates_closed, updates=found.arrived)
+        runs.move(session, run, updates_closed, updates=present.arrived)
     return due
+
+
+def roll_back(session: Session, run: RunRow, to: int) -> None:
+    """Begin round `to` + 1 again from round `to`'s adapter, optimizer state and residuals.
+
+    What came since is gone but for the log, which keeps the rounds' adapters and evaluations.
+    Raises WrongState for a round that is not before the one under way, NotFound if its adapter is
+    not there.
+    """
+    status = rolled_back(runs.status_of(run), to)
+    start = session.get(RoundRow, (run.id, to))
+    if start is None or start.adapter is None:
+        raise NotFound(f"Round {to} has no adapter to go back to.")
+    later = select(RoundRow).where(RoundRow.run_id == run.id, RoundRow.round > to)
+    rounds = [
+        {"round": row.round, "adapter": row.adapter, "evaluation": row.evaluation}
+        for row in session.scalars(later.order_by(RoundRow.round))
+        if row.adapter is not None
+    ]
+    record(session, run.id, "rolled back", to=to, adapter=start.adapter, rounds=rounds)
+    for table in (UpdateRow, SubmissionRow, SwapRow, PromptsRow, RoundRow):
+        session.execute(delete(table).where(table.run_id == run.id, table.round > to))
+    run.state, run.round, run.failure = status.state, status.round, None
+    run.rollbacks += 1
+    session.add(RoundRow(run_id=run.id, round=run.round))
+    session.flush()
+    retention.free_unused(session, run.id, ended=False)

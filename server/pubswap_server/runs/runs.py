@@ -18,14 +18,7 @@ from pubswap_protocol.errors import (
     UnknownRun,
     WrongState,
 )
-from pubswap_protocol.messages import (
-    CreateRun,
-    Digest,
-    Hello,
-    RunState,
-    RunView,
-    SetKind,
-)
+from pubswap_protocol.messages import CreateRun, Digest, Hello, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
@@ -46,34 +39,34 @@ from pubswap_server.runs.state import ENDED, RunStatus, opened, started
 Move = Callable[[RunStatus], RunStatus]
 
 
-def create(session: Session, wanted: CreateRun, key: str | None = None) -> RunRow:
-    """A new run; again with the same key, it is the one that was made.
+def create(session: Session, request: CreateRun, key: str | None = None) -> RunRow:
+    """A new run; again with the same key, the first one.
 
     Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
     was another run's.
     """
-    check_verifier(wanted.settings.verifier)
+    check_verifier(request.settings.verifier)
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
     before = session.get(RunRow, id_)
     if before is not None:
-        if (before.name, settings_of(before)) != (wanted.name, wanted.settings):
+        if (before.name, settings_of(before)) != (request.name, request.settings):
             raise IdempotencyMismatch(f"This key was used for the run {before.name!r}.")
         return before
     clash = session.scalar(
-        select(RunRow).where(RunRow.name == wanted.name, RunRow.state.not_in(ENDED))
+        select(RunRow).where(RunRow.name == request.name, RunRow.state.not_in(ENDED))
     )
     if clash is not None:
-        raise NameTaken(f"The run {wanted.name!r} is {clash.state}; choose another name.")
+        raise NameTaken(f"The run {request.name!r} is {clash.state}; choose another name.")
     row = RunRow(
         id=id_,
-        name=wanted.name,
+        name=request.name,
         state=RunState.CREATED,
-        settings=wanted.settings.model_dump(mode="json"),
-        model=wanted.model.model_dump(mode="json"),
+        settings=request.settings.model_dump(mode="json"),
+        model=request.model.model_dump(mode="json"),
     )
     session.add(row)
     session.flush()
-    record(session, row.id, "created", name=wanted.name)
+    record(session, row.id, "created", name=request.name)
     return row
 
 
@@ -114,37 +107,34 @@ def _card(stored: _Stored) -> ModelCard:
 
 
 def settings_of(run: RunRow) -> RunSettings:
-    """The run's settings."""
     return _settings(_Stored(run.id, run.settings))
 
 
 def model_of(run: RunRow) -> ModelCard:
-    """The run's base model."""
     return _card(_Stored(run.id, run.model))
 
 
 def sent_layout_of(run: RunRow) -> AdapterLayout:
-    """What a client sends in a round."""
+    """The layout of a client's update."""
     return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
-    """Why a member that says this cannot take part, if so."""
+    """The reason to refuse a member with this base model or verifier, if there is one."""
     try:
         model_of(run).check_same(hello)
     except BaseModelMismatch as error:
         return error
-    wanted = verifier_version(settings_of(run).verifier)
-    if hello.verifier_version == wanted:
+    version = verifier_version(settings_of(run).verifier)
+    if hello.verifier_version == version:
         return None
     return Conflict(
-        f"The run's verifier is {wanted}, yours is {hello.verifier_version}; install the same "
+        f"The run's verifier is {version}, yours is {hello.verifier_version}; install the same "
         "versions."
     )
 
 
 def status_of(run: RunRow) -> RunStatus:
-    """Where the run is."""
     return RunStatus(RunState(run.state), run.paused, run.round, run.settings["rounds"])
 
 
@@ -195,12 +185,12 @@ def start(session: Session, run: RunRow) -> None:
     """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
     if run.round > 0 and run.state not in ENDED:
         return
-    wanted = settings_of(run).clients
-    there = members.active_clients(session, run.id)
-    if run.state == RunState.OPEN and len(there) < wanted:
+    needed = settings_of(run).clients
+    clients = sorted(members.active_clients(session, run.id))
+    if run.state == RunState.OPEN and len(clients) < needed:
         raise WrongState(
-            f"{len(there)} of {wanted} clients have enrolled ({', '.join(sorted(there)) or 'none'})"
-            "; invite the others, or set `clients` lower in a new run."
+            f"{len(clients)} of {needed} clients have enrolled ({', '.join(clients) or 'none'}); "
+            "invite the others, or set `clients` lower in a new run."
         )
     move(session, run, started)
 

@@ -1,4 +1,4 @@
-"""What a run's members wait for, read once for all of them, and what follows from it for each."""
+"""A snapshot of a run, read once for all its members, and the task it implies for each."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
 
 @dataclass(frozen=True, slots=True)
 class ExchangeState:
-    """An exchange of the round under way, and while it is open, whose responses are in it."""
+    """An exchange of the round under way; while it is open, the members that have answered."""
 
     closed: bool
     members: frozenset[str]
@@ -33,7 +33,7 @@ class ExchangeState:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """Where a run is, at one moment.
+    """A run at one moment.
 
     `adapter` is what the round under way begins from, `handed_in` are the members whose updates
     of it are there, `exchanges` are its public steps by number, and `backlog` is the first round
@@ -54,7 +54,7 @@ class RunSnapshot:
 
 
 def read_snapshot(session: Session, run: str) -> RunSnapshot:
-    """The board of a run; raises UnknownRun for one that was deleted."""
+    """Raises UnknownRun for a run that was deleted."""
     row = session.get(RunRow, run)
     if row is None:
         raise UnknownRun(f"The run {run} was deleted.")
@@ -118,7 +118,7 @@ def _exchanges(session: Session, run: RunRow) -> dict[int, ExchangeState]:
 
 
 def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
-    """What the member is to do now; raises Unauthenticated or Suspended."""
+    """The member's present task; raises Unauthenticated or Suspended."""
     require_good(*snapshot.refused.get(member.name, (True, False)))
     if member.role is Role.EVALUATOR:
         if snapshot.backlog is not None and snapshot.state is not RunState.CANCELLED:
@@ -137,7 +137,7 @@ def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
 
 
 def waits_for(snapshot: RunSnapshot) -> str:
-    """What a member without work waits for, in a few words."""
+    """The reason why a member has no work now, in a few words."""
     if snapshot.paused_since is not None:
         return f"the operator to resume the run, paused since {snapshot.paused_since:%F %T} UTC"
     if snapshot.state in (RunState.CREATED, RunState.OPEN):
@@ -150,7 +150,7 @@ def waits_for(snapshot: RunSnapshot) -> str:
 def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | None) -> Task:
     """Training from, or evaluating, an adapter, with the residuals that belong to it."""
     last = round_ - 1 if kind is TaskKind.TRAIN else round_
-    residuals = [digest for made, digest in snapshot.residuals if made <= last]
+    residuals = [digest for of, digest in snapshot.residuals if of <= last]
     return Task(kind=kind, state=snapshot.state, round=round_, adapter=adapter, residuals=residuals)
 
 

@@ -36,7 +36,7 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Where a run is; `round` is 0 before the start."""
+    """The state of a run; `round` is 0 before the start."""
 
     state: RunState
     paused: bool

@@ -6,23 +6,17 @@ from datetime import timedelta
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import (
-    NoSpace,
-    TooLarge,
-    TooManyAdapters,
-    UnknownUpload,
-    WrongState,
-)
+from pubswap_protocol.errors import NoSpace, TooLarge, TooManyAdapters, UnknownUpload, WrongState
 from pubswap_protocol.messages import OpenUpload
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow, now
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.state import ENDED
 
+# A member may store in a round: its adapter, one that came too late, and a second try.
 ADAPTERS_A_ROUND = 3
-"""What a member may store in a round: its adapter, one that came too late, and a second try."""
+# A member's uploads under way; one more ends the oldest, so that none is ever locked out.
 SESSIONS = 3
-"""What a member may have under way; one more ends the oldest, so that none is ever locked out."""
 SESSION_SECONDS = 24 * 3600.0  # how long an upload may go on from where it was cut
 
 
@@ -30,36 +24,36 @@ def open_session(
     session: Session,
     run: RunRow,
     member: MemberPrincipal,
-    wanted: OpenUpload,
+    request: OpenUpload,
     largest: int,
     spare: int,
     free: int | None,
 ) -> tuple[UploadRow | None, list[str]]:
-    """The member's session for this blob, made or found again; None if the blob is stored.
+    """The member's session for this blob, new or an earlier one; None if the blob is stored.
 
     With it come the sessions that it ends, whose bytes are to be dropped. In bytes: the `largest`
     adapter, what stays `spare`, and what the store has `free`, None if it has no limit. Raises
     TooLarge, TooManyAdapters, WrongState for a run that has ended, or NoSpace if the store's room,
     less all that is reserved, is too small.
     """
-    if session.get(BlobRow, (run.id, wanted.digest, member.name)) is not None:
+    if session.get(BlobRow, (run.id, request.digest, member.name)) is not None:
         return None, []
     require_turn(session, run, member)
-    if wanted.size > largest:
+    if request.size > largest:
         raise TooLarge(f"An adapter of this run has at most {largest} bytes.")
-    mine = _open(session, run, member)
-    for row in mine:
-        if (row.digest, row.size) == (wanted.digest, wanted.size):
+    present = _open(session, run, member)
+    for row in present:
+        if (row.digest, row.size) == (request.digest, request.size):
             return row, []
-    ended = [row.id for row in mine[: len(mine) - SESSIONS + 1]] if len(mine) >= SESSIONS else []
+    ended = [row.id for row in present[: max(0, len(present) - SESSIONS + 1)]]
     session.execute(delete(UploadRow).where(UploadRow.id.in_(ended)))
-    check_room(session, wanted.size, spare, free)
+    check_room(session, request.size, spare, free)
     row = UploadRow(
         id=secrets.token_hex(16),
         run_id=run.id,
         member=member.name,
-        digest=wanted.digest,
-        size=wanted.size,
+        digest=request.digest,
+        size=request.size,
         expires_at=now() + timedelta(seconds=SESSION_SECONDS),
     )
     session.add(row)
@@ -99,15 +93,9 @@ def finish(
         return
     find(session, run, member, upload.id)
     require_turn(session, run, member)
-    blob = BlobRow(
-        run_id=run.id,
-        digest=upload.digest,
-        member=member.name,
-        canonical=stored,
-        size=upload.size,
-    )
-    session.add(blob)
-    session.execute(delete(UploadRow).where(UploadRow.id == upload.id))
+    key = {"run_id": run.id, "digest": upload.digest, "member": member.name}
+    session.add(BlobRow(**key, canonical=stored, size=upload.size))
+    forget(session, upload.id)
     traffic.count(session, run.id, run.round, member.name, "adapters_up", upload.size)
 
 
@@ -118,23 +106,15 @@ def forget(session: Session, upload: str) -> None:
 
 def take_expired(session: Session) -> list[str]:
     """End the sessions whose time is over; returns their ids."""
-    expired = list(session.scalars(select(UploadRow.id).where(UploadRow.expires_at <= now())))
-    session.execute(delete(UploadRow).where(UploadRow.id.in_(expired)))
-    return expired
+    expired = delete(UploadRow).where(UploadRow.expires_at <= now())
+    return list(session.scalars(expired.returning(UploadRow.id)))
 
 
 def _open(session: Session, run: RunRow, member: MemberPrincipal) -> list[UploadRow]:
     """The member's sessions, the oldest first."""
-    rows = session.scalars(
-        select(UploadRow)
-        .where(
-            UploadRow.run_id == run.id,
-            UploadRow.member == member.name,
-            UploadRow.expires_at > now(),
-        )
-        .order_by(UploadRow.expires_at)
-    )
-    return list(rows)
+    query = select(UploadRow).where(UploadRow.run_id == run.id, UploadRow.member == member.name)
+    query = query.where(UploadRow.expires_at > now()).order_by(UploadRow.expires_at)
+    return list(session.scalars(query))
 
 
 def check_room(session: Session, size: int, spare: int, free: int | None) -> None:

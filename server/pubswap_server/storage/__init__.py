@@ -1,1 +1,1 @@
-"""Where blobs and uploads are kept: a local folder, or an S3 bucket with a local cache."""
+"""Storage of blobs and uploads: a local folder, or an S3 bucket with a local cache."""

@@ -1,4 +1,4 @@
-"""Which stores the settings ask for."""
+"""Open the stores that the settings name."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -21,147 +21,127 @@ from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from pubswap_protocol.digests import digest_of_file
-from pubswap_protocol.errors import (
-    DamagedBlob,
-    Unavailable,
-    UnknownUpload,
-    WrongOffset,
-)
+from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
-from pubswap_server.storage.store import Stored
-from pubswap_server.storage.verified import VerifiedFiles, digest_of_name, file_name, folder_name
+from pubswap_server.storage.store import (
+    BlobStore,
+    Stored,
+    UploadStore,
+    check_offset,
+    digest_of_name,
+    file_name,
+    folder_name,
+)
 
 _PIECE = 4 << 20
 _IN_USE_SECONDS = 60
 
 
-class BucketBlobs:
-    """Implements BlobStore."""
+class BucketBlobs(BlobStore):
+    """Blobs in a bucket, and a cache of those used last."""
 
     def __init__(self, store: ObjectStore, cache: Path, cache_bytes: int, incoming: Spool) -> None:
+        super().__init__(incoming)
         self._store = store
         self._cache = private_folder(cache)
         self._cache_bytes = cache_bytes
-        self._incoming = incoming
-        self._believed = VerifiedFiles()
         self._lock = threading.Lock()
-        self._flights: dict[str, Future[None]] = {}  # what is being fetched, by digest
-
-    def take_damaged(self) -> set[str]:
-        """See BlobStore."""
-        found, self._believed.damaged = self._believed.damaged, set()
-        return found
+        self._fetches: dict[str, Future[None]] = {}  # under way, by digest
 
     def path(self, digest: str) -> Path:
-        """See BlobStore: in the cache, fetched if it is not there or is damaged there."""
-        path = self._cache / file_name(digest)
+        path = self._cached(digest)
         try:
-            self._believed.check(path, digest)
+            self._verify(path, digest)
         except FileNotFoundError:
             pass
         except DamagedBlob:
             # Only the copy is known to be damaged; the bucket may have the right bytes.
-            self._believed.damaged.discard(digest)
+            self._damaged.discard(digest)
             path.unlink(missing_ok=True)
         else:
             path.touch()
-            self._believed.remember(path)
+            self._note_verified(path)
             return path
-        self._fetched(digest, path)
+        self._fetch_once(digest)
         return path
 
-    def read(self, digest: str) -> bytes:
-        """See BlobStore."""
-        return self.path(digest).read_bytes()
-
     def keep(self, file: Path, digest: str) -> None:
-        """See BlobStore; the file is sent, and moved to the cache."""
         with _reachable():
             obstore.put(self._store, _key("blobs", digest), file)
-        self._into_cache(file, self._cache / file_name(digest))
-
-    def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
-        """See BlobStore."""
-        written = self._incoming.write(parts)
-        try:
-            self.keep(written.path, written.digest)
-        finally:
-            written.discard()
-        return written.digest, written.size
+        self._into_cache(file, digest)
 
     def set_aside(self, digest: str) -> None:
-        """See BlobStore."""
-        self._believed.damaged.discard(digest)
+        self._damaged.discard(digest)
         with _reachable(), suppress(FileNotFoundError):
             obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
-        (self._cache / file_name(digest)).unlink(missing_ok=True)
+        self._cached(digest).unlink(missing_ok=True)
 
     def remove_older(self, digest: str, moment: float) -> None:
-        """See BlobStore. A bucket cannot remove on a condition; the time is asked just before."""
+        key = _key("blobs", digest)
         with _reachable(), suppress(FileNotFoundError):
-            if (
-                obstore.head(self._store, _key("blobs", digest))["last_modified"].timestamp()
-                > moment
-            ):
+            # A bucket cannot remove on a condition; its time is asked for just before.
+            if obstore.head(self._store, key)["last_modified"].timestamp() > moment:
                 return
-            obstore.delete(self._store, _key("blobs", digest))
-        (self._cache / file_name(digest)).unlink(missing_ok=True)
+            obstore.delete(self._store, key)
+        self._cached(digest).unlink(missing_ok=True)
 
     def blobs(self) -> Iterator[Stored]:
-        """See BlobStore."""
         for key, size, modified in _listed(self._store, "blobs/"):
             yield Stored(digest_of_name(key.rsplit("/", 1)[-1]), size, modified)
 
     def check(self) -> None:
-        """See BlobStore: a list of nothing, which only a bucket that is not there does not have."""
         try:
-            list(_listed(self._store, "none/"))
+            list(_listed(self._store, "none/"))  # fails only where there is no bucket
         except FileNotFoundError:
             raise Unavailable("The bucket is not there.") from None
 
     def free_bytes(self) -> None:
-        """See BlobStore: a bucket has no end that it would tell of."""
+        """A bucket has no end that it would tell of."""
 
-    def _fetched(self, digest: str, path: Path) -> None:
+    def _cached(self, digest: str) -> Path:
+        return self._cache / file_name(digest)
+
+    def _fetch_once(self, digest: str) -> None:
         """Fetch a blob, once for all who ask meanwhile; none waits for another blob."""
         with self._lock:
-            flight = self._flights.get(digest)
-            first = flight is None
-            if flight is None:
-                flight = self._flights[digest] = Future()
+            fetch = self._fetches.get(digest)
+            first = fetch is None
+            if fetch is None:
+                fetch = self._fetches[digest] = Future()
         if first:
             try:
-                if not path.exists():
-                    self._fetch(digest, path)
-                flight.set_result(None)
+                if not self._cached(digest).exists():
+                    self._fetch(digest)
+                fetch.set_result(None)
             except BaseException as error:
-                flight.set_exception(error)
+                fetch.set_exception(error)
             finally:
                 with self._lock:
-                    del self._flights[digest]
-        flight.result()
+                    del self._fetches[digest]
+        fetch.result()
 
-    def _fetch(self, digest: str, path: Path) -> None:
+    def _fetch(self, digest: str) -> None:
         temporary = self._incoming.new()
         try:
-            with _reachable():
-                _download(self._store, _key("blobs", digest), temporary)
-            found = digest_of_file(temporary)
-            if found != digest:
-                self._believed.damaged.add(digest)
-                raise DamagedBlob(f"The stored bytes of {digest} are {found}; they are not served.")
-            self._into_cache(temporary, path)
+            _download(self._store, [_key("blobs", digest)], temporary)
+            actual = digest_of_file(temporary)
+            if actual != digest:
+                self._damaged.add(digest)
+                raise DamagedBlob(
+                    f"The stored bytes of {digest} are {actual}; they are not served."
+                )
+            self._into_cache(temporary, digest)
         except FileNotFoundError:
-            self._believed.damaged.add(digest)
-            raise DamagedBlob(f"The stored blob {digest} is missing.") from None
+            raise self._missing(digest) from None
         finally:
             temporary.unlink(missing_ok=True)
 
-    def _into_cache(self, file: Path, place: Path) -> None:
+    def _into_cache(self, file: Path, digest: str) -> None:
+        path = self._cached(digest)
         file.touch()  # in use from now on, however long ago it was written
-        file.replace(place)
-        self._believed.remember(place)
+        file.replace(path)
+        self._note_verified(path)
         self._evict()
 
     def _evict(self) -> None:
@@ -172,8 +152,8 @@ class BucketBlobs:
         files = []
         for path in self._cache.iterdir():
             with suppress(FileNotFoundError):
-                found = path.stat()
-                files.append((found.st_mtime, found.st_size, path))
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
         left = sum(size for _, size, _ in files) - self._cache_bytes
         for used, size, path in sorted(files):
             if left <= 0 or used > time.time() - _IN_USE_SECONDS:
@@ -182,8 +162,8 @@ class BucketBlobs:
             left -= size
 
 
-class BucketUploads:
-    """Implements UploadStore: each request's bytes are an object of their own."""
+class BucketUploads(UploadStore):
+    """Each request's bytes are an object of their own."""
 
     at_hand = False
 
@@ -192,15 +172,12 @@ class BucketUploads:
         self._incoming = incoming
 
     def offset(self, upload: str) -> int:
-        """See UploadStore."""
         return sum(size for _, size in self._pieces(upload))
 
     @contextmanager
     def appending(self, upload: str, offset: int) -> Iterator[IO[bytes]]:
-        """See UploadStore: gathered in a local file, and put into the bucket on any exit."""
-        here = self.offset(upload)
-        if here != offset:
-            raise WrongOffset(f"{here} bytes are here; go on from there, not from {offset}.")
+        """Gathered in a local file, and put into the bucket on any exit."""
+        check_offset(self.offset(upload), offset)
         path = self._incoming.new()
         try:
             with path.open("wb", buffering=0) as file:
@@ -215,35 +192,30 @@ class BucketUploads:
 
     @contextmanager
     def assembled(self, upload: str) -> Iterator[Path]:
-        """See UploadStore: a local copy, so that a late request cannot change it."""
+        """A local copy, so that a late request cannot change it."""
         pieces = self._pieces(upload)
         if not pieces:
             raise UnknownUpload("Nothing of this upload is here; send it from the start.")
         path = self._incoming.new()
         try:
-            with path.open("wb") as file, _reachable():
-                for key, _ in pieces:
-                    for piece in obstore.get(self._store, key).stream(min_chunk_size=_PIECE):
-                        file.write(piece)
+            _download(self._store, [key for key, _ in pieces], path)
             yield path
         finally:
             path.unlink(missing_ok=True)
 
     def drop(self, upload: str) -> None:
-        """See UploadStore."""
         with _reachable(), suppress(FileNotFoundError):
             keys = [key for key, _, _ in _listed(self._store, f"uploads/{upload}/")]
             if keys:
                 obstore.delete(self._store, keys)
 
     def uploads(self) -> Iterator[Stored]:
-        """See UploadStore."""
-        found: dict[str, Stored] = {}
+        uploads: dict[str, Stored] = {}
         for key, size, modified in _listed(self._store, "uploads/"):
             name = key.split("/")[-2]
-            before = found.get(name, Stored(name, 0, 0.0))
-            found[name] = Stored(name, before.size + size, max(before.modified, modified))
-        yield from found.values()
+            before = uploads.get(name, Stored(name, 0, 0.0))
+            uploads[name] = Stored(name, before.size + size, max(before.modified, modified))
+        yield from uploads.values()
 
     def _pieces(self, upload: str) -> list[tuple[str, int]]:
         """Keys and sizes of the bytes that follow on each other from the first one on.
@@ -270,10 +242,12 @@ def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]
                 yield entry["path"], entry["size"], entry["last_modified"].timestamp()
 
 
-def _download(store: ObjectStore, key: str, path: Path) -> None:
-    with path.open("wb") as file:
-        for piece in obstore.get(store, key).stream(min_chunk_size=_PIECE):
-            file.write(piece)
+def _download(store: ObjectStore, keys: Iterable[str], path: Path) -> None:
+    """Objects, one after the other, as a local file."""
+    with path.open("wb") as file, _reachable():
+        for key in keys:
+            for piece in obstore.get(store, key).stream(min_chunk_size=_PIECE):
+                file.write(piece)
 
 
 @contextmanager

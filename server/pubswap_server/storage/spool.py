@@ -4,19 +4,42 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from anyio import to_thread
+
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
-from pubswap_server.storage.files import Writer, begin_writing_out, write_whole
+from pubswap_protocol.files import write_all
 from pubswap_server.storage.private import private_folder
 
 _LOCK = ".lock"
-_BATCH = 1 << 20  # bytes handed to the writing thread at a time
+GATHERED = 128 << 10  # bytes written at a time; each body under way may hold as many in memory
+
+
+class Writer:
+    """Appends a body to an open file in worker threads, many small pieces at a time."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.size = 0  # all bytes given, written or not
+        self._descriptor = descriptor
+        self._gathered = bytearray()
+
+    async def write(self, piece: bytes) -> None:
+        """Take a piece; raises OSError if the disk is full."""
+        self._gathered += piece
+        self.size += len(piece)
+        if len(self._gathered) >= GATHERED:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what is gathered; if that fails it is dropped, so that the file has no gap."""
+        data, self._gathered = self._gathered, bytearray()
+        if data:
+            await to_thread.run_sync(write_all, self._descriptor, data)
 
 
 @dataclass(frozen=True)
@@ -51,7 +74,7 @@ class Spool:
         os.close(self._lock)
 
     def new(self) -> Path:
-        """An empty file."""
+        """An empty file, for its owner only."""
         descriptor, name = tempfile.mkstemp(dir=self.folder)
         os.close(descriptor)
         return Path(name)
@@ -68,7 +91,8 @@ class Spool:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
         path, digest = self.new(), Digester()
         try:
-            with path.open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+            with path.open("wb", buffering=0) as file:
+                writer = Writer(file.fileno())
                 async for chunk in body:
                     size = writer.size + len(chunk)
                     if size > limit:
@@ -86,49 +110,6 @@ class Spool:
             path.unlink(missing_ok=True)
             raise
         return Received(path, digest.digest(), writer.size)
-
-    def write(self, parts: Iterable[bytes]) -> Received:
-        """Parts as one file."""
-        path, digest, size = self.new(), Digester(), 0
-
-        def take(batch: memoryview, begin: int) -> None:
-            digest.update(batch)
-            write_whole(file.fileno(), batch)
-            begin_writing_out(file.fileno(), begin, len(batch))
-
-        try:
-            # Hashed and written by another thread, while the next parts are made.
-            with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1, "writing") as thread:
-                under_way = thread.submit(take, memoryview(b""), 0)
-                for batch in _batches(parts):
-                    under_way.result()
-                    under_way = thread.submit(take, batch, size)
-                    size += len(batch)
-                under_way.result()
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return Received(path, digest.digest(), size)
-
-
-def _batches(parts: Iterable[bytes]) -> Iterator[memoryview]:
-    """The same bytes in pieces that are worth a thread's while.
-
-    A piece is good until the next but one is asked for: of new memory, each page would have to be
-    made and cleared, which takes longer than to write it.
-    """
-    buffers = memoryview(bytearray(_BATCH)), memoryview(bytearray(_BATCH))
-    turn = filled = 0
-    for part in parts:
-        left = memoryview(part)
-        while left:
-            count = min(len(left), _BATCH - filled)
-            buffers[turn][filled : filled + count] = left[:count]
-            left, filled = left[count:], filled + count
-            if filled == _BATCH:
-                yield buffers[turn]
-                turn, filled = 1 - turn, 0
-    yield buffers[turn][:filled]
 
 
 def _own_folder(parent: Path) -> tuple[Path, int]:

@@ -1,14 +1,41 @@
-"""What the coordinator asks of a place for blobs and of a place for uploads.
+"""The stores of blobs and of uploads, used from worker threads.
 
-Both are used from worker threads. A blob is named by its digest and never changes; an upload is a
-blob's first bytes, which may stay for a day.
+A blob is named by its digest and never changes. Its file is called `blake3-` and the digest's
+hexadecimal, in a folder of its first two digits. An upload is a blob's first bytes, which may stay
+for a day.
 """
 
+import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
+
+from pubswap_protocol.digests import Digester, digest_of_file, hexadecimal
+from pubswap_protocol.errors import DamagedBlob, WrongOffset
+from pubswap_server.storage.spool import Spool
+
+_PIECE = 1 << 20
+_VERIFIED_SECONDS = 600.0
+_MOST_VERIFIED = 4096
+
+
+def file_name(digest: str) -> str:
+    """The name of a blob's file."""
+    return digest.replace(":", "-")
+
+
+def folder_name(digest: str) -> str:
+    """The name of the folder of a blob's file."""
+    return hexadecimal(digest)[:2]
+
+
+def digest_of_name(file: str) -> str:
+    """The digest in the name of a blob's file."""
+    return file.replace("-", ":")
 
 
 @dataclass(frozen=True)
@@ -20,12 +47,20 @@ class Stored:
     modified: float
 
 
-class BlobStore(Protocol):
-    """Blobs, each either whole and durable or not there."""
+class BlobStore(ABC):
+    """Blobs, each either whole and durable or absent.
 
-    def take_damaged(self) -> set[str]:
-        """The digests whose bytes were found to be others since the last call."""
+    A file is hashed before it is read, and again when its size, times or inode have changed, or
+    after ten minutes.
+    """
 
+    def __init__(self, incoming: Spool) -> None:
+        self._incoming = incoming
+        self._damaged: set[str] = set()
+        self._verified: dict[Path, tuple[tuple[int, ...], float]] = {}
+        self._verified_lock = threading.Lock()
+
+    @abstractmethod
     def path(self, digest: str) -> Path:
         """A local file with the blob's bytes, to be read only.
 
@@ -34,7 +69,9 @@ class BlobStore(Protocol):
 
     def read(self, digest: str) -> bytes:
         """A blob's bytes; raises as `path` does."""
+        return self.path(digest).read_bytes()
 
+    @abstractmethod
     def keep(self, file: Path, digest: str) -> None:
         """Make a local file, whose digest was computed, a blob: durable on return.
 
@@ -43,24 +80,71 @@ class BlobStore(Protocol):
 
     def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
         """Store parts as one blob, durable on return; returns digest and size."""
+        file, digester, size = self._incoming.new(), Digester(), 0
+        try:
+            with file.open("wb", buffering=_PIECE) as out:
+                for part in parts:
+                    digester.update(part)
+                    size += out.write(part)
+            self.keep(file, digester.digest())
+        finally:
+            file.unlink(missing_ok=True)
+        return digester.digest(), size
 
+    @abstractmethod
     def set_aside(self, digest: str) -> None:
         """Take a damaged blob out of use, and off the list of `take_damaged`.
 
         It is kept under another name for the operator.
         """
 
+    def take_damaged(self) -> set[str]:
+        """The digests of blobs found damaged or missing since the last call."""
+        damaged, self._damaged = self._damaged, set()
+        return damaged
+
+    @abstractmethod
     def remove_older(self, digest: str, moment: float) -> None:
         """Remove a blob that was stored before `moment` (seconds since 1970), if it is there."""
 
+    @abstractmethod
     def blobs(self) -> Iterator[Stored]:
         """All blobs, named by digest."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raises Unavailable or OSError unless the store answers now."""
 
+    @abstractmethod
     def free_bytes(self) -> int | None:
         """Room left; None where the store has no limit of its own."""
+
+    def _verify(self, path: Path, digest: str) -> None:
+        """Raises DamagedBlob unless the file has the digest; FileNotFoundError if there is none."""
+        state = _state(path)
+        with self._verified_lock:
+            known, at = self._verified.get(path, ((), 0.0))
+        if known == state and time.monotonic() - at < _VERIFIED_SECONDS:
+            return
+        if digest_of_file(path) != digest:
+            self._damaged.add(digest)
+            raise DamagedBlob(f"The stored bytes of {digest} are damaged; they are not served.")
+        self._note_verified(path, state)
+
+    def _note_verified(self, path: Path, state: tuple[int, ...] | None = None) -> None:
+        with self._verified_lock:
+            if len(self._verified) >= _MOST_VERIFIED:
+                self._verified.clear()
+            self._verified[path] = (state or _state(path), time.monotonic())
+
+    def _missing(self, digest: str) -> DamagedBlob:
+        self._damaged.add(digest)
+        return DamagedBlob(f"The stored blob {digest} is missing.")
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class UploadStore(Protocol):
@@ -90,3 +174,9 @@ class UploadStore(Protocol):
 
     def uploads(self) -> Iterator[Stored]:
         """All uploads that have bytes here."""
+
+
+def check_offset(stored: int, offset: int) -> None:
+    """Raises WrongOffset unless bytes from `offset` on follow on those that are stored."""
+    if stored != offset:
+        raise WrongOffset(f"{stored} bytes are here; go on from there, not from {offset}.")

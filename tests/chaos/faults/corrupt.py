@@ -23,7 +23,7 @@ from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.messages import RunState, TaskKind
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
-from pubswap_server.storage.verified import file_name, folder_name
+from pubswap_server.storage.store import file_name, folder_name
 from support.client.lives import Lives
 from support.coordinator.coordinator import Federation, begun
 

@@ -102,12 +102,11 @@ def _while_waiting(points: Points, client: Any) -> None:
 
 def _inside_saves(points: Points) -> None:
     """Points before a file is saved, at half its bytes, before and after its rename, and after."""
-    from pubswap_client.state import files, journal
+    from pubswap_client.state import journal
+    from pubswap_protocol import files
 
-    write_whole, fill, replace, sync = (
-        *(files.write_whole, files.fill),
-        *(Path.replace, files.sync_folder),
-    )
+    write_whole, write_all = journal.write_whole, files.write_all
+    replace, sync = Path.replace, files.sync
 
     def saving(path: Path, data: bytes) -> None:
         points.saving = f"save {path.stem.rpartition('-')[2]}"
@@ -116,19 +115,20 @@ def _inside_saves(points: Points) -> None:
         points.hit(f"{points.saving} after")
 
     def filling(descriptor: int, data: memoryview) -> None:
-        fill(descriptor, data[: len(data) // 2])
+        write_all(descriptor, data[: len(data) // 2])
         points.hit(f"{points.saving} half")
-        fill(descriptor, data[len(data) // 2 :])
+        write_all(descriptor, data[len(data) // 2 :])
 
     def replacing(self: Path, target: Path) -> Path:
         points.hit(f"{points.saving} written")
         return replace(self, target)
 
-    def syncing(folder: Path) -> None:
-        points.hit(f"{points.saving} renamed")
-        sync(folder)
+    def syncing(path: Path) -> None:
+        if path.is_dir():
+            points.hit(f"{points.saving} renamed")
+        sync(path)
 
     journal.write_whole = saving  # type: ignore[assignment]
-    files.fill = filling
-    files.sync_folder = syncing
+    files.write_all = filling
+    files.sync = syncing
     Path.replace = replacing  # type: ignore[assignment,method-assign]

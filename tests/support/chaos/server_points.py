@@ -106,25 +106,25 @@ def _around_the_application(points: Points) -> None:
 
 
 def _around_storage(points: Points) -> None:
-    from pubswap_server.storage import files
+    from pubswap_protocol import files
     from pubswap_server.storage.local import LocalBlobs
 
-    sync_file, replace, sync_folder = files.sync_file, Path.replace, files.sync_folder
+    sync, replace = files.sync, Path.replace
     write = LocalBlobs.write
 
-    def syncing_file(path: Path) -> None:
+    def syncing(path: Path) -> None:
+        if path.is_dir():
+            sync(path)
+            points.hit("folder synced")
+            return
         points.hit("before file synced")
-        sync_file(path)
+        sync(path)
         points.hit("file synced")
 
     def replacing(self: Path, target: Path) -> Path:
         found = replace(self, target)
         points.hit("renamed")
         return found
-
-    def syncing_folder(folder: Path) -> None:
-        sync_folder(folder)
-        points.hit("folder synced")
 
     def writing(self: LocalBlobs, parts: Iterable[bytes], *args: Any) -> tuple[str, int]:
         found = write(self, halfway(parts), *args)
@@ -137,8 +137,7 @@ def _around_storage(points: Points) -> None:
             if number == 1:
                 points.hit("blob half made")
 
-    files.sync_file = syncing_file
-    files.sync_folder = syncing_folder
+    files.sync = syncing
     Path.replace = replacing  # type: ignore[assignment,method-assign]
     LocalBlobs.write = writing  # type: ignore[method-assign]
 

@@ -22,12 +22,13 @@ import structlog
 from sqlalchemy import Engine, event
 from sqlalchemy.engine.default import DefaultDialect
 
+from pubswap_protocol import files
 from pubswap_server import app as application
 from pubswap_server.clock import process_clock, wall
 from pubswap_server.conductor import conductor
 from pubswap_server.database import engine
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage import files, local
+from pubswap_server.storage import local
 from pubswap_server.storage.spool import Spool
 
 _WRITES = ("INSERT", "UPDATE", "DELETE")

@@ -13,7 +13,7 @@ from pubswap_protocol.digests import (
     digest_of_file,
     hexadecimal,
 )
-from pubswap_server.storage.verified import digest_of_name, file_name, folder_name
+from pubswap_server.storage.store import digest_of_name, file_name, folder_name
 
 DATA = b"some bytes" * 300_000
 HEXADECIMAL = blake3(DATA).hexdigest()

@@ -22,9 +22,14 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.lengths import PromptLimit
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import Problem, problem_lines, read_problems, write_problems
+from pubswap_protocol.problems import (
+    Problem,
+    PromptLimit,
+    problem_lines,
+    read_problems,
+    write_problems,
+)
 from pubswap_protocol.settings import RunSettings
 
 LONG = "1 + " * 60 + "1 ="

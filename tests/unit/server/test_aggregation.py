@@ -28,9 +28,8 @@ from pubswap_server.aggregation.gram import MOST_IN_DRIFT, Gram, gram_of, sample
 from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.rules import FedIT
-from pubswap_server.aggregation.shares import shares_of
 from pubswap_server.aggregation.stacking import stacked
-from pubswap_server.aggregation.updates import Updates
+from pubswap_server.aggregation.updates import Updates, shares_of
 from support.client import dense
 
 LAYOUT = AdapterLayout(
@@ -103,7 +102,8 @@ def round_of(
         weights=tuple(weights or [1.0] * len(made)),
         previous=store.keep(LAYOUT, previous),
     )
-    return aggregate(updates, state, wanted, store, sample)
+    before = None if state is None else store.path(state)
+    return aggregate(updates, before, wanted, store, sample)
 
 
 def close(found: Adapter, expected: dense.Vector, tolerance: float = 3e-7) -> bool:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pubswap_server.exchange import answers
-from pubswap_server.exchange.answers import Answers, Closed
+from pubswap_server.exchange.answers import Answers, ClosedExchange
 
 
 class Opened:
@@ -13,7 +13,7 @@ class Opened:
 
     count = 0
 
-    def __init__(self, closed: Closed, blobs: object) -> None:
+    def __init__(self, closed: ClosedExchange, blobs: object) -> None:
         Opened.count += 1
 
     def answer(self, member: str) -> bytes:
@@ -26,9 +26,9 @@ def asked(exchanges: int, members: int) -> int:
 
     async def play() -> None:
         kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
-        closed = Closed(None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
+        closed = ClosedExchange(None, None, {str(n): "" for n in range(members)})  # type: ignore[arg-type]
 
-        async def load() -> Closed:
+        async def load() -> ClosedExchange:
             return closed
 
         for member in range(members):
@@ -43,13 +43,13 @@ def asked(exchanges: int, members: int) -> int:
 
 def test_twenty_exchanges_at_once_are_opened_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen members of each ask in turn: 20 pools, not 320."""
-    monkeypatch.setattr(answers, "Pool", Opened)
+    monkeypatch.setattr(answers, "ResponsePool", Opened)
     assert asked(20, 16) == 20
 
 
 def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not asked for the longest; a few stay however large they are."""
-    monkeypatch.setattr(answers, "Pool", Opened)
+    monkeypatch.setattr(answers, "ResponsePool", Opened)
     monkeypatch.setattr(answers, "MOST_FILES", 64)
     assert asked(5, 16) == 5 * 16
     assert asked(4, 100) == 4

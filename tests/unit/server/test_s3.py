@@ -16,7 +16,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob
 from pubswap_server.storage.s3 import BucketBlobs
 from pubswap_server.storage.spool import Spool
-from pubswap_server.storage.verified import file_name
+from pubswap_server.storage.store import file_name
 
 SECONDS = 0.5
 DATA = {digest_of(bytes([n]) * 1000): bytes([n]) * 1000 for n in range(8)}

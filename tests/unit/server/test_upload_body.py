@@ -11,7 +11,7 @@ import pytest
 
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_server.http.upload_body import asked_bytes
-from pubswap_server.storage.files import GATHERED, Writer
+from pubswap_server.storage.spool import GATHERED, Writer
 
 
 @pytest.mark.parametrize("size", [1, 1000, GATHERED - 1, 3 * GATHERED + 7])
@@ -21,10 +21,10 @@ def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: 
 
     async def write(step: int) -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
-            with Writer(file.fileno()) as writer:
-                for begin in range(0, size, step):
-                    await writer.write(data[begin : begin + step])
-                await writer.flush()
+            writer = Writer(file.fileno())
+            for begin in range(0, size, step):
+                await writer.write(data[begin : begin + step])
+            await writer.flush()
             assert writer.size == size
 
     for step in (max(1, size // 1500), 65_536, size):
@@ -36,7 +36,8 @@ def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
     """/dev/full takes nothing."""
 
     async def write() -> None:
-        with Path("/dev/full").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+        with Path("/dev/full").open("wb", buffering=0) as file:
+            writer = Writer(file.fileno())
             await writer.write(bytes(10))
             await writer.flush()
 
@@ -62,19 +63,20 @@ def test_nothing_is_written_after_bytes_that_were_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full for a moment leaves a beginning, never a file with a gap."""
-    real, calls = os.writev, list[int]()
+    real, calls = os.write, list[int]()
 
-    def full_once(descriptor: int, pieces: list[memoryview]) -> int:
-        calls.append(len(pieces))
+    def full_once(descriptor: int, data: memoryview) -> int:
+        calls.append(len(data))
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, pieces)
+        return real(descriptor, data)
 
-    monkeypatch.setattr(os, "writev", full_once)
+    monkeypatch.setattr(os, "write", full_once)
     data = os.urandom(4 * GATHERED)
 
     async def write() -> None:
-        with (tmp_path / "file").open("wb", buffering=0) as file, Writer(file.fileno()) as writer:
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            writer = Writer(file.fileno())
             try:
                 for begin in range(0, len(data), GATHERED):
                     await writer.write(data[begin : begin + GATHERED])

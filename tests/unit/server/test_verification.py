@@ -6,7 +6,7 @@ import pytest
 
 from pubswap_protocol.verifiers.worker import Scored
 from pubswap_server.exchange.budget import Case
-from pubswap_server.exchange.turns import FairQueue
+from pubswap_server.exchange.verification import FairQueue
 
 SECONDS = 5.0
 

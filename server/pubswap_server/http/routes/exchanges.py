@@ -49,12 +49,12 @@ async def get_swap(
 
     def undecided(session: Session) -> bool:
         row = runs.find(session, run, principal)
-        exchanges.check_there(row, round, swap)
+        exchanges.check_step(row, round, swap)
         return to_be_chosen(session, row, round, swap)
 
     def choose(session: Session) -> None:
         row = runs.find(session, run, principal, lock=True)
-        choose_prompts(session, row, round, swap, services.rounds_over)
+        choose_prompts(session, row, round, swap, services.past_counts)
 
     def look(session: Session) -> tuple[ResponseRules, str]:
         row = runs.find(session, run, principal)

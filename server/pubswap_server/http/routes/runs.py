@@ -55,7 +55,7 @@ from pubswap_server.http.dependencies import (
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
-from pubswap_server.runs.rollback import roll_back
+from pubswap_server.runs.rounds import roll_back
 from pubswap_server.runs.snapshot import read_residuals
 from pubswap_server.runs.state import cancelled, paused, resumed
 from pubswap_server.services import Services

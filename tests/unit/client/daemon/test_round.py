@@ -17,12 +17,12 @@ from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.state import files
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol import files
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import RoundClosed, RunCancelled
 from pubswap_protocol.messages import (
@@ -76,12 +76,12 @@ def world(
     numbers = itertools.count()
     points = Points()
 
-    def fill(descriptor: int, data: memoryview, write: Any = files.fill) -> None:
+    def fill(descriptor: int, data: memoryview, write: Any = files.write_all) -> None:
         write(descriptor, data[: len(data) // 2])
         points.hit()
         write(descriptor, data[len(data) // 2 :])
 
-    monkeypatch.setattr(files, "fill", fill)
+    monkeypatch.setattr(files, "write_all", fill)
     monkeypatch.setattr(Heartbeats, "step", points.around(Heartbeats.step))
     monkeypatch.setattr(Path, "replace", points.around(Path.replace))
 
