@@ -21,6 +21,10 @@ State = Annotated[Path | None, typer.Option(help="The folder with token and prog
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Engine = Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")]
+Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
+Processes = Annotated[
+    int | None, typer.Option(help="Processes that share each update, one for each GPU.")
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads for this process.")]
 
 client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
@@ -77,14 +81,12 @@ def enroll(
 def start(
     config: Config = None,
     state: State = None,
-    data: Annotated[Path | None, typer.Option(help="The private problems (JSONL).")] = None,
+    data: Data = None,
     model: Model = None,
     device: Device = None,
     engine: Engine = None,
     threads: Threads = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Processes that share each update, one for each GPU.")
-    ] = None,
+    processes: Processes = None,
 ) -> None:
     """Train on the private data until the run ends.
 
@@ -123,14 +125,12 @@ def start(
 def doctor(
     config: Config = None,
     state: State = None,
-    data: Annotated[Path | None, typer.Option(help="The private problems (JSONL).")] = None,
+    data: Data = None,
     model: Model = None,
     device: Device = None,
     engine: Engine = None,
     threads: Threads = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Processes that share each update, one for each GPU.")
-    ] = None,
+    processes: Processes = None,
     no_trial: Annotated[
         bool, typer.Option("--no-trial", help="Try no step: seconds instead of a step's minutes.")
     ] = False,

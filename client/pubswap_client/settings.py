@@ -121,13 +121,9 @@ class ClientSettings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _shards_have_processes(self) -> Self:
+    def _settings_go_together(self) -> Self:
         if self.shard and self.processes == 1:
             raise ValueError("shard = true needs processes = 2 or more")
-        return self
-
-    @model_validator(mode="after")
-    def _server_is_known(self) -> Self:
         if self.engine == "vllm-server" and not (self.vllm.urls and self.vllm.adapter_dir):
             raise ValueError("engine = 'vllm-server' needs vllm.urls and vllm.adapter_dir")
         return self

@@ -65,11 +65,9 @@ class Tally:
         self.reasons: dict[str, LeftOut] = {}
 
     def add(self, reason: str, where: str, fault: bool = True) -> None:
-        """Count one row."""
         self.merge(LeftOut(reason=reason, rows=1, first=[where], fault=fault))
 
     def merge(self, more: LeftOut) -> None:
-        """Count rows of one reason."""
         left = self.reasons.setdefault(more.reason, LeftOut(reason=more.reason, fault=more.fault))
         left.rows += more.rows
         left.first = [*left.first, *more.first][:NAMED]

@@ -67,7 +67,6 @@ def file_origins(path: Path) -> list[Origin]:
 
 
 def sha256_of(file: Path) -> str:
-    """The digest of a file's bytes."""
     with file.open("rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
 

@@ -49,7 +49,6 @@ class HubSet:
     reader: Callable[[Mapping[str, Iterable[Any]], str], Read] | None = None
 
     def needed(self, spec: DataSpec) -> tuple[str, ...]:
-        """The columns that are read."""
         topic = self.topic_column(spec)
         return (*self.columns, topic) if topic else self.columns
 

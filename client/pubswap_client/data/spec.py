@@ -21,7 +21,6 @@ class SplitSizes(NamedTuple):
     test: int
 
     def total(self, clients: int) -> int:
-        """Of all sets together."""
         return clients * self.private + self.public + self.test
 
 

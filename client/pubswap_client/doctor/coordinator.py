@@ -14,7 +14,7 @@ _OTHER_VERSION = "Install the version of pubswap that the operator runs."
 
 
 def check_coordinator(stored: StoredMembership) -> Finding:
-    """It answers, with our protocol's version."""
+    """Check that it answers, and speaks our protocol's version."""
     with CoordinatorClient(stored.coordinator, backoff=ONCE, tls=stored.tls) as api:
         try:
             version = api.version()
@@ -34,7 +34,7 @@ def check_coordinator(stored: StoredMembership) -> Finding:
 
 
 def check_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
-    """The token is good and its run is under way; reading the run leaves no trace there."""
+    """Check the token, and that its run goes on; reading the run leaves no trace there."""
     member = stored.membership
     with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
         try:
@@ -68,7 +68,7 @@ def _run_advice(error: PubSwapError, url: str) -> str:
 
 
 def check_public(stored: StoredMembership, limit: PromptLimit) -> Finding:
-    """No prompt is longer than the run takes; raises InvalidProblems with a list."""
+    """Check that no prompt is longer than the run takes; raises InvalidProblems with a list."""
     member = stored.membership
     with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
         text = api.problem_set(member.run, SetKind.PUBLIC)

@@ -85,7 +85,6 @@ class Examination:
         return self._run.settings if self._run else RunSettings()
 
     def examine(self) -> Checklist:
-        """Make all checks."""
         self._check_state()
         self._check_coordinator()
         self._check_model()

@@ -34,7 +34,7 @@ class Finding:
 
     @property
     def good(self) -> bool:
-        """Training goes, perhaps not as well as it might."""
+        """Whether training can go on with it."""
         return self.status in (Status.OK, Status.WARNING)
 
 
@@ -43,12 +43,12 @@ def ok(found: str) -> Finding:
 
 
 def warning(found: str, advice: str) -> Finding:
-    """Training goes, but not as it might."""
+    """A finding with which training goes on, but not as it might."""
     return Finding(Status.WARNING, found, advice)
 
 
 def failure(found: str, advice: str) -> Finding:
-    """Training would not start, or be for nothing."""
+    """A finding with which training would not start, or be for nothing."""
     return Finding(Status.FAILURE, found, advice)
 
 

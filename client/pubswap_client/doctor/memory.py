@@ -17,7 +17,7 @@ Estimate = Callable[[ClientSettings], MemoryEstimate]
 
 
 def check_device(settings: ClientSettings, device: Device) -> Finding:
-    """A device for each of the processes that the settings ask for."""
+    """Check that each of the processes has a device."""
     text = f"{device.name}, {size_text(device.free)} free"
     if device.cuda and settings.processes > device.count:
         return failure(
@@ -26,7 +26,7 @@ def check_device(settings: ClientSettings, device: Device) -> Finding:
         )
     if device.cuda and device.count > settings.processes:
         return warning(
-            f"{text}; {device.count} GPUs are there and {settings.processes} are used",
+            f"{text}; {device.count} GPUs, of which {settings.processes} are used",
             f"Set processes = {device.count} to share each update among all of them.",
         )
     if not device.cuda:
@@ -37,7 +37,7 @@ def check_device(settings: ClientSettings, device: Device) -> Finding:
 def check_memory(
     settings: ClientSettings, run: RunSettings, device: Device, estimate: Estimate
 ) -> Finding:
-    """The longest prompts and responses fit; an estimate, which may be off by half."""
+    """Check that the longest prompts and responses fit; the estimate may be off by half."""
     free = device.free if device.cuda else device.free // settings.processes
     needs = estimate(settings)
     text = (
@@ -76,7 +76,7 @@ def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> st
 
 
 def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
-    """The engine can be had; it is started, and samples, in the trial step only."""
+    """Check that the engine is installed, or answers; it samples in the trial step only."""
     if settings.engine == "vllm-server":
         return check_replicas(settings, run)
     if settings.engine == "transformers":
@@ -91,7 +91,7 @@ def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
 
 
 def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding:
-    """Every replica answers and takes the run's lengths, and the shared folder is ours to write."""
+    """Check that each replica answers and takes the run's lengths, and the shared folder."""
     folder = settings.vllm.adapter_dir
     if folder is None or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return failure(

@@ -25,7 +25,6 @@ class TrialResult:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
         return self.rollout_seconds + self.reward_seconds + self.update_seconds
 
 
@@ -43,7 +42,6 @@ class Prediction:
 
     @property
     def round_seconds(self) -> float:
-        """All steps of a round."""
         private = self.private_steps * self.private_seconds
         return private + self.public_steps * self.public_seconds
 

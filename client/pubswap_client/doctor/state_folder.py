@@ -16,7 +16,7 @@ _ADAPTERS_KEPT = 3
 
 
 def check_folder(state: Path) -> Finding:
-    """It exists and is ours to write in; nothing is written to find out."""
+    """Check that it exists and can be written in, without writing."""
     if not state.is_dir():
         return failure(
             f"{state} is no folder",
@@ -31,7 +31,7 @@ def check_folder(state: Path) -> Finding:
 
 
 def check_membership(stored: StoredMembership) -> Finding:
-    """It is a training organisation's."""
+    """Check that its role is to train."""
     member = stored.membership
     text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
     if member.role is not Role.CLIENT:
@@ -44,7 +44,7 @@ def check_membership(stored: StoredMembership) -> Finding:
 
 
 def check_daemon(state: Path) -> Finding:
-    """No other daemon works on this folder; its lock is not taken to find out."""
+    """Check that no other daemon uses the folder, without taking its lock."""
     other = holder(state)
     if other is None:
         return ok("no other one uses this state folder")
@@ -55,7 +55,7 @@ def check_daemon(state: Path) -> Finding:
 
 
 def check_disk(state: Path, layout: AdapterLayout) -> Finding:
-    """There is room for the checkpoint that follows each step, beside the last one."""
+    """Check that there is room for the checkpoint that follows each step, beside the last one."""
     checkpoint = _ADAPTERS_KEPT * layout.file_bytes
     kept = state / "progress" / "checkpoint.safetensors"
     used = kept.stat().st_size if kept.exists() else 0

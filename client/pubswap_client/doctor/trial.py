@@ -123,7 +123,6 @@ class _Watched:
         temperature: float,
         seed: int,
     ) -> list[list[Response]]:
-        """The engine's responses."""
         self.stage(f"trial step: sampling {len(prompts)} x {count} responses")
         started = time.monotonic()
         self.groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
@@ -131,7 +130,6 @@ class _Watched:
         return self.groups
 
     def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
-        """The scorer's rewards."""
         self.stage("trial step: verifying the responses")
         started = time.monotonic()
         rewards = self.scorer(cases)

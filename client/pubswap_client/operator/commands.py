@@ -399,7 +399,6 @@ def invite_seconds(hours: float) -> int:
 
 
 def print_invite(issued: Invite, url: str, quiet: bool) -> None:
-    """The code alone, or the command that uses it."""
     if quiet:
         typer.echo(issued.invite)
         return

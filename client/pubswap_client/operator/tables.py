@@ -8,7 +8,6 @@ from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
 
 def runs_table(runs: list[RunView]) -> Table:
-    """One line a run."""
     table = Table("id", "name", "state", "round", "method", "model", "pass@1")
     for run in runs:
         table.add_row(
@@ -24,7 +23,6 @@ def runs_table(runs: list[RunView]) -> Table:
 
 
 def state_text(run: RunView) -> str:
-    """The state, and whether the run is paused."""
     return f"{run.state} (paused)" if run.paused else str(run.state)
 
 

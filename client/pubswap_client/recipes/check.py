@@ -1,14 +1,20 @@
-"""A recipe checked: the settings of its sweep, and the bytes that a run of it takes."""
+"""A recipe's faults, the settings of its sweep, and what a run of it costs."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from pubswap_client.base_model import local_folder
+from pubswap_client.operator.runfile import set_faults
+from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.tables import FEDERATED, MEMBERS, Value
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import model_layout
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import ReducedForm
+from pubswap_protocol.verifiers import check_usable
 
 KEEP_ROUNDS = 2  # the coordinator's PUBSWAP_KEEP_ROUNDS, by default
 _SERVER_MOMENTS = {"none": 0, "momentum": 1, "adam": 2, "yogi": 2}
@@ -55,6 +61,25 @@ def repeated(reading: Reading) -> Iterator[str]:
         first.setdefault(computed, name)
 
 
+def faults_and_layout(reading: Reading) -> tuple[list[str], AdapterLayout | None]:
+    """All that is wrong with a recipe, and its adapter's layout if the base model is here."""
+    faults, recipe, layout = list(reading.faults), reading.recipe, None
+    if recipe is not None:
+        try:
+            folder = local_folder(recipe.model.location, recipe.model.revision)
+            layout = model_layout(folder, recipe.lora) if folder else None
+        except InvalidSettings as error:
+            faults.append(f"model: {error.detail}")
+        try:
+            check_usable(recipe.verifier)
+        except InvalidSettings as error:
+            faults.append(f"verifier: {error.detail}")
+        faults += set_faults(recipe)
+    if not reading.faults:
+        faults += impossible(reading)
+    return faults, layout
+
+
 def combination(setting: dict[str, Value]) -> str:
     """Such as `method = pubswap, swap.period = 8`."""
     return ", ".join(f"{axis} = {value}" for axis, value in setting.items())
@@ -93,3 +118,31 @@ def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
 def _residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     """FedEx-LoRA's, of each round: a stack of all clients' factors, at most."""
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
+
+
+def cost_lines(recipe: Recipe, layout: AdapterLayout | None) -> Iterator[str]:
+    """A run's steps, responses and bytes; the adapter's if the base model is here."""
+    rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
+    responses = rounds * tau * grpo.prompts_per_step * grpo.responses_per_prompt
+    yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
+    yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} of each client"
+    yield f"           {rounds * public_steps_per_round(recipe)} of them public"
+    yield f"responses: {responses} of each client, at most"
+    yield f"           {grpo.max_response_tokens} tokens each"
+    if layout is None:
+        yield "adapter:   its size is known when the base model is here"
+    else:
+        sent = update_bytes(recipe, layout)
+        yield (
+            f"adapter:   {size_text(layout.file_bytes)}; a client sends {size_text(sent)} a round, "
+            f"{size_text(sent * rounds)} in all"
+        )
+        coordinator = size_text(coordinator_bytes(recipe, layout))
+        yield (
+            f"disk:      {coordinator} on the coordinator at most, with the updates of "
+            f"{KEEP_ROUNDS} rounds kept (PUBSWAP_KEEP_ROUNDS)"
+        )
+        member = size_text(member_bytes(recipe, layout))
+        yield f"           {member} on each member, without the base model"
+    settings, runs = len(list(sweep.settings())), sweep.runs(recipe.clients)
+    yield f"sweep:     {settings} settings, {len(sweep.seeds)} seeds: {runs} runs"
