@@ -65,6 +65,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
     )
     for group in (health, runs, members, rounds, uploads, blobs, exchanges):
         app.include_router(group.router)

@@ -1,6 +1,5 @@
 """Resumable uploads over real sockets: sessions, quotas, expiry, damage."""
 
-import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -234,7 +233,7 @@ def test_a_session_expires_and_its_bytes_are_swept(
         assert [file.stat().st_size for file in folder.iterdir()] == [500]
         time.sleep(0.6)
         assert code(send(http, path, data, 500, 600)) == "unknown_upload"
-        asyncio.run(sweep(fed.server.app.state.services))
+        fed.server.do(sweep(fed.server.app.state.services))
         assert list(folder.iterdir()) == []
         assert open_upload(http, fed, data)["offset"] == 0
 
@@ -252,10 +251,10 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     services = fed.server.app.state.services
     before = {blob.name for blob in services.blobs.blobs()}
     orphan, _ = services.blobs.write([b"nobody names me"])
-    asyncio.run(sweep(services))
+    fed.server.do(sweep(services))
     assert services.blobs.read(orphan) == b"nobody names me"
     time.sleep(0.3)
-    asyncio.run(sweep(services))
+    fed.server.do(sweep(services))
     assert {blob.name for blob in services.blobs.blobs()} == before
     assert len(before) >= 9
 
@@ -322,7 +321,7 @@ def test_a_blob_that_was_sent_again_meanwhile_is_left_alone(own: Callable[..., S
         file.write_bytes(bytes(len(right)))
         assert code(http.get(path)) == "damaged_blob"
         file.write_bytes(right)
-        asyncio.run(heal(fed.server.app.state.services))
+        fed.server.do(heal(fed.server.app.state.services))
         assert http.get(path).content == right
     kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
     assert "blob damaged" not in kinds

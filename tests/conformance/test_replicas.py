@@ -23,7 +23,6 @@ from pubswap_server.conductor.conductor import aggregate_round
 from pubswap_server.conductor.leases import Lease, Leases, start_name
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import RunRow
-from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import Federation, Server, begun, create, serving, settings_for
 
 
@@ -162,15 +161,6 @@ async def took(database: Database, leases: Leases, run: str) -> Lease | None:
     return await database.write(lambda session: leases.take(session, run))
 
 
-def lease_of(settings: ServerSettings, leases: Leases, run: str) -> Lease | None:
-    """The lease, over connections of its own: a server's belong to its event loop."""
-    database = Database(settings.sqlalchemy_url)
-    try:
-        return asyncio.run(took(database, leases, run))
-    finally:
-        database.close()
-
-
 def in_a_loop(work: Callable[[], Any]) -> None:
     """Run an asynchronous test."""
     asyncio.run(work())
@@ -250,9 +240,11 @@ def test_the_only_process_on_a_sqlite_file_goes_on_at_once_after_it_was_killed(
     settings = settings_for(tmp_path).model_copy(update={"lease_seconds": 1000.0})
     with serving(settings) as server, server.closing:
         run = create(server).run.id
-        assert lease_of(settings, Leases(start_name(), 1000), run) is not None
+        database = server.app.state.services.database
+        assert server.do(took(database, Leases(start_name(), 1000), run)) is not None
     with serving(settings) as server:
-        assert lease_of(settings, server.app.state.services.leases, run) is not None
+        services = server.app.state.services
+        assert server.do(took(services.database, services.leases, run)) is not None
 
 
 def test_a_change_that_was_decided_on_an_older_state_is_refused(

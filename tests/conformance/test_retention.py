@@ -1,6 +1,5 @@
 """What is kept of what members sent, on every database and store: it does not grow for ever."""
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
             size = one_round(fed, round_)
             if round_ % 10 == 0:
                 time.sleep(ORPHAN_SECONDS + 0.1)
-                asyncio.run(sweep(services))
+                server.do(sweep(services))
                 most = coordinator_bytes(fed.run.settings, fed.run.model.layout)
                 sets = 1 << 16  # the tokenizer and the problems
                 assert sum(blob.size for blob in services.blobs.blobs()) <= most + sets
@@ -98,7 +97,7 @@ def blobs_after_sweeping(server: Server) -> set[str]:
     """What the store holds when orphans are gone."""
     services = server.app.state.services
     time.sleep(ORPHAN_SECONDS + 0.1)
-    asyncio.run(sweep(services))
+    server.do(sweep(services))
     return {blob.name for blob in services.blobs.blobs()}
 
 

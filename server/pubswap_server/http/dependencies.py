@@ -4,7 +4,9 @@ All are coroutines: a plain function would take one of the threads that blobs ar
 wait for it.
 """
 
-from typing import Annotated, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar, cast
 
 from fastapi import Depends, Header, Query, Request
 from fastapi import Path as PathParameter
@@ -13,10 +15,12 @@ from sqlalchemy.orm import Session
 from structlog.contextvars import bind_contextvars
 
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import MAX_NUMBER
-from pubswap_protocol.errors import Invalid, Unauthenticated
+from pubswap_protocol.bounds import MAX_NUMBER, Word
+from pubswap_protocol.errors import Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
+from pubswap_server.database.tables import RunRow
+from pubswap_server.runs import runs
 from pubswap_server.runs.auth import (
     MemberPrincipal,
     Operator,
@@ -31,6 +35,9 @@ from pubswap_server.runs.auth import (
     sha256,
 )
 from pubswap_server.services import Services
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Principal)
 
 scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
 
@@ -51,12 +58,7 @@ async def get_peer(request: Request) -> str:
 PeerDep = Annotated[str, Depends(get_peer)]
 
 
-async def get_certificate(services: ServicesDep, request: Request) -> str | None:
-    """See `_certificate`."""
-    return _certificate(services, request)
-
-
-def _certificate(services: Services, request: Request) -> str | None:
+def certificate_of(services: Services, request: Request) -> str | None:
     """The client certificate's fingerprint, if one is required.
 
     Raises Unauthenticated if it is and there is none. Whether to believe it was decided before.
@@ -67,6 +69,11 @@ def _certificate(services: Services, request: Request) -> str | None:
     if found is None:
         raise Unauthenticated("Come with a client certificate, through the operator's proxy.")
     return found
+
+
+async def get_certificate(services: ServicesDep, request: Request) -> str | None:
+    """The client certificate's fingerprint, if one is required; raises Unauthenticated."""
+    return certificate_of(services, request)
 
 
 CertificateDep = Annotated[str | None, Depends(get_certificate)]
@@ -87,7 +94,7 @@ async def get_principal(
     def look(session: Session) -> Principal:
         principal = authenticate(session, token, services.operator_sha256, key)
         if isinstance(principal, MemberPrincipal) and services.settings.require_client_certificate:
-            require_certificate(session, principal, _certificate(services, request))
+            require_certificate(session, principal, certificate_of(services, request))
         return principal
 
     try:
@@ -138,6 +145,53 @@ OperatorDep = Annotated[Operator, Depends(get_operator)]
 MemberDep = Annotated[MemberPrincipal, Depends(get_member)]
 ClientDep = Annotated[MemberPrincipal, Depends(get_client)]
 EvaluatorDep = Annotated[MemberPrincipal, Depends(get_evaluator)]
+
+
+@dataclass(frozen=True)
+class RunAccess(Generic[P]):
+    """A run's row, for a principal that may see it."""
+
+    name: str
+    principal: P
+    services: Services
+
+    async def read(self, work: Callable[[Session, RunRow], T]) -> T:
+        """The result of `work`, which changes nothing."""
+        return await self.services.database.read(
+            lambda session: work(session, runs.find(session, self.name, self.principal))
+        )
+
+    async def write(self, work: Callable[[Session, RunRow], T]) -> T:
+        """The result of `work` on the locked row, once it is committed."""
+        return await self.services.database.write(
+            lambda session: work(session, runs.find(session, self.name, self.principal, lock=True))
+        )
+
+
+async def get_operator_run(
+    run: Word, operator: OperatorDep, services: ServicesDep
+) -> RunAccess[Operator]:
+    """Any run; raises Forbidden for members."""
+    return RunAccess(run, operator, services)
+
+
+async def get_client_run(
+    run: Word, member: ClientDep, services: ServicesDep
+) -> RunAccess[MemberPrincipal]:
+    """The run of a member that trains."""
+    return RunAccess(run, member, services)
+
+
+async def get_principal_run(
+    run: Word, principal: PrincipalDep, services: ServicesDep
+) -> RunAccess[Principal]:
+    """Any run for the operator, and their own for members."""
+    return RunAccess(run, principal, services)
+
+
+OperatorRun = Annotated[RunAccess[Operator], Depends(get_operator_run)]
+ClientRun = Annotated[RunAccess[MemberPrincipal], Depends(get_client_run)]
+PrincipalRun = Annotated[RunAccess[Principal], Depends(get_principal_run)]
 Wait = Annotated[
     float,
     Query(
@@ -166,17 +220,6 @@ SwapNumber = Annotated[
 ]
 
 
-async def declared_length(request: Request) -> int | None:
-    """The Content-Length; raises Invalid if it is no number."""
-    value = request.headers.get("Content-Length")
-    if value is None:
-        return None
-    if not value.isdecimal():
-        raise Invalid(f"Content-Length {value!r} is not a number.")
-    return int(value)
-
-
-DeclaredLength = Annotated[int | None, Depends(declared_length)]
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -28,7 +28,6 @@ from pubswap_server.monitoring.metrics import Metrics
 log = structlog.get_logger(__name__)
 
 CLIENT_CLOSED = 499  # nginx's number for a client that went away; only logged and counted
-MAX_JSON_BYTES = 1 << 20
 # Each piece of so many bytes may keep us waiting for so long: 17 KiB a second at least.
 PIECE_BYTES = 1 << 20
 PIECE_SECONDS = 60.0
@@ -181,14 +180,14 @@ class RequestLog:
 
 
 class RequestChecks:
-    """Refuse what no route takes: other protocols, encoded or huge bodies, forged certificates."""
+    """Refuse what no route takes: other protocols, encoded bodies, forged certificates."""
 
     def __init__(self, app: ASGIApp, proxy_secret: SecretStr | None = None) -> None:
         self.app = app
         self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers, and count the body."""
+        """Check the headers."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -200,26 +199,7 @@ class RequestChecks:
             await refusal(error, scope)(scope, receive, send)
             return
         scope.setdefault("state", {})["certificate"] = vouched
-        await self.app(scope, _counted(scope, receive), send)
-
-
-def _counted(scope: Scope, receive: Receive) -> Receive:
-    """`receive` that refuses a body which is kept whole and is too large.
-
-    Whether it is kept whole is the route's to say, whatever Content-Type the client names: the
-    routes that stream a body to disk have limits of their own.
-    """
-    size = 0
-
-    async def counted() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > MAX_JSON_BYTES and not _streams(scope.get("route")):
-            raise HTTPException(413, f"a JSON body has at most {MAX_JSON_BYTES} bytes")
-        return message
-
-    return counted
+        await self.app(scope, receive, send)
 
 
 def _check(headers: Headers, path: str) -> None:
@@ -234,8 +214,3 @@ def _check(headers: Headers, path: str) -> None:
     encoding = headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise UnsupportedEncoding(f"Send the body as it is, without Content-Encoding {encoding}.")
-
-
-def _streams(route: object) -> bool:
-    """Whether a route reads its body piece by piece; it then describes the body itself."""
-    return "requestBody" in (getattr(route, "openapi_extra", None) or {})

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
+MAX_JSON_BYTES = 1 << 20
 MAX_DIGITS = 20
 
 
@@ -25,6 +27,19 @@ class PlainJsonRoute(APIRoute):
 
 
 class _PlainRequest(Request):
+    _body: bytes
+
+    async def body(self) -> bytes:
+        """The whole body; raises HTTPException (413) if it is too large."""
+        if not hasattr(self, "_body"):
+            body = bytearray()
+            async for piece in self.stream():
+                body += piece
+                if len(body) > MAX_JSON_BYTES:
+                    raise HTTPException(413, f"a JSON body has at most {MAX_JSON_BYTES} bytes")
+            self._body = bytes(body)
+        return self._body
+
     async def json(self) -> Any:
         """The body; raises JSONDecodeError, which FastAPI answers as 422."""
         body = await self.body()

@@ -14,7 +14,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import UploadRow
 from pubswap_server.services import Services
-from pubswap_server.storage.spool import Writer
+from pubswap_server.storage.spool import Received, Writer
 from pubswap_server.storage.store import UploadStore
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
@@ -33,6 +33,13 @@ def asked_bytes(content_range: str, most: int, size: int) -> tuple[int, int]:
     if last - first >= most:
         raise TooLarge(f"A chunk has at most {most} bytes.")
     return first, last - first + 1
+
+
+async def receive(services: Services, request: Request, limit: int) -> Received:
+    """Stream a body to disk; raises TooLarge, or LengthMismatch if it is cut."""
+    length = request.headers.get("Content-Length")
+    declared = None if length is None else int(length)
+    return await services.incoming.receive(request.stream(), limit, declared)
 
 
 async def append(

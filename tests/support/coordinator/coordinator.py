@@ -1,13 +1,14 @@
 """A real uvicorn in a thread, and small federations of fake members over real sockets."""
 
+import asyncio
 import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -45,6 +46,8 @@ from pubswap_server.settings import ServerSettings
 from support.coordinator.documented import Documented
 
 OPERATOR_TOKEN = "operator-token-of-the-tests"
+T = TypeVar("T")
+
 TOKENIZER = (MODEL / "tokenizer.json").read_bytes()
 
 SETTINGS: dict[str, Any] = {
@@ -77,6 +80,10 @@ class Server:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30)
 
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something on the server's own event loop, which its database belongs to."""
+        return asyncio.run_coroutine_threadsafe(work, self.app.state.loop).result(60)
+
 
 @contextlib.contextmanager
 def serving(settings: ServerSettings) -> Iterator[Server]:
@@ -93,6 +100,7 @@ def serving(settings: ServerSettings) -> Iterator[Server]:
         assert thread.is_alive(), "the server did not start"
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
+    app.state.loop = server.servers[0].get_loop()
     app.state.services.limits.failures.rate = Rate(1, 10_000)  # they all have one address
     try:
         yield Server(f"http://127.0.0.1:{port}", app, settings.data_dir)

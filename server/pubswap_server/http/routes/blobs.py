@@ -27,7 +27,6 @@ BlobName = Annotated[str, Path(pattern=digests.PATTERN)]
 
 @router.head(
     paths.BLOB,
-    operation_id="has_blob",
     summary="Whether an adapter is stored",
     response_class=Response,
     responses=HEAD_REPLIES,
@@ -45,7 +44,6 @@ async def has_blob(
 
 @router.get(
     paths.BLOB,
-    operation_id="get_blob",
     summary="An adapter's bytes",
     response_class=Response,
     responses=BLOB_REPLIES,

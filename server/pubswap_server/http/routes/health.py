@@ -12,13 +12,13 @@ from pubswap_server.http.plain_json import PlainJsonRoute
 router = APIRouter(tags=["health"], route_class=PlainJsonRoute)
 
 
-@router.get(paths.HEALTH, operation_id="health", summary="Whether the process runs")
+@router.get(paths.HEALTH, summary="Whether the process runs")
 async def health() -> dict[str, str]:
     """Answers as long as the process does."""
     return {"status": "ok"}
 
 
-@router.get(paths.READY, operation_id="ready", summary="Whether requests can be served")
+@router.get(paths.READY, summary="Whether requests can be served")
 async def ready(services: ServicesDep) -> dict[str, str]:
     """503, with the reasons, while database or blob store is away or the disk is almost full."""
     reasons = await services.readiness.reasons()
@@ -27,19 +27,14 @@ async def ready(services: ServicesDep) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get(
-    paths.METRICS,
-    operation_id="metrics",
-    summary="Prometheus metrics",
-    response_class=PlainTextResponse,
-)
+@router.get(paths.METRICS, summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(services: ServicesDep) -> Response:
     """The exposition format."""
     await services.database.read(services.metrics.read_rows)
     return Response(services.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-@router.get(paths.VERSION, operation_id="version", summary="The handshake")
+@router.get(paths.VERSION, summary="The handshake")
 async def version() -> Version:
     """Software and protocol version; a client asks this first."""
     return Version(software=__version__, protocol=paths.PROTOCOL_VERSION)

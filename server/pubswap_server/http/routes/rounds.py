@@ -9,7 +9,7 @@ from pubswap_protocol.errors import IdempotencyMismatch, NotFound
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server.database.tables import RoundRow
 from pubswap_server.http.dependencies import (
-    ClientDep,
+    ClientRun,
     EvaluatorDep,
     IdempotencyKey,
     MemberDep,
@@ -26,7 +26,7 @@ from pubswap_server.runs.snapshot import task_for
 router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
 
 
-@router.get(paths.TASK, operation_id="get_task", summary="What to do now")
+@router.get(paths.TASK, summary="What to do now")
 async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
     """Answers at once when there is something to do, and otherwise after `wait` seconds.
 
@@ -45,27 +45,17 @@ async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wa
         )
 
 
-@router.post(paths.UPDATE, operation_id="submit_update", summary="Hand in a round's adapter")
+@router.post(paths.UPDATE, summary="Hand in a round's adapter")
 async def submit_update(
-    run: Word,
-    round: Number,
-    body: SubmitUpdate,
-    member: ClientDep,
-    services: ServicesDep,
-    idempotency_key: IdempotencyKey = None,
+    run: ClientRun, round: Number, body: SubmitUpdate, idempotency_key: IdempotencyKey = None
 ) -> Receipt:
     """The adapter must have been sent as a blob. A closed round answers `late, unused`."""
-
-    def work(session: Session) -> Receipt:
-        row = runs.find(session, run, member, lock=True)
-        return rounds.submit(session, row, member, round, body)
-
-    return await services.database.write(work)
+    return await run.write(
+        lambda session, row: rounds.submit(session, row, run.principal, round, body)
+    )
 
 
-@router.post(
-    paths.EVALUATION, operation_id="submit_evaluation", status_code=204, summary="Hand in pass@1"
-)
+@router.post(paths.EVALUATION, status_code=204, summary="Hand in pass@1")
 async def submit_evaluation(
     run: Word, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
 ) -> Response:

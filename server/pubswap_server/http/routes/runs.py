@@ -1,8 +1,8 @@
 """The operator's routes: runs, their files, their state."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeVar
 
 import structlog
 from anyio import to_thread
@@ -45,21 +45,24 @@ from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
 from pubswap_server.http.bodies import ADAPTER_REPLIES, CONDITIONAL, JSONL, SET_REPLIES, binary_body
 from pubswap_server.http.dependencies import (
-    DeclaredLength,
     Number,
     OperatorDep,
-    PrincipalDep,
+    OperatorRun,
+    PrincipalRun,
     RandomKey,
     ServicesDep,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
+from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
-from pubswap_server.runs.auth import MemberPrincipal, Operator, Principal
+from pubswap_server.runs.auth import MemberPrincipal, Principal
 from pubswap_server.runs.rounds import roll_back
 from pubswap_server.runs.snapshot import read_residuals
 from pubswap_server.runs.state import cancelled, paused, resumed
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +71,7 @@ MAX_SET_BYTES = 256 << 20  # of a problem set or a tokenizer
 router = APIRouter(tags=["runs"], route_class=PlainJsonRoute)
 
 
-@router.post(paths.RUNS, operation_id="create_run", status_code=201, summary="Create a run")
+@router.post(paths.RUNS, status_code=201, summary="Create a run")
 async def create_run(
     body: CreateRun,
     operator: OperatorDep,
@@ -80,9 +83,7 @@ async def create_run(
     return await _viewed(row.id, operator, services)
 
 
-@router.get(
-    paths.RUNS, operation_id="list_runs", summary="All runs, newest first", responses={404: {}}
-)
+@router.get(paths.RUNS, summary="All runs, newest first", responses={404: {}})
 async def list_runs(
     operator: OperatorDep,
     services: ServicesDep,
@@ -98,18 +99,16 @@ async def list_runs(
     )
 
 
-@router.get(paths.RUN, operation_id="show_run", summary="One run")
-async def show_run(run: Word, principal: PrincipalDep, services: ServicesDep) -> RunView:
+@router.get(paths.RUN, summary="One run")
+async def show_run(run: PrincipalRun) -> RunView:
     """Members see their own run, without the list of members."""
-    await services.heartbeats.flush()
-    return await _viewed(run, principal, services)
+    await run.services.heartbeats.flush()
+    return await run.read(lambda session, row: runs.view(session, row, run.principal))
 
 
-@router.get(paths.ROUNDS, operation_id="list_rounds", summary="A run's rounds")
+@router.get(paths.ROUNDS, summary="A run's rounds")
 async def list_rounds(
-    run: Word,
-    principal: PrincipalDep,
-    services: ServicesDep,
+    run: PrincipalRun,
     after: Annotated[
         int, Query(ge=-1, le=MAX_NUMBER, description="The last round that you have; -1 for none.")
     ] = -1,
@@ -117,49 +116,48 @@ async def list_rounds(
 ) -> RoundList:
     """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
 
-    def look(session: Session) -> RoundList:
-        row = runs.find(session, run, principal)
+    def look(session: Session, row: RunRow) -> RoundList:
         settings = runs.settings_of(row)
         numbers = 2 * settings.clients * public_steps_per_round(settings)
         return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
 
-    await services.heartbeats.flush()
-    return await services.database.read(look)
+    await run.services.heartbeats.flush()
+    return await run.read(look)
 
 
 @router.put(
     paths.RUN_TOKENIZER,
-    operation_id="put_tokenizer",
     status_code=201,
     summary="Send the base model's tokenizer.json",
     openapi_extra=binary_body(paths.BYTES_TYPE, "The file as it is."),
 )
-async def put_tokenizer(
-    run: Word,
-    request: Request,
-    declared: DeclaredLength,
-    operator: OperatorDep,
-    services: ServicesDep,
-) -> BlobReceipt:
+async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
     """Its digest must be the model card's; the coordinator decodes responses with it."""
-    row = await services.database.read(lambda session: runs.find(session, run, operator))
-    limit = MAX_SET_BYTES
-    received = await services.incoming.receive(request.stream(), limit, declared)
-    try:
-        await to_thread.run_sync(_check_tokenizer, received.path, runs.model_of(row))
-        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
-    finally:
-        received.discard()
+    model = await run.read(lambda session, row: runs.model_of(row))
+    received, _ = await _stored(run, request, partial(_check_tokenizer, model=model))
 
-    def note(session: Session) -> None:
-        runs.find(session, row.id, operator, lock=True).tokenizer = received.digest
+    def note(session: Session, row: RunRow) -> None:
+        row.tokenizer = received.digest
 
-    await services.database.write(note)
+    await run.write(note)
     return BlobReceipt(digest=received.digest, size=received.size)
 
 
-def _check_tokenizer(path: Path, model: ModelCard) -> None:
-    data = path.read_bytes()
+async def _stored(
+    run: OperatorRun, request: Request, check: Callable[[Received], T]
+) -> tuple[Received, T]:
+    """The request's body, stored as a blob if the check raises nothing, and what it returns."""
+    received = await receive(run.services, request, MAX_SET_BYTES)
+    try:
+        checked = await to_thread.run_sync(check, received)
+        await to_thread.run_sync(run.services.blobs.keep, received.path, received.digest)
+    finally:
+        received.discard()
+    return received, checked
+
+
+def _check_tokenizer(received: Received, model: ModelCard) -> None:
+    data = received.path.read_bytes()
     if fingerprint(data) != model.tokenizer_digest:
         raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
     try:
@@ -170,36 +168,21 @@ def _check_tokenizer(path: Path, model: ModelCard) -> None:
 
 @router.put(
     paths.RUN_SET,
-    operation_id="put_set",
     status_code=201,
     summary="Send the public or the test set",
     openapi_extra=binary_body(paths.JSONL_TYPE, JSONL),
 )
-async def put_set(
-    run: Word,
-    kind: SetKind,
-    request: Request,
-    declared: DeclaredLength,
-    operator: OperatorDep,
-    services: ServicesDep,
-) -> SetReceipt:
+async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetReceipt:
     """Replaces an earlier one while the run is not open."""
-    row = await services.database.read(lambda session: runs.find(session, run, operator))
-    limit = MAX_SET_BYTES
-    received = await services.incoming.receive(request.stream(), limit, declared)
-    try:
-        problems = await to_thread.run_sync(_count_problems, received, kind)
-        await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
-    finally:
-        received.discard()
+    await run.read(lambda session, row: None)  # before the bytes
+    received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
 
-    def note(session: Session) -> None:
-        found = runs.find(session, row.id, operator, lock=True)
-        runs.require_created(found)
+    def note(session: Session, row: RunRow) -> None:
+        runs.require_created(row)
         digest = received.digest
-        session.merge(SetRow(run_id=found.id, kind=kind, digest=digest, problems=problems))
+        session.merge(SetRow(run_id=row.id, kind=kind, digest=digest, problems=problems))
 
-    await services.database.write(note)
+    await run.write(note)
     return SetReceipt(kind=kind, problems=problems, digest=received.digest)
 
 
@@ -218,100 +201,92 @@ def _count_problems(received: Received, kind: SetKind) -> int:
 
 @router.get(
     paths.RUN_SET,
-    operation_id="get_set",
     summary="The public set, or for evaluators the test set",
     response_class=Response,
     responses=SET_REPLIES,
     openapi_extra=CONDITIONAL,
 )
-async def get_set(
-    run: Word, kind: SetKind, principal: PrincipalDep, services: ServicesDep
-) -> Response:
+async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
     """Clients never see the test set."""
 
-    def look(session: Session) -> str:
-        found = runs.find(session, run, principal)
-        trains = isinstance(principal, MemberPrincipal) and principal.role is not Role.EVALUATOR
+    def look(session: Session, row: RunRow) -> str:
+        reader = run.principal
+        trains = isinstance(reader, MemberPrincipal) and reader.role is not Role.EVALUATOR
         if kind is SetKind.TEST and trains:
             raise Forbidden("The test set is for the evaluator alone.")
-        row = session.get(SetRow, (found.id, kind))
-        if row is None:
+        stored = session.get(SetRow, (row.id, kind))
+        if stored is None:
             raise NotFound(f"The {kind} set was not sent yet.")
-        return row.digest
+        return stored.digest
 
-    digest = await services.database.read(look)
-    path = await to_thread.run_sync(services.blobs.path, digest)
+    digest = await run.read(look)
+    path = await to_thread.run_sync(run.services.blobs.path, digest)
     return BlobResponse(path, digest, paths.JSONL_TYPE)
 
 
-@router.post(paths.RUN_OPEN, operation_id="open_run", summary="Open a run for members")
-async def open_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_OPEN, summary="Open a run for members")
+async def open_run(run: OperatorRun) -> RunView:
     """Makes the initial adapter (B = 0, A from the seed); needs the tokenizer and both sets.
 
     Refused if a prompt of these has more tokens than the run takes.
     """
+    services = run.services
 
-    def check(session: Session) -> tuple[RunRow, dict[SetKind, str]]:
-        found = runs.find(session, run, operator)
-        runs.check_complete(session, found)
-        sets = session.scalars(select(SetRow).where(SetRow.run_id == found.id))
-        return found, {SetKind(row.kind): row.digest for row in sets}
+    def check(session: Session, row: RunRow) -> tuple[RunRow, dict[SetKind, str]]:
+        runs.check_complete(session, row)
+        sets = session.scalars(select(SetRow).where(SetRow.run_id == row.id))
+        return row, {SetKind(each.kind): each.digest for each in sets}
 
-    row, sets = await services.database.read(check)
+    row, sets = await run.read(check)
     layout, settings = runs.model_of(row).layout, runs.settings_of(row)
-    seed = settings.seed
 
     def make() -> str:
         if row.state == RunState.CREATED:
             services.check_lengths(settings, row.tokenizer or "", sets)
-        digest = services.blobs.write(initial_file(layout, seed))[0]
+        digest = services.blobs.write(initial_file(layout, settings.seed))[0]
         AdapterFile(services.blobs.path(digest), layout).check()
         return digest
 
     initial = await to_thread.run_sync(make)
-
-    def work(session: Session, found: RunRow) -> None:
-        runs.open_run(session, found, initial)
-
-    return await _changed(row.id, work, operator, services)
+    return await _changed(run, lambda session, row: runs.open_run(session, row, initial))
 
 
-@router.post(paths.RUN_START, operation_id="start_run", summary="Begin round 1")
-async def start_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_START, summary="Begin round 1")
+async def start_run(run: OperatorRun) -> RunView:
     """Refused while clients are missing."""
-    return await _changed(run, runs.start, operator, services)
+    return await _changed(run, runs.start)
 
 
-@router.post(paths.RUN_PAUSE, operation_id="pause_run", summary="Give out no new work")
-async def pause_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_PAUSE, summary="Give out no new work")
+async def pause_run(run: OperatorRun) -> RunView:
     """What is under way may be handed in."""
-    return await _changed(run, _moved(paused), operator, services)
+    return await _changed(run, _moved(paused))
 
 
-@router.post(paths.RUN_RESUME, operation_id="resume_run", summary="Go on after a pause")
-async def resume_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_RESUME, summary="Go on after a pause")
+async def resume_run(run: OperatorRun) -> RunView:
     """Work is given out again."""
-    return await _changed(run, _moved(resumed), operator, services)
+    return await _changed(run, _moved(resumed))
 
 
-@router.post(paths.RUN_CANCEL, operation_id="cancel_run", summary="End a run for good")
-async def cancel_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_CANCEL, summary="End a run for good")
+async def cancel_run(run: OperatorRun) -> RunView:
     """Its adapters so far are kept."""
 
     def work(session: Session, row: RunRow) -> None:
         if row.state != RunState.CANCELLED:
             runs.move(session, row, cancelled)
 
-    return await _changed(run, work, operator, services)
+    return await _changed(run, work)
 
 
-@router.post(paths.RUN_ARCHIVE, operation_id="archive_run", summary="Free a run's adapters")
-async def archive_run(run: Word, operator: OperatorDep, services: ServicesDep) -> RunView:
+@router.post(paths.RUN_ARCHIVE, summary="Free a run's adapters")
+async def archive_run(run: OperatorRun) -> RunView:
     """For a run that has ended: its final and its best adapter stay, and all that is not bytes."""
-    return await _changed(run, retention.archive, operator, services)
+    return await _changed(run, retention.archive)
 
 
-@router.delete(paths.RUN, operation_id="delete_run", status_code=204, summary="Delete a run")
+@router.delete(paths.RUN, status_code=204, summary="Delete a run")
 async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) -> Response:
     """For a run that has ended, by its id alone: nothing of it is left. Its name may be another's.
 
@@ -330,46 +305,29 @@ async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) ->
     return Response(status_code=204)
 
 
-@router.post(paths.RUN_ROLLBACK, operation_id="roll_back_run", summary="Go back to a round")
-async def roll_back_run(
-    run: Word, body: Rollback, operator: OperatorDep, services: ServicesDep
-) -> RunView:
+@router.post(paths.RUN_ROLLBACK, summary="Go back to a round")
+async def roll_back_run(run: OperatorRun, body: Rollback) -> RunView:
     """The round after it begins again from its adapter; what came since is in the log alone."""
-
-    def work(session: Session, row: RunRow) -> None:
-        roll_back(session, row, body.to)
-
-    return await _changed(run, work, operator, services)
+    return await _changed(run, lambda session, row: roll_back(session, row, body.to))
 
 
-@router.post(paths.EXCLUDE, operation_id="exclude_update", summary="Leave an update out")
-async def exclude_update(
-    run: Word, round: Number, member: Word, operator: OperatorDep, services: ServicesDep
-) -> RunView:
+@router.post(paths.EXCLUDE, summary="Leave an update out")
+async def exclude_update(run: OperatorRun, round: Number, member: Word) -> RunView:
     """Of the round under way, also while it is averaged; below its quorum, the round waits."""
-
-    def work(session: Session, row: RunRow) -> None:
-        rounds.exclude(session, row, round, member)
-
-    return await _changed(run, work, operator, services)
+    return await _changed(run, lambda session, row: rounds.exclude(session, row, round, member))
 
 
 def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
     return lambda session, row: runs.move(session, row, transition)
 
 
-async def _changed(
-    run: str,
-    work: Callable[[Session, RunRow], None],
-    operator: Operator,
-    services: ServicesDep,
-) -> RunView:
-    def change(session: Session) -> str:
-        row = runs.find(session, run, operator, lock=True)
+async def _changed(run: OperatorRun, work: Callable[[Session, RunRow], None]) -> RunView:
+    def change(session: Session, row: RunRow) -> str:
         work(session, row)
         return row.id
 
-    return await _viewed(await services.database.write(change), operator, services)
+    changed = await run.write(change)  # the run's name may be another's by now
+    return await _viewed(changed, run.principal, run.services)
 
 
 async def _viewed(run: str, principal: Principal, services: Services) -> RunView:
@@ -378,35 +336,27 @@ async def _viewed(run: str, principal: Principal, services: Services) -> RunView
     )
 
 
-@router.get(paths.RUN_EVENTS, operation_id="list_events", summary="A run's log")
+@router.get(paths.RUN_EVENTS, summary="A run's log")
 async def list_events(
-    run: Word,
-    operator: OperatorDep,
-    services: ServicesDep,
+    run: OperatorRun,
     after: Annotated[
         int, Query(ge=0, le=MAX_COUNT, description="The last event's id that you have.")
     ] = 0,
 ) -> Events:
     """At most 500 events, oldest first."""
-
-    def look(session: Session) -> Events:
-        row = runs.find(session, run, operator)
-        return Events(events=events.events_after(session, row.id, after))
-
-    return await services.database.read(look)
+    return Events(
+        events=await run.read(lambda session, row: events.events_after(session, row.id, after))
+    )
 
 
 @router.get(
     paths.RUN_ADAPTER,
-    operation_id="get_adapter",
     summary="A global adapter: final, best, or a round's number",
     response_class=Response,
     responses=ADAPTER_REPLIES,
     openapi_extra=CONDITIONAL,
 )
-async def get_adapter(
-    run: Word, which: Word, operator: OperatorDep, services: ServicesDep
-) -> Response:
+async def get_adapter(run: OperatorRun, which: Word) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
     Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:
@@ -414,14 +364,15 @@ async def get_adapter(
     it is; 0 is the initial one, which nobody has trained.
     """
 
-    def look(session: Session) -> tuple[int, str, list[str], AdapterLayout]:
-        row = runs.find(session, run, operator)
+    services = run.services
+
+    def look(session: Session, row: RunRow) -> tuple[int, str, list[str], AdapterLayout]:
         last, adapter = history.chosen(session, row.id, which)
         made = read_residuals(session, row.id)
         residuals = [digest for round_, digest in made if round_ <= last]
         return last, adapter, residuals, runs.model_of(row).layout
 
-    round_, digest, residuals, layout = await services.database.read(look)
+    round_, digest, residuals, layout = await run.read(look)
     reply: Response
     if residuals:
         stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])

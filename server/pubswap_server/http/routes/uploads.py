@@ -22,12 +22,11 @@ from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
-from pubswap_server.http.dependencies import ClientDep, ServicesDep
+from pubswap_server.http.dependencies import ClientRun
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.problems import refusal
 from pubswap_server.http.upload_body import append, asked_bytes, kept
 from pubswap_server.runs import runs, uploads
-from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.services import Services
 
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
@@ -48,26 +47,23 @@ ContentRange = Annotated[
 
 @router.post(
     paths.UPLOADS,
-    operation_id="open_upload",
     status_code=201,
     summary="Announce an adapter",
     responses={200: {"model": UploadSession, "description": "It is stored already."}},
 )
-async def open_upload(
-    run: Word, body: OpenUpload, response: Response, member: ClientDep, services: ServicesDep
-) -> UploadSession:
+async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> UploadSession:
     """Reserves its room, or finds the session again that was opened for the same digest."""
+    services = run.services
     free = await to_thread.run_sync(services.blobs.free_bytes)
 
-    def work(session: Session) -> tuple[UploadRow | None, list[str]]:
-        row = runs.find(session, run, member, lock=True)
+    def work(session: Session, row: RunRow) -> tuple[UploadRow | None, list[str]]:
         spare, largest = services.settings.spare_bytes, largest_update(*_form(row))
-        return uploads.open_session(session, row, member, body, largest, spare, free)
+        return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
-        found, ended = await services.database.write(work)
+        found, ended = await run.write(work)
     except NoSpace:
-        services.changes.notify(run, awaited=False)  # so that it says why it waits
+        services.changes.notify(run.name, awaited=False)  # so that it says why it waits
         raise
     for upload in ended:
         await to_thread.run_sync(services.uploads.drop, upload)
@@ -104,23 +100,18 @@ async def _session(services: Services, row: UploadRow) -> UploadSession:
     )
 
 
-@router.get(paths.UPLOAD, operation_id="show_upload", summary="How far an upload has come")
-async def show_upload(
-    run: Word, upload: Word, member: ClientDep, services: ServicesDep
-) -> UploadSession:
+@router.get(paths.UPLOAD, summary="How far an upload has come")
+async def show_upload(run: ClientRun, upload: Word) -> UploadSession:
     """After a cut connection: send on from `offset`."""
-    return await _session(services, await _find(services, run, upload, member))
+    return await _session(run.services, await _find(run, upload))
 
 
-async def _find(services: Services, run: str, upload: str, member: MemberPrincipal) -> UploadRow:
-    return await services.database.read(
-        lambda session: uploads.find(session, runs.find(session, run, member), member, upload)
-    )
+async def _find(run: ClientRun, upload: str) -> UploadRow:
+    return await run.read(lambda session, row: uploads.find(session, row, run.principal, upload))
 
 
 @router.patch(
     paths.UPLOAD,
-    operation_id="send_chunk",
     status_code=202,
     summary="Send the next bytes",
     openapi_extra=binary_body(paths.BYTES_TYPE, f"The bytes of Content-Range.\n\n{UPDATE}"),
@@ -128,15 +119,10 @@ async def _find(services: Services, run: str, upload: str, member: MemberPrincip
     responses=CHUNK_REPLIES,
 )
 async def send_chunk(
-    run: Word,
-    upload: Word,
-    content_range: ContentRange,
-    request: Request,
-    member: ClientDep,
-    services: ServicesDep,
+    run: ClientRun, upload: Word, content_range: ContentRange, request: Request
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
-    row = await _find(services, run, upload, member)
+    row, services = await _find(run, upload), run.services
     first, count = asked_bytes(content_range, LARGEST_CHUNK_BYTES, row.size)
     try:
         await append(services, row, first, count, request)
@@ -145,30 +131,23 @@ async def send_chunk(
         response = refusal(error, request.scope)
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
-    services.limits.forgive_member(member.id)  # quotas limit chunks, and no rate
+    services.limits.forgive_member(run.principal.id)  # quotas limit chunks, and no rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
-@router.put(
-    paths.UPLOAD,
-    operation_id="finish_upload",
-    status_code=201,
-    summary="Make the bytes a blob",
-)
+@router.put(paths.UPLOAD, status_code=201, summary="Make the bytes a blob")
 async def finish_upload(
-    run: Word,
+    run: ClientRun,
     upload: Word,
     digest: Annotated[Digest, Query(description="What the bytes must be.")],
-    member: ClientDep,
-    services: ServicesDep,
 ) -> BlobReceipt:
     """Checked before it is kept: digest, header, names, shapes, dtype, size, finite numbers.
 
     The receipt means that the blob is on the disk. Asked again, it is the same.
     """
+    member, services = run.principal, run.services
 
-    def look(session: Session) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
-        row = runs.find(session, run, member)
+    def look(session: Session, row: RunRow) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
         blob = session.get(BlobRow, (row.id, digest, member.name))
         if blob is not None:
             return row, None, blob
@@ -176,7 +155,7 @@ async def finish_upload(
         uploads.require_turn(session, row, member)
         return row, found, None
 
-    row, found, blob = await services.database.read(look)
+    row, found, blob = await run.read(look)
     if found is None:
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
     if found.digest != digest:
@@ -189,25 +168,16 @@ async def finish_upload(
         if not error.retryable and not isinstance(error, LengthMismatch):
             await _forget(services, found.id)
         raise
-
-    def note(session: Session) -> None:
-        locked = runs.find(session, run, member, lock=True)
-        uploads.finish(session, locked, member, found, stored)
-
-    await services.database.write(note)
+    await run.write(lambda session, row: uploads.finish(session, row, member, found, stored))
     await to_thread.run_sync(services.uploads.drop, found.id)
     return BlobReceipt(digest=digest, size=found.size)
 
 
-@router.delete(
-    paths.UPLOAD, operation_id="give_up_upload", status_code=204, summary="Give an upload up"
-)
-async def give_up_upload(
-    run: Word, upload: Word, member: ClientDep, services: ServicesDep
-) -> Response:
+@router.delete(paths.UPLOAD, status_code=204, summary="Give an upload up")
+async def give_up_upload(run: ClientRun, upload: Word) -> Response:
     """Its bytes are removed, and its room is free."""
-    row = await _find(services, run, upload, member)
-    await _forget(services, row.id)
+    row = await _find(run, upload)
+    await _forget(run.services, row.id)
     return Response(status_code=204)
 
 
