@@ -51,9 +51,15 @@ def _complete(document: Json) -> None:
     }
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            # In the path's order, whichever dependency asks for them.
+            operation.get("parameters", []).sort(key=lambda parameter: _position(parameter, path))
             replies = operation["responses"]
             for status in sorted(_refused(path, method, operation)):
                 replies[str(status)] = {"$ref": f"#/components/responses/{_name(status)}"}
+
+
+def _position(parameter: Json, path: str) -> int:
+    return path.index(f"{{{parameter['name']}}}") if parameter["in"] == "path" else len(path)
 
 
 def _refused(path: str, method: str, operation: Json) -> set[int]:
