@@ -1,4 +1,4 @@
-"""How often a member may ask, and how often an address may come with a token that is not valid."""
+"""Rate limits: requests of a member, and invalid tokens of an address."""
 
 import math
 import time

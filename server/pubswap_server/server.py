@@ -187,7 +187,7 @@ def run_server(settings: ServerSettings, listening: socket.socket) -> None:
 
 
 class ServingProcess:
-    """What uvicorn calls in each process that serves; it is sent to workers before they begin."""
+    """The application's factory and health check, pickled for each of uvicorn's workers."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -205,7 +205,7 @@ class ServingProcess:
             threading.Thread(target=_end_with_parent, daemon=True).start()
         keep_heap_small()
         self._app = create_app(self._settings)
-        # What is there by now stays: no collection needs to look at all the modules again.
+        # Modules stay for good: no collection needs to visit them again.
         gc.freeze()
         return self._app
 
@@ -216,7 +216,7 @@ class ServingProcess:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def exit(self, number: int, frame: FrameType | None) -> None:
-        """End with a status that tells a supervisor whether to start another; the log says why."""
+        """Exit with 1 after a background task died, so that a supervisor starts another process."""
         raise SystemExit(int(self._died))
 
 

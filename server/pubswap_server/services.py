@@ -1,4 +1,4 @@
-"""What the routes and the conductor work with, made once in `create_app` and nowhere else."""
+"""The coordinator's parts, for the routes and the conductor; made once, in `create_app`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

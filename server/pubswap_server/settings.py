@@ -109,7 +109,7 @@ class ServerSettings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _certificates_can_be_believed(self) -> Self:
+    def _certificates_can_be_trusted(self) -> Self:
         secret = self.proxy_secret.get_secret_value() if self.proxy_secret else ""
         if self.require_client_certificate and not secret:
             raise ValueError("require_client_certificate needs proxy_secret")
@@ -117,7 +117,7 @@ class ServerSettings(BaseSettings):
 
     @field_validator("database_url")
     @classmethod
-    def _is_a_database_of_ours(cls, url: str | None) -> str | None:
+    def _is_supported(cls, url: str | None) -> str | None:
         if url is not None and not url.startswith(_DATABASES):
             kind = url.partition(":")[0]
             raise ValueError(
@@ -140,8 +140,8 @@ class ServerSettings(BaseSettings):
 def unknown_variables() -> list[str]:
     """Variables of the environment that look like settings of the coordinator, and are none."""
     known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
-    mine = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in known)
-    return sorted(name for name in mine if not _OF_CLIENTS.fullmatch(name))
+    unknown = (name for name in os.environ if name.startswith("PUBSWAP_") and name not in known)
+    return sorted(name for name in unknown if not _OF_CLIENTS.fullmatch(name))
 
 
 def load_settings(**given: object) -> ServerSettings:

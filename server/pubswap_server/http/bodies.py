@@ -1,4 +1,4 @@
-"""How OpenAPI tells of bodies that are not JSON, of headers, and of what all operations share."""
+"""OpenAPI's descriptions of bodies that are not JSON, of headers, and of the whole interface."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""mTLS at the proxy: which client certificate a request came with, and whether to believe it.
+"""mTLS at the proxy: the client certificate of a request, once it is verified.
 
 TLS ends at the proxy, so that the certificate arrives as a header, which anybody can write. It is
-believed only beside the secret that the proxy and the coordinator share.
+trusted only beside the secret that the proxy and the coordinator share.
 """
 
 import binascii

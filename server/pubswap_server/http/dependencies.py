@@ -1,4 +1,4 @@
-"""What routes ask for: the services, who asks, and the limits of waiting.
+"""Dependencies of routes: services, principals, runs, and the bounds of parameters.
 
 All are coroutines: a plain function would take one of the threads that blobs are worked on in, and
 wait for it.
@@ -51,7 +51,7 @@ ServicesDep = Annotated[Services, Depends(get_services)]
 
 
 async def get_peer(request: Request) -> str:
-    """The address that asks, as a trusted proxy gives it."""
+    """The client's address, as a trusted proxy gives it."""
     return request.client.host if request.client else "unknown"
 
 
@@ -61,14 +61,14 @@ PeerDep = Annotated[str, Depends(get_peer)]
 def certificate_of(services: Services, request: Request) -> str | None:
     """The client certificate's fingerprint, if one is required.
 
-    Raises Unauthenticated if it is and there is none. Whether to believe it was decided before.
+    Raises Unauthenticated if it is and there is none. RequestChecks has verified it.
     """
     if not services.settings.require_client_certificate:
         return None
-    found: str | None = request.scope.get("state", {}).get("certificate")
-    if found is None:
+    certificate: str | None = request.scope.get("state", {}).get("certificate")
+    if certificate is None:
         raise Unauthenticated("Come with a client certificate, through the operator's proxy.")
-    return found
+    return certificate
 
 
 async def get_certificate(services: ServicesDep, request: Request) -> str | None:
@@ -82,7 +82,7 @@ CertificateDep = Annotated[str | None, Depends(get_certificate)]
 async def get_principal(
     services: ServicesDep, request: Request, peer: PeerDep, _: Annotated[object, Depends(scheme)]
 ) -> Principal:
-    """Who asks; raises Unauthenticated, Suspended, or TooManyRequests."""
+    """The request's principal; raises Unauthenticated, Suspended, or TooManyRequests."""
     try:
         token = bearer(request.headers.get("Authorization"))
     except Unauthenticated:
@@ -91,14 +91,14 @@ async def get_principal(
     services.limits.check_peer(peer, sha256(token))
     key = request.headers.get(paths.IDEMPOTENCY_HEADER)
 
-    def look(session: Session) -> Principal:
+    def identify(session: Session) -> Principal:
         principal = authenticate(session, token, services.operator_sha256, key)
         if isinstance(principal, MemberPrincipal) and services.settings.require_client_certificate:
             require_certificate(session, principal, certificate_of(services, request))
         return principal
 
     try:
-        principal = await services.database.read(look)
+        principal = await services.database.read(identify)
     except Unauthenticated:
         services.limits.failed(peer)
         raise

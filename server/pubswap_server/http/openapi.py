@@ -76,11 +76,11 @@ def _refused(path: str, method: str, operation: Json) -> set[int]:
 
 
 def _by_status() -> dict[int, list[type[PubSwapError]]]:
-    found: dict[int, list[type[PubSwapError]]] = {400: [Invalid]}  # what is no HTTP at all
+    errors: dict[int, list[type[PubSwapError]]] = {400: [Invalid]}  # what is no HTTP at all
     for error in tree(PubSwapError)[1:]:
         if not issubclass(error, _NOT_SENT):
-            found.setdefault(error.status, []).append(error)
-    return found
+            errors.setdefault(error.status, []).append(error)
+    return errors
 
 
 def _name(status: int) -> str:

@@ -68,13 +68,13 @@ def _integer(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(found := float(text)):
+    if not math.isfinite(value := float(text)):
         raise ValueError("a number is too large")
-    return found
+    return value
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    value = dict(pairs)
+    if len(value) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return value

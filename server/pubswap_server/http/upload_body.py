@@ -20,12 +20,12 @@ from pubswap_server.storage.store import UploadStore
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
-def asked_bytes(content_range: str, most: int, size: int) -> tuple[int, int]:
+def chunk_range(content_range: str, most: int, size: int) -> tuple[int, int]:
     """The first byte's position and the count of bytes; raises Invalid or TooLarge."""
-    found = _RANGE.fullmatch(content_range)
-    if found is None:
+    match = _RANGE.fullmatch(content_range)
+    if match is None:
         raise Invalid(f"Content-Range {content_range!r} is not like 0-4194303.")
-    first, last = int(found[1]), int(found[2])
+    first, last = int(match[1]), int(match[2])
     if last < first:
         raise Invalid(f"Content-Range {content_range!r} ends before it begins.")
     if last >= size:
@@ -82,7 +82,9 @@ async def _write(request: Request, writer: Writer, count: int) -> None:
         await writer.write(piece)
 
 
-def kept(services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision) -> str:
+def store_upload(
+    services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision
+) -> str:
     """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
     with services.uploads.assembled(upload.id) as path:
         size = path.stat().st_size

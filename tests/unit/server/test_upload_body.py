@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.errors import Invalid, TooLarge
-from pubswap_server.http.upload_body import asked_bytes
+from pubswap_server.http.upload_body import chunk_range
 from pubswap_server.storage.spool import GATHERED, Writer
 
 
@@ -47,16 +47,16 @@ def test_a_full_disk_is_told_to_the_writer_at_the_flush_at_the_latest() -> None:
 
 def test_a_chunk_says_which_bytes_it_is() -> None:
     """First and last, inclusive; within the upload and not too many."""
-    assert asked_bytes("0-9", 10, 10) == (0, 10)
-    assert asked_bytes("5-5", 10, 10) == (5, 1)
+    assert chunk_range("0-9", 10, 10) == (0, 10)
+    assert chunk_range("5-5", 10, 10) == (5, 1)
     for wrong in ("", "0", "5-4", "bytes 0-9/10", "-1-3", "0-9999999999999999999"):
         with pytest.raises(Invalid):
-            asked_bytes(wrong, 10, 10)
+            chunk_range(wrong, 10, 10)
     for large in ("0-10", "10-10"):
         with pytest.raises(TooLarge):
-            asked_bytes(large, 100, 10)
+            chunk_range(large, 100, 10)
     with pytest.raises(TooLarge, match="at most 10"):
-        asked_bytes("0-10", 10, 100)
+        chunk_range("0-10", 10, 100)
 
 
 def test_nothing_is_written_after_bytes_that_were_not(

@@ -74,14 +74,14 @@ def _visible(
     sent = session.get(BlobRow, (row.id, digest, member.name))
     if sent is not None:
         return row, sent.canonical
-    kept = session.scalar(
+    canonical = session.scalar(
         select(UpdateRow.canonical)
         .where(UpdateRow.run_id == row.id, UpdateRow.member == member.name)
         .where(UpdateRow.digest == digest, UpdateRow.canonical.is_not(None))
         .limit(1)
     )
-    if kept is not None:
-        return row, kept
+    if canonical is not None:
+        return row, canonical
     published = session.scalar(
         select(RoundRow).where(
             RoundRow.run_id == row.id,

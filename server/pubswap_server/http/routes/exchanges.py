@@ -150,14 +150,14 @@ async def get_exchanged(
     member, services = run.principal, run.services
     require_own(run.name, member)
 
-    async def look() -> tuple[bool, str | None]:
+    async def state() -> tuple[bool, str | None]:
         snapshot = await services.snapshots.get(run.name)
         paused = waits_for(snapshot) if snapshot.paused_since is not None else None
         return settled(snapshot, member, round, swap), paused
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        ready, paused = await services.changes.until(run.name, look, itemgetter(0), seconds)
+        ready, paused = await services.changes.until(run.name, state, itemgetter(0), seconds)
     if not ready:
         headers = {paths.WAITS_HEADER: paused} if paused is not None else {}
         return Response(status_code=204, headers=headers)

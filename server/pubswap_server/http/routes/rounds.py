@@ -1,4 +1,4 @@
-"""What members do in a round: ask for work, send adapters, hand in updates and evaluations."""
+"""Members' routes of a round: tasks, updates, evaluations."""
 
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
@@ -35,13 +35,13 @@ async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wa
     require_own(run, member)
     require_accepted(member)
 
-    async def look() -> Task:
+    async def current() -> Task:
         return task_for(await services.snapshots.get(run), member)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
         return await services.changes.until(
-            run, look, lambda t: t.kind is not TaskKind.WAIT, seconds
+            run, current, lambda t: t.kind is not TaskKind.WAIT, seconds
         )
 
 
@@ -62,8 +62,8 @@ async def submit_evaluation(
     """For the global adapter of a round; round 0 is the base model."""
 
     def work(session: Session) -> None:
-        found = runs.find(session, run, member, lock=True)
-        row = session.get(RoundRow, (found.id, round))
+        run_row = runs.find(session, run, member, lock=True)
+        row = session.get(RoundRow, (run_row.id, round))
         if row is None or row.adapter is None:
             raise NotFound(f"Round {round} has no adapter to evaluate.")
         if row.evaluation is not None:
@@ -71,7 +71,7 @@ async def submit_evaluation(
                 raise IdempotencyMismatch(f"Round {round} was evaluated with another result.")
             return
         row.evaluation = body.model_dump(mode="json")
-        record(session, found.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
+        record(session, run_row.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
 
     await services.database.write(work)
     return Response(status_code=204)

@@ -116,13 +116,13 @@ async def list_rounds(
 ) -> RoundList:
     """In order, from round 0 on. A page may hold fewer than `limit`; an empty one is the end."""
 
-    def look(session: Session, row: RunRow) -> RoundList:
+    def work(session: Session, row: RunRow) -> RoundList:
         settings = runs.settings_of(row)
         numbers = 2 * settings.clients * public_steps_per_round(settings)
         return RoundList(rounds=history.page(session, row.id, after, limit, numbers))
 
     await run.services.heartbeats.flush()
-    return await run.read(look)
+    return await run.read(work)
 
 
 @router.put(
@@ -209,7 +209,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
 async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
     """Clients never see the test set."""
 
-    def look(session: Session, row: RunRow) -> str:
+    def work(session: Session, row: RunRow) -> str:
         reader = run.principal
         trains = isinstance(reader, MemberPrincipal) and reader.role is not Role.EVALUATOR
         if kind is SetKind.TEST and trains:
@@ -219,7 +219,7 @@ async def get_set(run: PrincipalRun, kind: SetKind) -> Response:
             raise NotFound(f"The {kind} set was not sent yet.")
         return stored.digest
 
-    digest = await run.read(look)
+    digest = await run.read(work)
     path = await to_thread.run_sync(run.services.blobs.path, digest)
     return BlobResponse(path, digest, paths.JSONL_TYPE)
 
@@ -366,13 +366,13 @@ async def get_adapter(run: OperatorRun, which: Word) -> Response:
 
     services = run.services
 
-    def look(session: Session, row: RunRow) -> tuple[int, str, list[str], AdapterLayout]:
+    def work(session: Session, row: RunRow) -> tuple[int, str, list[str], AdapterLayout]:
         last, adapter = history.chosen(session, row.id, which)
-        made = read_residuals(session, row.id)
-        residuals = [digest for round_, digest in made if round_ <= last]
+        published = read_residuals(session, row.id)
+        residuals = [digest for round_, digest in published if round_ <= last]
         return last, adapter, residuals, runs.model_of(row).layout
 
-    round_, digest, residuals, layout = await run.read(look)
+    round_, digest, residuals, layout = await run.read(work)
     reply: Response
     if residuals:
         stack = await to_thread.run_sync(_stack, services, layout, [digest, *residuals])

@@ -25,7 +25,7 @@ from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
 from pubswap_server.http.dependencies import ClientRun
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.problems import refusal
-from pubswap_server.http.upload_body import append, asked_bytes, kept
+from pubswap_server.http.upload_body import append, chunk_range, store_upload
 from pubswap_server.runs import runs, uploads
 from pubswap_server.services import Services
 
@@ -61,13 +61,13 @@ async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> U
         return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
-        found, ended = await run.write(work)
+        upload_row, ended = await run.write(work)
     except NoSpace:
         services.changes.notify(run.name, awaited=False)  # so that it says why it waits
         raise
     for upload in ended:
         await to_thread.run_sync(services.uploads.drop, upload)
-    if found is None:
+    if upload_row is None:
         response.status_code = 200
         return UploadSession(
             upload=None,
@@ -79,7 +79,7 @@ async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> U
             largest_chunk_bytes=LARGEST_CHUNK_BYTES,
             expires_at=None,
         )
-    return await _session(services, found)
+    return await _session(services, upload_row)
 
 
 def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
@@ -123,7 +123,7 @@ async def send_chunk(
 ) -> Response:
     """In order, one request at a time. Of a connection that is cut, what came is kept."""
     row, services = await _find(run, upload), run.services
-    first, count = asked_bytes(content_range, LARGEST_CHUNK_BYTES, row.size)
+    first, count = chunk_range(content_range, LARGEST_CHUNK_BYTES, row.size)
     try:
         await append(services, row, first, count, request)
     except WrongOffset as error:
@@ -147,30 +147,30 @@ async def finish_upload(
     """
     member, services = run.principal, run.services
 
-    def look(session: Session, row: RunRow) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
+    def find(session: Session, row: RunRow) -> tuple[RunRow, UploadRow | None, BlobRow | None]:
         blob = session.get(BlobRow, (row.id, digest, member.name))
         if blob is not None:
             return row, None, blob
-        found = uploads.find(session, row, member, upload)
+        upload_row = uploads.find(session, row, member, upload)
         uploads.require_turn(session, row, member)
-        return row, found, None
+        return row, upload_row, None
 
-    row, found, blob = await run.read(look)
-    if found is None:
+    row, upload_row, blob = await run.read(find)
+    if upload_row is None:
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
-    if found.digest != digest:
-        raise DigestMismatch(f"The upload was announced as {found.digest}, not {digest}.")
+    if upload_row.digest != digest:
+        raise DigestMismatch(f"The upload was announced as {upload_row.digest}, not {digest}.")
     try:
-        stored = await to_thread.run_sync(kept, services, found, *_form(row))
+        stored = await to_thread.run_sync(store_upload, services, upload_row, *_form(row))
     except UnknownUpload:
         raise
     except PubSwapError as error:
         if not error.retryable and not isinstance(error, LengthMismatch):
-            await _forget(services, found.id)
+            await _forget(services, upload_row.id)
         raise
-    await run.write(lambda session, row: uploads.finish(session, row, member, found, stored))
-    await to_thread.run_sync(services.uploads.drop, found.id)
-    return BlobReceipt(digest=digest, size=found.size)
+    await run.write(lambda session, row: uploads.finish(session, row, member, upload_row, stored))
+    await to_thread.run_sync(services.uploads.drop, upload_row.id)
+    return BlobReceipt(digest=digest, size=upload_row.size)
 
 
 @router.delete(paths.UPLOAD, status_code=204, summary="Give an upload up")
