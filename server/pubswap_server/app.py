@@ -29,14 +29,7 @@ from pubswap_server.monitoring.readiness import (
     store_answers,
 )
 from pubswap_server.notifications import ChangeNotifier
-from pubswap_server.rate_limits import (
-    FAILURE_BURST,
-    FAILURES_PER_SECOND,
-    MEMBER_BURST_SECONDS,
-    Buckets,
-    Rate,
-    RequestLimits,
-)
+from pubswap_server.rate_limits import request_limits
 from pubswap_server.runs import events
 from pubswap_server.runs.auth import sha256
 from pubswap_server.runs.heartbeats import WriteBehind
@@ -113,7 +106,6 @@ def _joined(
     settings: ServerSettings, metrics: Metrics, database: Database, replica: str
 ) -> Services:
     storage, changes = make_storage(settings), ChangeNotifier()
-    rate = settings.member_requests_per_second
     return Services(
         settings=settings,
         operator_sha256=sha256(operator_token(settings)),
@@ -126,10 +118,7 @@ def _joined(
         changes=changes,
         heartbeats=WriteBehind(database),
         leases=Leases(replica, settings.lease_seconds),
-        limits=RequestLimits(
-            members=Buckets(Rate(rate, MEMBER_BURST_SECONDS * rate)),
-            failures=Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST)),
-        ),
+        limits=request_limits(settings.member_requests_per_second),
         readiness=Readiness(
             {
                 "database": partial(database_answers, database),

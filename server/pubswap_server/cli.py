@@ -1,5 +1,6 @@
 """`pubswap serve`, and beside it `pubswap admin`."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,18 +18,13 @@ def register(app: typer.Typer) -> None:
     app.add_typer(admin_commands, name="admin")
 
 
-def _listening(setting: str, text: str) -> Any:
-    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Where it listens")
+def _option(panel: str, setting: str, text: str) -> Any:
+    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel=panel)
 
 
-def _keeping(setting: str, text: str) -> Any:
-    return typer.Option(
-        envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Where it keeps things"
-    )
-
-
-def _logs(setting: str, text: str) -> Any:
-    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel="Logs")
+_listening = partial(_option, "Where it listens")
+_keeping = partial(_option, "Where it keeps things")
+_logs = partial(_option, "Logs")
 
 
 def serve(

@@ -98,6 +98,15 @@ class RequestLimits:
         self.members.give_back(member)
 
 
+def request_limits(member_requests_per_second: float) -> RequestLimits:
+    """The limits of a process that just started."""
+    burst = MEMBER_BURST_SECONDS * member_requests_per_second
+    return RequestLimits(
+        members=Buckets(Rate(member_requests_per_second, burst)),
+        failures=Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST)),
+    )
+
+
 def _too_many(reason: str, wait: float) -> TooManyRequests:
     seconds = max(1, math.ceil(wait))
     return TooManyRequests(f"{reason}; try again in {seconds} s.", retry_after=seconds)

@@ -52,7 +52,7 @@ class Services:
         self.attempts = Attempts(self.settings.tick_seconds)
         self.past_counts = prompts.PastCounts()
         self.snapshots = SingleFlight(self._read_snapshot)
-        self._problems = lru_cache(maxsize=16)(self._read_problems)
+        self.problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
         self.verification = Verification(
             self.database, self.blobs, self.verifiers, self.problems, self._tokenizer
@@ -60,10 +60,6 @@ class Services:
 
     async def _read_snapshot(self, run: str) -> RunSnapshot:
         return await self.database.read(lambda session: read_snapshot(session, run))
-
-    def problems(self, digest: str) -> list[Problem]:
-        """A stored problem set, in order."""
-        return self._problems(digest)
 
     def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
         """Raises InvalidProblems for a prompt that is too long even without a chat template."""
