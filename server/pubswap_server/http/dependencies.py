@@ -126,25 +126,8 @@ async def get_member(principal: PrincipalDep) -> MemberPrincipal:
     return require_member(principal)
 
 
-async def get_client(principal: PrincipalDep) -> MemberPrincipal:
-    """A member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
-    member = require_member(principal, Role.CLIENT)
-    require_going(member.cancelled)
-    require_accepted(member)
-    return member
-
-
-async def get_evaluator(principal: PrincipalDep) -> MemberPrincipal:
-    """A member that evaluates; raises Forbidden or HelloNeeded."""
-    member = require_member(principal, Role.EVALUATOR)
-    require_accepted(member)
-    return member
-
-
 OperatorDep = Annotated[Operator, Depends(get_operator)]
 MemberDep = Annotated[MemberPrincipal, Depends(get_member)]
-ClientDep = Annotated[MemberPrincipal, Depends(get_client)]
-EvaluatorDep = Annotated[MemberPrincipal, Depends(get_evaluator)]
 
 
 @dataclass(frozen=True)
@@ -176,9 +159,21 @@ async def get_operator_run(
 
 
 async def get_client_run(
-    run: Word, member: ClientDep, services: ServicesDep
+    run: Word, principal: PrincipalDep, services: ServicesDep
 ) -> RunAccess[MemberPrincipal]:
-    """The run of a member that trains."""
+    """The run of a member that trains; raises Forbidden, RunCancelled or HelloNeeded."""
+    member = require_member(principal, Role.CLIENT)
+    require_going(member.cancelled)
+    require_accepted(member)
+    return RunAccess(run, member, services)
+
+
+async def get_evaluator_run(
+    run: Word, principal: PrincipalDep, services: ServicesDep
+) -> RunAccess[MemberPrincipal]:
+    """The run of a member that evaluates; raises Forbidden or HelloNeeded."""
+    member = require_member(principal, Role.EVALUATOR)
+    require_accepted(member)
     return RunAccess(run, member, services)
 
 
@@ -191,6 +186,7 @@ async def get_principal_run(
 
 OperatorRun = Annotated[RunAccess[Operator], Depends(get_operator_run)]
 ClientRun = Annotated[RunAccess[MemberPrincipal], Depends(get_client_run)]
+EvaluatorRun = Annotated[RunAccess[MemberPrincipal], Depends(get_evaluator_run)]
 PrincipalRun = Annotated[RunAccess[Principal], Depends(get_principal_run)]
 Wait = Annotated[
     float,

@@ -7,10 +7,10 @@ from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
-from pubswap_server.database.tables import RoundRow
+from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.http.dependencies import (
     ClientRun,
-    EvaluatorDep,
+    EvaluatorRun,
     IdempotencyKey,
     MemberDep,
     Number,
@@ -18,7 +18,7 @@ from pubswap_server.http.dependencies import (
     Wait,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.runs import rounds, runs
+from pubswap_server.runs import rounds
 from pubswap_server.runs.auth import require_accepted, require_own
 from pubswap_server.runs.events import record
 from pubswap_server.runs.snapshot import task_for
@@ -56,13 +56,10 @@ async def submit_update(
 
 
 @router.post(paths.EVALUATION, status_code=204, summary="Hand in pass@1")
-async def submit_evaluation(
-    run: Word, round: Number, body: Evaluation, member: EvaluatorDep, services: ServicesDep
-) -> Response:
+async def submit_evaluation(run: EvaluatorRun, round: Number, body: Evaluation) -> Response:
     """For the global adapter of a round; round 0 is the base model."""
 
-    def work(session: Session) -> None:
-        run_row = runs.find(session, run, member, lock=True)
+    def work(session: Session, run_row: RunRow) -> None:
         row = session.get(RoundRow, (run_row.id, round))
         if row is None or row.adapter is None:
             raise NotFound(f"Round {round} has no adapter to evaluate.")
@@ -73,5 +70,5 @@ async def submit_evaluation(
         row.evaluation = body.model_dump(mode="json")
         record(session, run_row.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
 
-    await services.database.write(work)
+    await run.write(work)
     return Response(status_code=204)
