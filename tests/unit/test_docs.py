@@ -1,7 +1,8 @@
-"""What the documents say is there: commands, options, files, links."""
+"""What the documents name exists: commands, options, settings, files, links."""
 
 import importlib.util
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,31 @@ from typing import Any
 import pytest
 import typer
 
+from pubswap_client.recipes.inheritance import EXTENDS, flat
+from pubswap_client.recipes.recipe import Recipe, known_keys
+from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
+from pubswap_protocol.errors import PubSwapError, tree
+from pubswap_server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```(?:bash|sh)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ANY_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+RUN_KEYS = {EXTENDS, *known_keys(Recipe)}
+CLIENT_KEYS = set(known_keys(ClientSettings))
+KEYS = RUN_KEYS | CLIENT_KEYS
+TABLES = {key.rpartition(".")[0] for key in KEYS if "." in key}
+# Words with an underscore that name something else than a setting, a value of one, or an error.
+OTHER_WORDS = {
+    *("enable_thinking", "synchronous_commit"),  # a template's, PostgreSQL's
+    *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
+    *("pubswap_protocol", "create_app", "waiting_for"),  # in the code
+}
 PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"
     for name in ("protocol", "server", "client", "simulation")
@@ -48,6 +68,80 @@ def test_every_command_in_a_document_exists(page: Path) -> None:
 def test_documents_name_commands() -> None:
     """The test above finds what it is about."""
     assert sum(len(list(commands_in(page))) for page in PAGES) > 50
+
+
+def words_in(page: Path) -> list[str]:
+    """What the page has in backticks, outside blocks."""
+    return CODE.findall(ANY_BLOCK.sub("", page.read_text(encoding="utf-8")))
+
+
+def values_of(schema: Any) -> Iterator[str]:
+    """The values that settings may have by name."""
+    if isinstance(schema, dict):
+        yield from (value for value in schema.get("enum", ()) if isinstance(value, str))
+        yield from (name for part in schema.values() for name in values_of(part))
+    elif isinstance(schema, list):
+        yield from (name for part in schema for name in values_of(part))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_a_document_names_exists(page: Path) -> None:
+    """Of a run or a client: `key`, `table.key`, `key = value`, `[table]`; bare keys of a table."""
+    last_parts = {key.rpartition(".")[2] for key in KEYS}
+    values = {
+        *values_of(Recipe.model_json_schema()),
+        *values_of(ClientSettings.model_json_schema()),
+    }
+    codes = {error.code for error in tree(PubSwapError)}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = set(tomllib.load(file)["project"]["optional-dependencies"])
+    for word in words_in(page):
+        key = word.partition(" = ")[0]
+        dotted = re.fullmatch(r"([a-z]+)(\.[a-z0-9_]+)+", key)
+        if dotted and dotted[1] in TABLES:
+            assert key in KEYS, f"{page.name}: {word}"
+        elif re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", key) or (key != word and key.isidentifier()):
+            known = last_parts | values | codes | OTHER_WORDS
+            assert key in known, f"{page.name}: {word}"
+        elif table := re.fullmatch(r"\[([a-z,.]+)\]", word):
+            assert table[1] in TABLES or set(table[1].split(",")) <= extras, f"{page.name}: {word}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_of_a_settings_file_can_be_read(page: Path) -> None:
+    """All keys of a TOML block are a run's, or all are a client's."""
+    for block in TOML.findall(page.read_text(encoding="utf-8")):
+        values = tomllib.loads(block)
+        axes = values.get("sweep", {}).pop("grid", [])
+        named = set(flat(values))
+        assert named <= RUN_KEYS or named <= CLIENT_KEYS, f"{page.name}: {named}"
+        assert {axis for table in axes for axis in flat(table)} <= RUN_KEYS | {"members"}
+
+
+def test_every_variable_that_a_document_names_is_read() -> None:
+    """Of the environment, by the coordinator, a client or a command."""
+    known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
+    known |= {f"PUBSWAP_CLIENT_{name}".upper() for name in ClientSettings.model_fields}
+    for package in PACKAGES.values():
+        for source in (ROOT / package).rglob("*.py"):
+            known |= set(re.findall(r'"(PUBSWAP_[A-Z_]+)"', source.read_text(encoding="utf-8")))
+    for page in [*PAGES, *(ROOT / "deploy/systemd").iterdir()]:
+        for name in re.findall(r"PUBSWAP_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8")):
+            assert name in known | {"PUBSWAP_CLIENT"}, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    """Within the repository; headings as GitHub and the site name them."""
+    for target, heading in LINK.findall(ANY_BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name}: {target}"
+        if heading:
+            titles = HEADING.findall(ANY_BLOCK.sub("", path.read_text(encoding="utf-8")))
+            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert heading in slugs, f"{page.name}: {target}#{heading}"
 
 
 def test_every_file_that_architecture_names_exists() -> None:
