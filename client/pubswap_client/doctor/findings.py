@@ -65,7 +65,8 @@ def of_error(error: Exception, advice: str = "") -> Finding:
         return failure(text, advice or "This was not foreseen; tell us this message.")
     if advice:
         return failure(error.detail, advice)
-    return failure(error.title(), error.detail)
+    found, _, todo = error.detail.partition(". ")
+    return failure(found, todo) if todo else failure(error.title(), error.detail)
 
 
 def first_few(items: Iterable[object]) -> str:

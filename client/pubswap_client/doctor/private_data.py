@@ -160,7 +160,7 @@ def check_answers(
         return skipped("a problem with a verifier that is known")
     part = f"{count} of {total}" if count < total else f"all {total}"
     if not bad:
-        return ok(f"0 are not read by their own verifier (checked {part})")
+        return ok(f"each is read by its own verifier (checked {part})")
     serious = len(bad) > SERIOUS_SHARE * count
     return (failure if serious else warning)(
         f"{len(bad)} are not read by their own verifier: {first_few(bad)} (checked {part})",

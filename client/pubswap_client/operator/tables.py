@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
 
 def runs_table(runs: list[RunView]) -> Table:
-    table = Table("id", "name", "state", "round", "method", "model", "pass@1")
+    table = Table("id", _whole("name"), "state", "round", "method", "model", "pass@1")
     for run in runs:
         table.add_row(
             run.id,
@@ -20,6 +20,11 @@ def runs_table(runs: list[RunView]) -> Table:
             f"{run.latest.pass_at_1:.3f}" if run.latest else "",
         )
     return table
+
+
+def _whole(heading: str) -> Column:
+    """A column that a narrow terminal does not cut: what it has goes into other commands."""
+    return Column(heading, no_wrap=True, overflow="fold")
 
 
 def state_text(run: RunView) -> str:
@@ -45,7 +50,9 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 def members_table(members: list[MemberView]) -> Table:
     """One line a member: what it does now."""
-    table = Table("member", "role", "active", "last seen", "round", "step", "reward", "tokens/s")
+    table = Table(
+        _whole("member"), "role", "active", "last seen", "round", "step", "reward", "tokens/s"
+    )
     for member in members:
         progress = member.progress
         table.add_row(

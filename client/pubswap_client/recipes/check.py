@@ -145,4 +145,5 @@ def cost_lines(recipe: Recipe, layout: AdapterLayout | None) -> Iterator[str]:
         member = size_text(member_bytes(recipe, layout))
         yield f"           {member} on each member, without the base model"
     settings, runs = len(list(sweep.settings())), sweep.runs(recipe.clients)
-    yield f"sweep:     {settings} settings, {len(sweep.seeds)} seeds: {runs} runs"
+    if runs > 1:
+        yield f"sweep:     {settings} settings, {len(sweep.seeds)} seeds: {runs} runs"
