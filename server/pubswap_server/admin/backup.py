@@ -95,7 +95,7 @@ def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
     migrate(f"sqlite:///{file}")
     target = create_engine(f"sqlite:///{file}")
     try:
-        with deployment.snapshot() as source, target.begin() as writing:
+        with deployment.database.snapshot() as source, target.begin() as writing:
             made_at = datetime.now(UTC)
             return Moment(file, made_at, copy_rows(source, writing), set(required(source)))
     finally:
@@ -103,7 +103,7 @@ def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
 
 
 def _needed_now(deployment: Deployment) -> set[str]:
-    with deployment.snapshot() as connection:
+    with deployment.database.snapshot() as connection:
         return set(required(connection))
 
 

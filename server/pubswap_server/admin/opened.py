@@ -7,7 +7,7 @@ from pathlib import Path
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import InvalidSettings
@@ -38,7 +38,7 @@ def _scripts() -> ScriptDirectory:
 class Deployment:
     """A coordinator's database and store; blobs that had to be fetched lie in `scratch`."""
 
-    engine: Engine
+    database: Database
     storage: Storage
     scratch: Path | None
 
@@ -51,17 +51,6 @@ class Deployment:
         if self.scratch is not None:
             for path in (self.scratch / "cache").iterdir():
                 path.unlink()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[Connection]:
-        """A transaction that sees one moment, and keeps nobody from writing meanwhile."""
-        with self.engine.connect() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execution_options(
-                    isolation_level="REPEATABLE READ", postgresql_readonly=True
-                )
-            with connection.begin():
-                yield connection
 
 
 @contextmanager
@@ -76,7 +65,7 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[De
     )
     database = Database(settings.sqlalchemy_url)
     try:
-        yield Deployment(database.engine, storage, fetched)
+        yield Deployment(database, storage, fetched)
     except SQLAlchemyError as error:
         raise unusable(settings.sqlalchemy_url, error) from None
     finally:
@@ -95,7 +84,7 @@ def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deploymen
             "or its database with --database-url."
         )
     with opened(settings, scratch) as deployment:
-        with deployment.engine.connect() as connection:
+        with deployment.database.engine.connect() as connection:
             schema = MigrationContext.configure(connection).get_current_revision()
         if schema is None:
             raise InvalidSettings(f"No coordinator has used the database {name} yet.")

@@ -156,7 +156,7 @@ def _check_empty(
     settings: ServerSettings, deployment: Deployment, manifest: BackupManifest
 ) -> None:
     """Raises BackupFault unless the place is empty, or half filled from this very backup."""
-    with deployment.engine.connect() as connection:
+    with deployment.database.engine.connect() as connection:
         full = [table for table, count in count_rows(connection).items() if count]
     if full:
         raise BackupFault(
@@ -173,7 +173,7 @@ def _check_empty(
 
 
 def _load(deployment: Deployment, rows: Engine, manifest: BackupManifest) -> None:
-    writing = deployment.engine.execution_options(immediate=True)
+    writing = deployment.database.engine.execution_options(immediate=True)
     with rows.connect() as source, writing.begin() as target:
         if any(count_rows(target).values()):
             raise BackupFault("Somebody wrote to the database meanwhile; restore to a new one.")

@@ -147,7 +147,7 @@ def verify(settings: ServerSettings, progress: Bar) -> StorageReport:
         opened_in_use(settings, Path(scratch)) as deployment,
     ):
         stored = {blob.name for blob in deployment.blobs.blobs()}
-        with deployment.snapshot() as connection, Session(connection) as session:
+        with deployment.database.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
             known = named_digests(session)
             rounds = list(finished_rounds(session))
@@ -170,7 +170,7 @@ def _check_blobs(
         report.blobs += 1
         progress.step()
     if report.lost:  # but for what was given up meanwhile, and swept
-        with deployment.snapshot() as connection:
+        with deployment.database.snapshot() as connection:
             uses = required(connection)
         report.lost = [one for one in report.lost if one.digest in uses]
 

@@ -22,16 +22,9 @@ from pubswap_protocol.tensors.update_encoding import largest_update, view_update
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates
+from pubswap_server.clock import now
 from pubswap_server.conductor.leases import Lease
-from pubswap_server.database.tables import (
-    BlobRow,
-    RoundRow,
-    RunRow,
-    SwapRow,
-    UpdateRow,
-    UploadRow,
-    now,
-)
+from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, SwapRow, UpdateRow, UploadRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.runs import events, members, retention, rounds, runs, uploads
@@ -136,7 +129,8 @@ async def conduct(services: Services) -> None:
             again.discard(run)
             services.changes.notify(run, awaited=False)
 
-    for run in await _runs(services, _unfinished()):
+    unfinished = select(RunRow.id).where(RunRow.state.not_in(ENDED))
+    for run in await _runs(services, unfinished):
         services.changes.notify(run, awaited=False)
     try:
         while True:
@@ -163,10 +157,6 @@ async def _runs(services: Services, query: Select[str]) -> list[str]:
     except PubSwapError as error:
         log.warning("cannot look for work", error=error.detail)
         return []
-
-
-def _unfinished() -> Select[str]:
-    return select(RunRow.id).where(RunRow.state.not_in(ENDED))
 
 
 def _time_moves() -> Select[str]:

@@ -14,7 +14,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
-from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
@@ -68,13 +68,17 @@ class Database:
         self.on_change: Callable[[str, bool], None] = lambda run, awaited: None
         self._wakeups = wakeups or Wakeups()
         self._idle, self._under_way, self._closed = threading.Condition(), 0, False
-        reading = self.engine.execution_options(**({} if sqlite else _SNAPSHOT))
+        self._snapshots = self.engine.execution_options(**({} if sqlite else _SNAPSHOT))
         writing = self.engine.execution_options(immediate=True)
-        self._reading = sessionmaker(reading, expire_on_commit=False)
+        self._reading = sessionmaker(self._snapshots, expire_on_commit=False)
         self._writing = sessionmaker(writing, expire_on_commit=False)
         self._readers = CapacityLimiter(READERS)
         # SQLite has one writer: those that wait stand in a queue rather than try its lock.
         self._writers = CapacityLimiter(1 if sqlite else WRITERS)
+
+    def snapshot(self) -> contextlib.AbstractContextManager[Connection]:
+        """A transaction that sees one moment, and keeps nobody from writing meanwhile."""
+        return self._snapshots.begin()
 
     async def read(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction that changes nothing."""

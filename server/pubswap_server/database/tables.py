@@ -19,7 +19,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from pubswap_server.clock import now as now
+from pubswap_server.clock import now
 
 NAMING = {
     "ix": "ix_%(column_0_label)s",

@@ -12,8 +12,9 @@ from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SwapSummary
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
+from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
-from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, now
+from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.exchange.prompts import learn, prompts_of

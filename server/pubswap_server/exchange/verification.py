@@ -22,8 +22,8 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.responses import Group, decode_responses
 from pubswap_protocol.tokenizer import decode, decode_all
 from pubswap_protocol.verifiers import VerifierPool
+from pubswap_server.clock import now
 from pubswap_server.database.engine import Database
-from pubswap_server.database.tables import now
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.budget import Case
 from pubswap_server.exchange.exchanges import Key, Unverified, Verdicts

@@ -22,7 +22,8 @@ from pubswap_protocol.messages import (
     Role,
     Traffic,
 )
-from pubswap_server.database.tables import InviteRow, MemberRow, RunRow, now
+from pubswap_server.clock import now
+from pubswap_server.database.tables import InviteRow, MemberRow, RunRow
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import (
     MemberPrincipal,

@@ -11,6 +11,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SubmitUpdate
+from pubswap_server.clock import now
 from pubswap_server.database.tables import (
     BlobRow,
     PromptsRow,
@@ -19,7 +20,6 @@ from pubswap_server.database.tables import (
     SubmissionRow,
     SwapRow,
     UpdateRow,
-    now,
 )
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going

@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NoSpace, TooLarge, TooManyAdapters, UnknownUpload, WrongState
 from pubswap_protocol.messages import OpenUpload
-from pubswap_server.database.tables import BlobRow, RunRow, UploadRow, now
+from pubswap_server.clock import now
+from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal
 from pubswap_server.runs.state import ENDED

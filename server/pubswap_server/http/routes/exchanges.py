@@ -12,7 +12,8 @@ from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
-from pubswap_server.database.tables import RunRow, SetRow, now
+from pubswap_server.clock import now
+from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.prompts import choose as choose_prompts
 from pubswap_server.exchange.prompts import to_be_chosen
