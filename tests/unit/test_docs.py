@@ -144,6 +144,25 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert heading in slugs, f"{page.name}: {target}#{heading}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
+    """Paths from the root; a Python file by the end of its path; targets of the Makefile."""
+    folders = (*PACKAGES.values(), "tests/", "scripts/", "docs/", "deploy/")
+    sources = [
+        f"/{path.relative_to(ROOT)}" for top in folders for path in (ROOT / top).rglob("*.py")
+    ]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(BLOCK.findall(text)).splitlines()
+    for word in [*words_in(page), *blocks]:
+        if word.endswith(".py") and "…" not in word and " " not in word:
+            assert any(path.endswith(f"/{word}") for path in sources), f"{page.name}: {word}"
+        elif word.startswith(folders) and " " not in word:
+            assert (ROOT / word).exists(), f"{page.name}: {word}"
+        elif word.startswith("make "):
+            assert word.split()[1] in targets, f"{page.name}: {word}"
+
+
 def test_every_file_that_architecture_names_exists() -> None:
     """Stop by stop; a name without its folder is beside the one before it."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

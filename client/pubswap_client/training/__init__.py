@@ -1,1 +1,1 @@
-"""Local GRPO training: policy, rollout, update. The only package that imports torch."""
+"""Local GRPO training: the objective, the update, and the trainer that makes the steps."""
