@@ -49,12 +49,12 @@ class PromptCounts:
     def __init__(self, size: int) -> None:
         self._right, self._seen = np.zeros(size), np.zeros(size)
 
-    def add(self, asked: AskedPrompts) -> None:
+    def add(self, step: AskedPrompts) -> None:
         """Add a step whose exchange is closed; of others nothing is known."""
-        if asked.right is not None:
-            prompts = list(asked.prompts)
-            self._right[prompts] = FORGETTING * self._right[prompts] + asked.right
-            self._seen[prompts] = FORGETTING * self._seen[prompts] + asked.responses
+        if step.right is not None:
+            prompts = list(step.prompts)
+            self._right[prompts] = FORGETTING * self._right[prompts] + step.right
+            self._seen[prompts] = FORGETTING * self._seen[prompts] + step.responses
 
     def copy(self) -> "PromptCounts":
         copied = PromptCounts(0)
@@ -80,13 +80,13 @@ def informative_batch(
     before. No prompt comes twice in a round before all have come.
     """
     counts = counts.copy()
-    for asked in earlier:
-        counts.add(asked)
+    for step in earlier:
+        counts.add(step)
     worth = counts.variances()
     size = len(worth)
     uses = np.zeros(size, dtype=np.int64)
-    for asked in earlier:
-        uses[list(asked.prompts)] += 1
+    for step in earlier:
+        uses[list(step.prompts)] += 1
     rng = rng_for(settings.seed, "informative", round_, swap)
     batch: list[int] = []
     while (lacking := settings.grpo.prompts_per_step - len(batch)) > 0:
@@ -142,8 +142,8 @@ class PastCounts:
         if kept is None or last >= run.round or _ended_with(session, run, last) != adapter:
             last, kept = 0, PromptCounts(_size(session, run))
         counts = kept.copy()
-        for asked in _asked(session, run, last, run.round - 1):
-            counts.add(asked)
+        for step in _steps(session, run, last, run.round - 1):
+            counts.add(step)
         self._kept[run.id] = run.round - 1, _ended_with(session, run, run.round - 1), counts
         self._kept.move_to_end(run.id)
         if len(self._kept) > KEPT_RUNS:
@@ -160,13 +160,13 @@ def choose(session: Session, run: RunRow, round_: int, swap: int, past: PastCoun
     """Choose a step's prompts, unless they are; `run` is locked."""
     if not to_be_chosen(session, run, round_, swap):
         return
-    earlier = _asked(session, run, run.round - 1, run.round)
+    earlier = _steps(session, run, run.round - 1, run.round)
     counts = past.before(session, run)
     batch = informative_batch(runs.settings_of(run), counts, round_, swap, earlier)
     session.add(PromptsRow(run_id=run.id, round=round_, swap=swap, prompts=batch, responses=0))
 
 
-def _asked(session: Session, run: RunRow, after: int, last: int) -> list[AskedPrompts]:
+def _steps(session: Session, run: RunRow, after: int, last: int) -> list[AskedPrompts]:
     """The steps of the rounds after + 1, ..., last, in their order."""
     rows = session.scalars(
         select(PromptsRow)
