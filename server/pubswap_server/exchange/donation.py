@@ -150,8 +150,8 @@ class Exchange:
             return filled(own, self._draw(position, receiver), receiver)
         group = self._drawn[position]
         unfit = [
-            place
-            for place, choice in enumerate(group)
+            index
+            for index, choice in enumerate(group)
             if choice.client != receiver and not self._fits(choice, position)
         ]
         return with_own(group, unfit, receiver)
@@ -184,8 +184,8 @@ class Exchange:
 def filled(own: Verdicts, drawn: Draw, receiver: str) -> list[Choice]:
     """The receiver's own K responses with the first candidates in the places."""
     group = [Choice(receiver, index) for index in range(len(own))]
-    for place, choice in zip(drawn.places, drawn.candidates, strict=False):
-        group[place] = choice
+    for index, choice in zip(drawn.places, drawn.candidates, strict=False):
+        group[index] = choice
     return group
 
 
@@ -202,17 +202,17 @@ def over_share(
     """
     places: dict[str, list[tuple[int, int]]] = {}
     for position, group in enumerate(groups):
-        for place, choice in enumerate(group):
+        for index, choice in enumerate(group):
             if choice.client != receiver:
-                places.setdefault(choice.client, []).append((position, place))
+                places.setdefault(choice.client, []).append((position, index))
     most = _most_per_donor([len(theirs) for theirs in places.values()], max_share)
     over: list[list[int]] = [[] for _ in groups]
     for donor in sorted(places):
         theirs = places[donor]
         excess = max(0, len(theirs) - most)
         for drawn in rng.permutation(len(theirs))[:excess] if excess else ():
-            position, place = theirs[int(drawn)]
-            over[position].append(place)
+            position, index = theirs[int(drawn)]
+            over[position].append(index)
     return over
 
 
@@ -232,13 +232,13 @@ def with_own(group: Sequence[Choice], places: Sequence[int], receiver: str) -> l
 
     The one that `keep` replaced comes back where it was; otherwise those of the lowest index come.
     """
-    kept = {choice for place, choice in enumerate(group) if place not in places}
+    kept = {choice for index, choice in enumerate(group) if index not in places}
     changed = list(group)
     unused = [c for c in (Choice(receiver, k) for k in range(len(group))) if c not in kept]
-    for place in sorted(places):
-        own = Choice(receiver, place)
-        changed[place] = own if own in unused else unused[0]
-        unused.remove(changed[place])
+    for index in sorted(places):
+        own = Choice(receiver, index)
+        changed[index] = own if own in unused else unused[0]
+        unused.remove(changed[index])
     return changed
 
 
