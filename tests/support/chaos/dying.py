@@ -13,18 +13,19 @@ def install() -> None:
     """Put the fault into this process's conductor; what it meets is a database's, and unknown."""
     from sqlalchemy.exc import DatabaseError
 
-    from pubswap_server.conductor import conductor
+    from pubswap_server.notifications import ChangeNotifier
 
-    find = conductor._found
+    wait: Any = ChangeNotifier.changed_runs
 
-    async def found(*args: Any) -> list[str]:
+    async def changed_runs(changes: ChangeNotifier, seconds: float) -> set[str] | None:
         with contextlib.suppress(FileNotFoundError):
             Path(os.environ[TRIGGER]).unlink()
             cause = sqlite3.DatabaseError("database disk image is malformed")
             raise DatabaseError("SELECT runs.id", None, cause)
-        return await find(*args)
+        runs: set[str] | None = await wait(changes, seconds)
+        return runs
 
-    conductor._found = found
+    ChangeNotifier.changed_runs = changed_runs  # type: ignore[method-assign]
 
 
 # Worker processes import this module again under another name.
