@@ -56,6 +56,8 @@ class Forked:
         """
         self.log = stderr or stdout
         self.returncode: int | None = None
+        for file in (stdout, self.log):
+            file.touch()  # so that a test can read it before the process has begun to write
         order = {
             "arguments": list(arguments),
             "stdout": str(stdout),

@@ -28,7 +28,7 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     """The problems of the file, in order; `id`, `verifier` and `metadata` are kept if it has them.
 
     Raises InvalidProblems, naming the line and the column, for anything that cannot be used: the
-    file is the user's own, who can mend it.
+    file is the user's own, to be corrected.
     """
     topic = spec.topic_column or "topic"
     columns = {"prompt": spec.prompt_column, "answer": spec.answer_column, "topic": topic}

@@ -97,7 +97,7 @@ def check_model(
     """The files that training would use are here and, if the run is known, have its digests."""
     source = settings.model or (run.model.source if run else None)
     if source is None:
-        advice = "Mend the connection, or name the model: --model FOLDER-OR-HUB-ID."
+        advice = "Correct what failed above, or name the model: --model FOLDER-OR-HUB-ID."
         return warning("no model is named, and the run is not known", advice), None, None
     lora = run.settings.lora if run else LoraSettings()
     try:
@@ -114,7 +114,7 @@ def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
     size = size_text(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
     text = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
     if run is None:
-        return warning(f"{text}; not compared with the run's", "Mend the connection first.")
+        return warning(f"{text}; not compared with the run's", "Correct what failed above first.")
     try:
         run.model.check_same(card)
     except BaseModelMismatch as error:

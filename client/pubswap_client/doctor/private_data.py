@@ -55,7 +55,7 @@ def check_file(file: Survey) -> Finding:
     if file.faults:
         return failure(
             f"{len(file.faults)} lines of {file.path} are no problem: {file.faults[0]}",
-            f"Mend or remove {first_few(fault.partition(':')[0] for fault in file.faults)}.",
+            f"Correct or remove {first_few(fault.partition(':')[0] for fault in file.faults)}.",
         )
     if file.repeated:
         return failure(
