@@ -235,6 +235,7 @@ def _live(
         from pubswap_protocol.cli import main as command
 
         sys.argv = ["pubswap", *arguments]
+        sys.orig_argv = [*PUBSWAP, *arguments]  # by which a leader starts its followers
         command()
         status = 0
     except SystemExit as error:

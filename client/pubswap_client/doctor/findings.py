@@ -108,7 +108,7 @@ class Checklist:
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
         verdict = f"Nothing failed, {warnings} warnings. Next: pubswap client start"
         if failures:
-            verdict = f"{failures} failed, {warnings} warnings: correct what failed, then run doctor again."
+            verdict = f"{failures} failed, {warnings} warnings: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))
 
     def json(self) -> str:
