@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_protocol import paths
 from pubswap_protocol.errors import Unauthenticated
 from pubswap_simulation.coordinator import Coordinator, coordinator_settings
 from pubswap_simulation.shared_policy import Stopped
@@ -46,7 +45,7 @@ def test_who_waits_is_sent_away_in_the_end(tmp_path: Path) -> None:
         thread.join(10)
         assert ended
         with coordinator.client() as late, pytest.raises(Stopped):
-            late._request("GET", paths.VERSION)
+            late.version()
 
 
 def test_the_environment_of_another_coordinator_is_not_ours(
