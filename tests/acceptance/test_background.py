@@ -42,6 +42,7 @@ def test_a_dead_conductor_ends_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
+@pytest.mark.full
 def test_a_worker_with_a_dead_conductor_is_replaced(tmp_path: Path) -> None:
     """The supervisor of several workers starts another in its place."""
     with serving(tmp_path, ("--workers", "2")) as service:

@@ -134,6 +134,7 @@ def test_a_run_goes_on_from_a_backup_with_the_same_bits(
     assert admin(there, "verify").returncode == 0
 
 
+@pytest.mark.full
 def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_path: Path) -> None:
     """Each restores to a whole place, and takes from the one before it what has not changed."""
     settings, folder = made.new("folder"), tmp_path / "backup"

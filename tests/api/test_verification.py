@@ -97,6 +97,7 @@ def test_many_small_requests_of_one_member_stop_no_transfer(verifying: Server) -
     assert not verdicts(verifying, hostile, "a")  # all of that beside its towers
 
 
+@pytest.mark.full
 def test_who_came_in_time_is_in_however_long_another_s_answers_take(verifying: Server) -> None:
     """The deadline counts at arrival: not when the verifier is done, and not after it either."""
     swap = {"quorum": 2, "deadline_seconds": 2.0}

@@ -1,8 +1,10 @@
 """One request to the coordinator: its encoding, its retries, and its errors as our own tree."""
 
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -28,6 +30,12 @@ LONG_POLL_SECONDS = 25.0
 LONGEST_RETRY_AFTER = 3600.0
 
 
+@cache
+def _public_authorities() -> ssl.SSLContext:
+    """httpx's default; to read it takes longer than most requests."""
+    return httpx.create_ssl_context()
+
+
 class Connection:
     """A coordinator, as seen by the holder of one token. Synchronous, and closed after use."""
 
@@ -50,7 +58,7 @@ class Connection:
             base_url=_parsed_url(self.url),
             headers=headers,
             transport=transport,
-            verify=tls.context() if tls else True,
+            verify=tls.context() if tls else _public_authorities(),
             timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
         )
 

@@ -192,6 +192,7 @@ def test_the_table_names_every_command() -> None:
 
 
 @needs_mounts
+@pytest.mark.full
 def test_on_a_read_only_disk(world: World, tmp_path: Path) -> None:
     """Root may not write there either."""
     folder = tmp_path / "read-only"
@@ -203,6 +204,7 @@ def test_on_a_read_only_disk(world: World, tmp_path: Path) -> None:
 
 
 @needs_mounts
+@pytest.mark.full
 def test_on_a_full_disk(world: World, tmp_path: Path) -> None:
     """Not a byte is left."""
     with small_disk(tmp_path / "full", 1 << 20) as disk:
