@@ -149,7 +149,8 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
     assert verify(settings, Bar()).healthy
 
 
-@pytest.mark.parametrize("rule", ["fedit", pytest.param("fedex", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["fedit", "fedex"])
 def test_an_archived_run_has_its_final_and_its_best_adapter(
     settings: ServerSettings, rule: str
 ) -> None:

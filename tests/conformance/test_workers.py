@@ -26,6 +26,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
+@pytest.mark.full
 def test_workers_share_a_port_and_a_run(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:

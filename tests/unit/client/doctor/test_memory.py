@@ -55,7 +55,8 @@ def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
     assert measured / 2 <= estimated <= 2 * measured
 
 
-@pytest.mark.parametrize("kind", ["plain", pytest.param("checkpointed", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["plain", "checkpointed"])
 def test_the_estimate_is_within_a_factor_of_two_on_a_bigger_model(
     make_model: Callable[..., Path], kind: str
 ) -> None:
