@@ -23,6 +23,7 @@ from pubswap_protocol.tensors.responses import Response
 STARVED = Path(__file__).parents[3] / "support" / "chaos" / "starved.py"
 
 
+@pytest.mark.full
 def test_a_starved_process_goes_on_with_less_and_ends_with_the_same_adapter(
     make_model: Callable[..., Path], tmp_path: Path
 ) -> None:
