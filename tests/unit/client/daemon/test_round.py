@@ -155,13 +155,8 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
         assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
 
 
-@pytest.mark.parametrize(
-    "swap",
-    [
-        pytest.param(SwapSettings(), id="synchronous"),
-        pytest.param(BOTH, id="pipelined likely", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("swap", [SwapSettings(), BOTH], ids=["synchronous", "pipelined likely"])
 def test_any_point_of_a_life_can_be_its_last(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
