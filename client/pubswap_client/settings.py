@@ -99,9 +99,6 @@ class ClientSettings(BaseSettings):
     gradient_checkpointing: bool = Field(
         default=False, description="Compute layers twice and keep much less of them in memory."
     )
-    liger: bool = Field(
-        default=False, description="Use liger-kernel's fused layers (CUDA; pip install it)."
-    )
     engine: Literal["transformers", "vllm", "vllm-server"] = Field(
         default="transformers",
         description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas.",

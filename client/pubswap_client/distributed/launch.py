@@ -138,7 +138,6 @@ def load_policy(
         card,
         run,
         device=settings.device if process_group is None else process_group.device,
-        liger=settings.liger,
         mesh=process_group.mesh() if process_group is not None and settings.shard else None,
     )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.products import product
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.tensors.responses import Offer, Response
 
@@ -65,14 +66,14 @@ class _LinearLogprobs(torch.autograd.Function):
             total = masses.sum(dim=1, keepdim=True)
             logprobs[part] = (chosen - total.log()).squeeze(1)
             if slope is not None:
-                mean = _product(masses.to(weight.dtype), weight) / total
+                mean = product(masses.to(weight.dtype), weight) / total
                 slope[part] = (weight[tokens[part]] - mean) / temperature
             if shifted is not None:
                 expected = (masses * shifted).sum(dim=1, keepdim=True) / total
                 entropies[part] = (total.log() - expected).squeeze(1)
                 if entropy_slope is not None:
                     masses *= shifted.sub_(expected)
-                    mean = _product(masses.to(weight.dtype), weight) / total
+                    mean = product(masses.to(weight.dtype), weight) / total
                     entropy_slope[part] = mean / -temperature
         ctx.save_for_backward(slope, entropy_slope)
         return logprobs, entropies
@@ -89,19 +90,11 @@ class _LinearLogprobs(torch.autograd.Function):
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     if bias is None and hidden.dtype == torch.float32:
         return (hidden / temperature) @ weight.t()  # far fewer numbers to divide
-    logits = _product(hidden, weight.t())
+    # In float32: rounding logits to bfloat16 would bias the training.
+    logits = product(hidden, weight.t())
     if bias is not None:
         logits += bias
     return logits.div_(temperature)
-
-
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix product in float32; rounding logits to bfloat16 would bias the training."""
-    if left.dtype == torch.float32:
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer as Checkpoin
 from transformers.utils import logging as transformers_logging
 
 from pubswap_client.policy.attention import Tree, tree_attention_in
+from pubswap_client.policy.kernels import fuse_layers
+from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
@@ -69,25 +71,21 @@ class Policy:
         settings: RunSettings,
         device: Device | torch.device = "auto",
         revision: str | None = None,
-        liger: bool = False,
         mesh: "DeviceMesh | None" = None,
     ) -> Self:
         """Load the base model from a folder, or from the hub at a revision.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        has not the layers that the card's adapter belongs to. With `liger`, its fused norms,
-        rotations and MLPs take the place of the model's own (CUDA only). With a `mesh`, the base's
-        layers are sharded over its processes (FSDP2), and each layer is whole only while it
-        computes.
+        has not the layers that the card's adapter belongs to. With a `mesh`, the base's layers are
+        sharded over its processes (FSDP2), and each layer is whole only while it computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         device = find_device(device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
-        if liger:
-            _fuse(model, device)
         if device.type == "cuda":
+            fuse_layers(model)
             # The float32 factors' products then run on tensor cores, with TF32's ten bits.
             torch.set_float32_matmul_precision("high")
         tokenizer = PromptTokenizer(source, revision)
@@ -245,17 +243,6 @@ def find_device(device: Device | torch.device) -> torch.device:
     return torch.device(device)
 
 
-def _fuse(model: Any, device: torch.device) -> None:
-    """Put liger-kernel's layers into the model; its fused loss is not used, ours is leaner."""
-    if device.type != "cuda":
-        raise InvalidSettings("liger = true needs a CUDA GPU; remove it, or set device = 'cuda'.")
-    try:
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
-    except ImportError:
-        raise InvalidSettings("liger = true needs it installed: pip install liger-kernel") from None
-    _apply_liger_kernel_to_instance(model, fused_linear_cross_entropy=False, cross_entropy=False)
-
-
 def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     targets = target_modules(card.layout)
     if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
@@ -279,7 +266,9 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
         # PEFT asks transformers for a property by its old name; a user can do nothing about it.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
-        return get_peft_model(model, config, autocast_adapter_dtype=True)
+        adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
+    fuse_products(adapted)
+    return adapted
 
 
 def _shard(model: Any, mesh: "DeviceMesh") -> None:

@@ -58,13 +58,16 @@ class Shape:
 def activation_bytes(shape: Shape, checkpointing: bool) -> int:
     """Bytes that one token of a micro-batch keeps until its backward pass, roughly.
 
-    A layer keeps its two residual states and their norms, the query, key and value before and
-    after rotation, the attention's output, and five tensors of the gated MLP; float32 copies for
-    the norms and the adapters' inputs about double what half precision would need. With
-    checkpointing only each layer's input is kept, and one layer's worth while it is recomputed.
+    A layer keeps the inputs of its norms in float32; those of the adapted modules, one for all that
+    read it; the query, the key and the value as attention takes them, the latter two once more for
+    the responses that share a prompt; and four tensors of the gated MLP. Fused norms and MLPs keep
+    a quarter less. With checkpointing only each layer's input is kept, and one layer's worth while
+    it is recomputed.
     """
-    attention = shape.head_dim * (2 * shape.heads + 2 * shape.key_heads) * 2
-    layer = (6 * shape.hidden + attention + 5 * shape.intermediate) * max(shape.bytes_per_value, 4)
+    query, keys = shape.head_dim * shape.heads, shape.head_dim * shape.key_heads
+    normed = 2 * shape.hidden + query + keys
+    others = 2 * shape.hidden + 2 * query + 4 * keys + 4 * shape.intermediate
+    layer = 4 * normed + shape.bytes_per_value * others
     if checkpointing:
         return shape.layers * shape.hidden * shape.bytes_per_value + layer
     return shape.layers * layer

@@ -1,0 +1,66 @@
+"""Faster CUDA kernels of other packages, used where they are installed and run."""
+
+import logging
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+def fuse_layers(model: Any) -> bool:
+    """Put liger-kernel's norms, rotations and gated MLPs into a model; returns whether it did.
+
+    They compute the same in fewer passes over memory, and keep half as much for the backward pass.
+    Its fused loss is not used, ours is leaner. Models that it does not know stay as they are.
+    """
+    if find_spec("liger_kernel") is None:
+        log.info("liger-kernel is not installed; with it, updates are faster and take less memory.")
+        return False
+    try:
+        # transformers' own way to it: liger-kernel's function for a loaded model is private.
+        from transformers.integrations.liger import apply_liger_kernel
+
+        try_liger(torch.device("cuda"))
+        apply_liger_kernel(model, {"fused_linear_cross_entropy": False, "cross_entropy": False})
+    except Exception as error:  # whatever it is, the model's own layers are right
+        log.warning("liger-kernel does not run here, going on without it: %s", error)
+        return False
+    return True
+
+
+def try_liger(device: torch.device) -> None:
+    """Run its kernels forward and backward; raises if one does not run, or is wrong."""
+    from liger_kernel.transformers.functional import liger_rms_norm, liger_rope, liger_swiglu
+
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        values = torch.randn(shape, generator=generator, dtype=torch.float32)
+        return values.to(device, torch.bfloat16)
+
+    x, gate, weight = random(4, 64), random(4, 64), random(64)
+    query, angles = random(1, 2, 4, 64), random(1, 4, 32).repeat(1, 1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    turned = torch.cat([-query[..., 32:], query[..., :32]], dim=-1)
+    normed = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    expected = [
+        normed * weight,
+        torch.nn.functional.silu(gate.float()) * x,
+        query * cos[:, None] + turned * sin[:, None],
+    ]
+    inputs = [tensor.clone().requires_grad_() for tensor in (x, gate, query)]
+    own, gated, rotated = inputs
+    found = [
+        liger_rms_norm(own, weight, 1e-6),
+        liger_swiglu(gated, own),
+        liger_rope(rotated.clone(), rotated.clone(), cos, sin)[0],
+    ]
+    for name, one, other in zip(("norm", "SwiGLU", "rotation"), found, expected, strict=True):
+        if not torch.allclose(one.float(), other.float(), rtol=0.02, atol=0.02):
+            raise RuntimeError(f"its {name} gives other numbers than the formula")
+    torch.autograd.backward([output.float().sum() for output in found])
+    if not all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in inputs):
+        raise RuntimeError("its gradients are no numbers")

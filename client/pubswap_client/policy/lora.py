@@ -1,0 +1,78 @@
+"""LoRA on a bfloat16 layer as one function: y = x W^T + bias + (alpha / r) (x A^T) B^T.
+
+PEFT computes the second term in float32: for each module it keeps a float32 copy of x, and moves
+more bytes than the layer's own product does. Here the products are bfloat16's, accumulated in
+float32 and added to y where it lies, and x is kept once for all modules that read it. The factors
+stay float32, and so do their gradients. On a float32 base nothing is gained, and PEFT computes.
+"""
+
+from types import MethodType
+from typing import Any
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from pubswap_client.policy.products import product
+
+
+def fuse_products(model: nn.Module) -> int:
+    """Compute PEFT's linear modules over bfloat16 weights by the fused path; returns how many.
+
+    Names, parameters, saving and `disable_adapter` stay PEFT's. Other modules keep its path.
+    """
+    modules = [module for module in model.modules() if _is_plain(module)]
+    for module in modules:
+        module.forward = MethodType(_forward, module)
+    return len(modules)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    if type(module) is not LoraLinear or type(module.base_layer) is not nn.Linear:
+        return False
+    return module.base_layer.weight.dtype == torch.bfloat16
+
+
+def _forward(module: Any, x: Tensor) -> Tensor:
+    """What PEFT's forward computes, for one adapter without dropout."""
+    if module.disable_adapters or module.merged:
+        output: Tensor = LoraLinear.forward(module, x)
+        return output
+    (name,) = module.active_adapters
+    layer, a, b = module.base_layer, module.lora_A[name].weight, module.lora_B[name].weight
+    output = _FusedLora.apply(  # type: ignore[no-untyped-call]
+        x, layer.weight, layer.bias, a, b, module.scaling[name]
+    )
+    return output
+
+
+class _FusedLora(torch.autograd.Function):
+    """x is (..., in), W (out, in), A (r, in), B (out, r); W and bias get no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        inner = x.flatten(0, -2) @ a.t()
+        y = nn.functional.linear(x, weight, bias)
+        y.view(-1, len(weight)).addmm_(inner, b.t(), alpha=scale)
+        ctx.save_for_backward(x, weight, a, b, inner)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, a, b, inner = ctx.saved_tensors
+        dy = dy.flatten(0, -2)
+        dinner = dy @ b  # without the scale, which each product below has once
+        dx = da = db = None
+        if ctx.needs_input_grad[0]:
+            dx = (dy @ weight).addmm_(dinner, a, alpha=ctx.scale).view(x.shape)
+        if ctx.needs_input_grad[3]:
+            da = product(dinner.t(), x.flatten(0, -2)).mul_(ctx.scale)
+        if ctx.needs_input_grad[4]:
+            db = product(dy.t(), inner).mul_(ctx.scale)
+        return dx, None, None, da, db, None

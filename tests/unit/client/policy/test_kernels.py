@@ -1,0 +1,75 @@
+"""Kernels of other packages: what happens where they are, are not, or do not run."""
+
+import logging
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from pubswap_client.policy import kernels
+from pubswap_client.policy.kernels import fuse_layers, try_liger
+
+CPU = torch.device("cpu")
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, epsilon)
+
+
+def swiglu(gate: Tensor, x: Tensor) -> Tensor:
+    return torch.nn.functional.silu(gate) * x
+
+
+@pytest.fixture
+def liger(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands for liger-kernel, whose own kernels need a GPU."""
+    functional = ModuleType("liger_kernel.transformers.functional")
+    functional.__dict__.update(
+        liger_rms_norm=rms_norm, liger_swiglu=swiglu, liger_rope=apply_rotary_pos_emb
+    )
+    package = ModuleType("liger_kernel")
+    package.__spec__ = ModuleSpec("liger_kernel", None)
+    monkeypatch.setitem(sys.modules, "liger_kernel", package)
+    monkeypatch.setitem(sys.modules, functional.__name__, functional)
+    return functional
+
+
+def test_kernels_that_compute_the_formulas_are_taken(liger: ModuleType) -> None:
+    """Norm, gated MLP and rotation, forward and backward."""
+    try_liger(CPU)
+
+
+def test_a_kernel_that_computes_something_else_is_not(liger: ModuleType) -> None:
+    """A norm that leaves its weight out."""
+    liger.__dict__["liger_rms_norm"] = lambda x, weight, epsilon: rms_norm(x, weight * 0 + 1, 1e-6)
+    with pytest.raises(RuntimeError, match="norm gives other numbers"):
+        try_liger(CPU)
+
+
+def test_a_model_keeps_its_own_layers_where_kernels_do_not_run(
+    liger: ModuleType, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As without a compiler; it is said, with the reason, and the model goes on."""
+
+    def fail(_: torch.device) -> None:
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(kernels, "try_liger", fail)
+    model = torch.nn.Linear(2, 2)
+    assert not fuse_layers(model)
+    assert "liger-kernel does not run here" in caplog.text
+    assert "no C compiler" in caplog.text
+
+
+def test_without_liger_kernel_it_is_said_what_it_would_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each model that is loaded."""
+    monkeypatch.setattr(kernels, "find_spec", lambda _: None)
+    with caplog.at_level(logging.INFO):
+        assert not fuse_layers(torch.nn.Linear(2, 2))
+    assert "liger-kernel is not installed" in caplog.text
