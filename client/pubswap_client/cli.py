@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ Config = Annotated[Path | None, typer.Option(help="A client.toml with these sett
 State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[str | None, typer.Option(help="transformers, vllm or vllm-server.")]
+Engine = Annotated[str | None, typer.Option(help="auto, transformers, vllm or vllm-server.")]
 Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
 Processes = Annotated[
     int | None, typer.Option(help="Processes that share each update, one for each GPU.")
@@ -131,18 +131,22 @@ def doctor(
     engine: Engine = None,
     threads: Threads = None,
     processes: Processes = None,
+    role: Annotated[
+        Literal["client", "evaluator"], typer.Option(help="What this member does in the run.")
+    ] = "client",
     no_trial: Annotated[
         bool, typer.Option("--no-trial", help="Try no step: seconds instead of a step's minutes.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check all that training needs, and say what to do. Takes what `start` takes.
+    """Check all that training needs, or an evaluator, and say what to do. Takes what `start` takes.
 
     In this order: the state folder and its membership; the coordinator, the token and the run;
     the model's files against the run's; chat template and end of sequence; the private problems
     (lengths, ids, answers that their own verifier refuses); the device, and an estimate of the
     memory that training takes; the rollout engine; and one private step on your data, from which
-    a round's duration and traffic are predicted.
+    a round's duration and traffic are predicted. For an evaluator: the same without data and step,
+    with the operator's test problems and the memory of sampling.
 
     Nothing is changed or sent: the coordinator is asked for its version and the run, the step's
     adapter is thrown away, and the report names lines and ids, but holds no prompt or answer.
@@ -151,6 +155,7 @@ def doctor(
     """
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.doctor.examination import run_doctor
+    from pubswap_protocol.messages import Role
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     options = {
@@ -163,7 +168,7 @@ def doctor(
         "processes": processes,
     }
     with until_stopped():
-        healthy = run_doctor(config, options, trial=not no_trial, as_json=as_json)
+        healthy = run_doctor(config, options, trial=not no_trial, as_json=as_json, role=Role(role))
     raise typer.Exit(0 if healthy else 1)
 
 

@@ -99,16 +99,19 @@ class ClientSettings(BaseSettings):
     gradient_checkpointing: bool = Field(
         default=False, description="Compute layers twice and keep much less of them in memory."
     )
-    engine: Literal["transformers", "vllm", "vllm-server"] = Field(
-        default="transformers",
-        description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas.",
+    engine: Literal["auto", "transformers", "vllm", "vllm-server"] = Field(
+        default="auto",
+        description="What samples: transformers, a vLLM that we start, or `vllm serve` replicas. "
+        "auto: vLLM where it is installed and there is a GPU, else transformers.",
     )
     vllm: VllmSettings = VllmSettings()
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         default=(), description="Where each step's figures go besides the terminal."
     )
     rollout_rows: Positive = Field(
-        default=512, description="Sequences sampled at a time by the engine transformers."
+        default=512,
+        description="Sequences that transformers samples at a time at most: on a GPU, as many of "
+        "them as are estimated to fit. It halves by itself when memory runs out.",
     )
     verifier_workers: Positive = Field(
         default=1, description="Processes for verifiers that could hang."

@@ -3,12 +3,12 @@
 import pytest
 
 from pubswap_client.demo.processes import free_port
-from pubswap_client.doctor.coordinator import check_coordinator, check_public, check_run
+from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import Status
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidProblems
-from pubswap_protocol.messages import Membership, Role
+from pubswap_protocol.messages import Membership, Role, SetKind
 from pubswap_protocol.problems import PromptLimit
 from support.coordinator.coordinator import Federation, Server, begun
 
@@ -41,10 +41,10 @@ def test_public_prompts_are_counted_as_this_member_encodes_them(server: Server) 
     """What the coordinator could not know without a chat template is known before training."""
     federation = begun(server)
     member = stored(federation, "a")
-    fine = check_public(member, PromptLimit(len("Say 11."), len))
+    fine = check_prompts(member, PromptLimit(len("Say 11."), len), SetKind.PUBLIC)
     assert fine.status is Status.OK and "12 of them" in fine.found
     with pytest.raises(InvalidProblems, match=r"2 of 12 .* line 11 \(p10: 7 tokens\)"):
-        check_public(member, PromptLimit(len("Say 9."), len))
+        check_prompts(member, PromptLimit(len("Say 9."), len), SetKind.PUBLIC)
 
 
 def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:

@@ -116,15 +116,16 @@ class _ForcedEngine(TransformersEngine):
             raise RuntimeError("The rollout did not sample the workload's responses.")
         return groups
 
-    def _prefill(self, prompts, count):  # type: ignore[no-untyped-def]
-        state, logits = super()._prefill(prompts, count)
+    def _prefill(self, prompts, count, room):  # type: ignore[no-untyped-def]
+        state, logits = super()._prefill(prompts, count, room)
         rows = [tokens for prompt in prompts for tokens in self._known[tuple(prompt)]]
         self._table = forced_tokens(rows).to(logits.device)
         self._place = 0
         return state, force(logits, self._table[state.rows, 0])
 
     def _decode(self, state, tokens):  # type: ignore[no-untyped-def]
-        self._place += 1
+        # A GPU's rows go on for a few tokens when all have ended.
+        self._place = min(self._place + 1, self._table.shape[1] - 1)
         logits = super()._decode(state, tokens)
         return force(logits, self._table[state.rows, self._place])
 

@@ -1,17 +1,21 @@
 """The trainer and the engine of a client's settings: the same for a run and a doctor's trial."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
 from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.problems import Problem
+
+log = logging.getLogger(__name__)
 
 
 def make_trainer(
@@ -24,7 +28,10 @@ def make_trainer(
     process_group: ProcessGroup | None,
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
-    checkpointing = settings.gradient_checkpointing
+    checkpointing, engine_name = (
+        settings.gradient_checkpointing,
+        chosen_engine(settings, policy.settings),
+    )
     tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
     return LocalTrainer(
         policy,
@@ -36,8 +43,8 @@ def make_trainer(
         TokenBudget(tokens),
         checkpointing,
         process_group or SINGLE,
-        # transformers samples from the very weights that are trained.
-        max_mismatch=None if settings.engine == "transformers" else settings.vllm.max_mismatch,
+        # transformers samples from the weights that are trained, on a GPU merged.
+        max_mismatch=None if engine_name == "transformers" else settings.vllm.max_mismatch,
     )
 
 
@@ -50,11 +57,13 @@ def make_engine(
 
     Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
     """
-    if settings.engine == "vllm":
+    chosen = chosen_engine(settings, policy.settings)
+    log.info("Sampling by %s.%s", chosen, _reason(settings, policy))
+    if chosen == "vllm":
         from pubswap_client.rollout.vllm_engine import VllmEngine
 
         return VllmEngine(policy, model, settings.state / "adapters", settings.vllm)
-    if settings.engine == "vllm-server":
+    if chosen == "vllm-server":
         from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
         assert settings.vllm.adapter_dir is not None  # checked by the settings
@@ -64,3 +73,9 @@ def make_engine(
         return VllmServerEngine(policy, model, work, settings.vllm)
     engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
     return engine if process_group is None else ProcessGroupEngine(process_group, policy, engine)
+
+
+def _reason(settings: ClientSettings, policy: Policy) -> str:
+    """Why the engine `auto` is not vLLM; empty if it is, or if the settings name an engine."""
+    reason = why_not_vllm(settings, policy.settings) if settings.engine == "auto" else None
+    return f" Not by vLLM: {reason}." if reason else ""

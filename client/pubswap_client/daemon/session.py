@@ -23,6 +23,7 @@ from pubswap_client.distributed.launch import (
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.journal import Journal, JournalOwner
@@ -160,7 +161,8 @@ def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> Non
 
     `alone` says that this client is one process.
     """
-    if run.aggregation.rule == "fedex" and (client.engine != "transformers" or not alone):
+    other_engine = chosen_engine(client, run) != "transformers"
+    if run.aggregation.rule == "fedex" and (other_engine or not alone):
         raise InvalidSettings(
             "The run aggregates by 'fedex', which changes the base model after every round; vLLM "
             "and the processes of `--processes` have copies of their own. Use engine = "

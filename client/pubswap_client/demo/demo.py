@@ -59,6 +59,7 @@ def _start_members(processes: Processes, members: Path, clients: Sequence[str]) 
     for name in (*clients, EVALUATOR):
         command = ["evaluate"] if name == EVALUATOR else ["client", "start"]
         options = ["--state", str(members / name), "--model", str(MODEL), "--threads", "1"]
+        options += ["--engine", "transformers"]  # so small a model is not worth a vLLM for each
         if name != EVALUATOR:
             options += ["--data", str(members / name / PRIVATE_FILE)]
         # Spinning OpenMP threads of several processes on few cores slow each other many times over.

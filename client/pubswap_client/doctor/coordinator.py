@@ -67,11 +67,11 @@ def _run_advice(error: PubSwapError, url: str) -> str:
     return "Ask again in a minute; if it stays so, tell the operator this message."
 
 
-def check_public(stored: StoredMembership, limit: PromptLimit) -> Finding:
-    """Check that no prompt is longer than the run takes; raises InvalidProblems with a list."""
+def check_prompts(stored: StoredMembership, limit: PromptLimit, kind: SetKind) -> Finding:
+    """Check that none of a set is longer than the run takes; raises InvalidProblems with a list."""
     member = stored.membership
     with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
-        text = api.problem_set(member.run, SetKind.PUBLIC)
-    problems = list(parse_problems(jsonl_lines(text), "the public set", extra="ignore"))
-    limit.check(problems, "The operator's public set")
+        text = api.problem_set(member.run, kind)
+    problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
+    limit.check(problems, f"The operator's {kind} set")
     return ok(f"{len(problems)} of them, none over the limit of {limit.most} tokens")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pubswap_client.distributed.launch import launched_rank, run_follower
-from pubswap_client.doctor.coordinator import check_coordinator, check_public, check_run
+from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import (
     Checklist,
     Finding,
@@ -51,7 +51,7 @@ from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import RunView
+from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -63,9 +63,16 @@ _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set d
 class Examination:
     """All checks once. What a check finds for later ones is None if it failed."""
 
-    def __init__(self, settings: ClientSettings, progress: Progress, trial: bool = True) -> None:
-        """Without `trial`, no step is tried."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        progress: Progress,
+        trial: bool = True,
+        role: Role = Role.CLIENT,
+    ) -> None:
+        """Without `trial`, no step is tried; for an evaluator, there is none."""
         self.settings = settings
+        self.role = role
         self.findings: dict[str, Finding] = {}
         self._stage = partial(next_stage, progress)
         self._progress = progress
@@ -84,16 +91,24 @@ class Examination:
         """The run's settings; the defaults if it is not known."""
         return self._run.settings if self._run else RunSettings()
 
+    @property
+    def _set(self) -> SetKind:
+        """The operator's problems that this member answers."""
+        return SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
+
     def examine(self) -> Checklist:
         self._check_state()
         self._check_coordinator()
         self._check_model()
+        if self.role is Role.EVALUATOR:
+            self._check_device()
+            self._check_engine()
+            return Checklist(self.findings, following="pubswap evaluate")
         self._check_data()
         with VerifierPool(self.settings.verifier_workers, self.settings.verifier_seconds) as pool:
             self._check_answers(pool)
             self._check_device()
-            run = self._run.settings if self._run else None
-            self._note("rollout engine", check_engine, self.settings, run)
+            self._check_engine()
             self._try(pool)
         return Checklist(self.findings, self._prediction)
 
@@ -121,7 +136,7 @@ class Examination:
         self._note("daemon", check_daemon, state)
         with self._guarded("membership"):
             self._stored = load_membership(state)
-            self.findings["membership"] = check_membership(self._stored)
+            self.findings["membership"] = check_membership(self._stored, self.role)
 
     def _check_coordinator(self) -> None:
         if self._stored is None:
@@ -134,6 +149,8 @@ class Examination:
             else:
                 with self._guarded("token and run"):
                     self.findings["token and run"], self._run = check_run(self._stored)
+        if self.role is Role.EVALUATOR:
+            return  # it keeps no checkpoint
         if self._run is None:
             self._skip("the run's adapter layout", "disk")
         else:
@@ -146,7 +163,7 @@ class Examination:
             self.findings["model files"] = finding
         if self._folder is None or self._card is None:
             needed = "the model's files"
-            self._skip(needed, "chat template", "end of sequence", "public prompts")
+            self._skip(needed, "chat template", "end of sequence", f"{self._set} prompts")
             return
         with self._guarded("chat template"):
             self._tokenizer = PromptTokenizer(self._folder)
@@ -156,11 +173,12 @@ class Examination:
         else:
             card = self._run.model if self._run else self._card
             self._note("end of sequence", check_end, self._tokenizer, card, self.rules)
+        name = f"{self._set} prompts"
         if self._tokenizer is None or self._run is None or self._stored is None:
-            self._skip("a tokenizer and the run", "public prompts")
-        elif self.rules.method == "pubswap":
+            self._skip("a tokenizer and the run", name)
+        elif self._set is SetKind.TEST or self.rules.method == "pubswap":
             limit = self._tokenizer.limit(self.rules)
-            self._note("public prompts", check_public, self._stored, limit)
+            self._note(name, check_prompts, self._stored, limit, self._set)
 
     def _check_data(self) -> None:
         path, names = self.settings.data, ("number of problems", "prompt lengths", "round trip")
@@ -216,11 +234,16 @@ class Examination:
             self._skip("a device, the run and the model's files", "memory")
             return
         run, card, folder = self._run.settings, self._card, self._folder
+        evaluator = self.role is Role.EVALUATOR
 
         def estimate(settings: ClientSettings) -> MemoryEstimate:
-            return estimate_memory(settings, run, card, folder, device)
+            return estimate_memory(settings, run, card, folder, device, evaluator)
 
-        self._note("memory", check_memory, self.settings, run, device, estimate)
+        self._note("memory", check_memory, self.settings, run, device, estimate, evaluator)
+
+    def _check_engine(self) -> None:
+        run = self._run.settings if self._run else None
+        self._note("rollout engine", check_engine, self.settings, run)
 
     def _try(self, pool: VerifierPool) -> None:
         """Check what needs the loaded model.
@@ -259,7 +282,13 @@ class Examination:
             self._skip(f"a successful {names[0]}", *names[1:])
 
 
-def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_json: bool) -> bool:
+def run_doctor(
+    config: Path | None,
+    options: Mapping[str, Any],
+    trial: bool,
+    as_json: bool,
+    role: Role = Role.CLIENT,
+) -> bool:
     """Print the report; returns whether nothing failed."""
     try:
         settings = load_settings(config, **options)
@@ -270,7 +299,7 @@ def run_doctor(config: Path | None, options: Mapping[str, Any], trial: bool, as_
         run_follower(settings)
         return True
     with progress_bar() as progress:
-        examination = Examination(settings, progress, trial)
+        examination = Examination(settings, progress, trial, role)
         source = f"from {config} and the options" if config else "from the options"
         examination.findings["settings"] = ok(f"{source}; engine {settings.engine}")
         checklist = examination.examine()

@@ -90,6 +90,7 @@ class Checklist:
 
     findings: Mapping[str, Finding]
     prediction: Prediction | None = None
+    following: str = "pubswap client start"  # the command that comes next
 
     def count(self, status: Status) -> int:
         return sum(finding.status is status for finding in self.findings.values())
@@ -106,7 +107,7 @@ class Checklist:
             # Text, not markup: a path or an id may hold square brackets.
             table.add_row(Text(name), Text(words, style), Text(finding.found), Text(finding.advice))
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
-        verdict = f"Nothing failed, {warnings} warnings. Next: pubswap client start"
+        verdict = f"Nothing failed, {warnings} warnings. Next: {self.following}"
         if failures:
             verdict = f"{failures} failed, {warnings} warnings: correct what failed and try again."
         return Group(table, Text(verdict, "bold red" if failures else "green"))

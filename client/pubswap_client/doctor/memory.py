@@ -7,9 +7,16 @@ from importlib.util import find_spec
 
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
 from pubswap_client.operator.tables import size_text
+from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer, Refused
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import Device, MemoryEstimate, fitting_rows, fitting_update
+from pubswap_client.training.memory import (
+    Device,
+    MemoryEstimate,
+    fitting_rows,
+    fitting_update,
+    wanted_rows,
+)
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
 
@@ -35,16 +42,16 @@ def check_device(settings: ClientSettings, device: Device) -> Finding:
 
 
 def check_memory(
-    settings: ClientSettings, run: RunSettings, device: Device, estimate: Estimate
+    settings: ClientSettings,
+    run: RunSettings,
+    device: Device,
+    estimate: Estimate,
+    evaluator: bool = False,
 ) -> Finding:
     """Check that the longest prompts and responses fit; the estimate may be off by half."""
     free = device.free if device.cuda else device.free // settings.processes
     needs = estimate(settings)
-    text = (
-        f"about {size_text(needs.peak)} of {size_text(free)}: weights {size_text(needs.weights)}, "
-        f"adapter and optimizer {size_text(needs.factors)}, an update of {needs.tokens} tokens at "
-        f"a time {size_text(needs.update)}, sampling {size_text(needs.rollout + needs.engine)}"
-    )
+    text = f"about {size_text(needs.peak)} of {size_text(free)}: {_parts(needs, run, evaluator)}"
     if needs.fixed > free:
         return failure(f"{text}; the model alone does not fit", _room(settings, device, needs))
     advice = []
@@ -56,10 +63,23 @@ def check_memory(
             else "Set gradient_checkpointing = true, and share the machine with nothing else."
         )
     if needs.fixed + needs.rollout > free:
-        rows = fitting_rows(settings, estimate, free, run.grpo.responses_per_prompt)
+        rows = fitting_rows(settings, estimate, free)
         change = f"rollout_rows = {rows}, or " if rows else ""
         advice.append(f"For sampling, set {change}engine = 'vllm' (docs/engines.md).")
     return warning(text, " ".join(advice)) if advice else ok(text)
+
+
+def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
+    """What the memory is for, part by part."""
+    rows = f" {needs.rows} of {wanted_rows(run, evaluator)} responses at a time" * bool(needs.rows)
+    sampling = f"sampling{rows} {size_text(needs.rollout + needs.engine)}"
+    weights = f"weights {size_text(needs.weights)}"
+    if evaluator:
+        return f"{weights}, adapter {size_text(needs.factors)}, {sampling}"
+    return (
+        f"{weights}, adapter and optimizer {size_text(needs.factors)}, an update of "
+        f"{needs.tokens} tokens at a time {size_text(needs.update)}, {sampling}"
+    )
 
 
 def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> str:
@@ -77,10 +97,12 @@ def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> st
 
 def check_engine(settings: ClientSettings, run: RunSettings | None) -> Finding:
     """Check that the engine is installed, or answers; it samples in the trial step only."""
-    if settings.engine == "vllm-server":
+    chosen = chosen_engine(settings, run or RunSettings())
+    if chosen == "vllm-server":
         return check_replicas(settings, run)
-    if settings.engine == "transformers":
-        return ok("transformers, which needs nothing more")
+    if chosen == "transformers":
+        reason = settings.engine == "auto" and why_not_vllm(settings, run or RunSettings())
+        return ok(f"transformers, and not vLLM: {reason}" if reason else "transformers")
     if find_spec("vllm") is None:
         return failure(
             "vLLM is not installed",

@@ -30,17 +30,25 @@ def check_folder(state: Path) -> Finding:
     return ok(f"{state} can be written to")
 
 
-def check_membership(stored: StoredMembership) -> Finding:
-    """Check that its role is to train."""
+def check_membership(stored: StoredMembership, role: Role) -> Finding:
+    """Check that it has this role."""
     member = stored.membership
     text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
-    if member.role is not Role.CLIENT:
-        return failure(
-            f"{text}, with the role {member.role}",
-            "This state folder is for `pubswap evaluate`. To train, ask the operator for an "
-            "invite with the role client, and enrol with another --state.",
+    if member.role is role:
+        return ok(text)
+    if role is Role.CLIENT:
+        advice = (
+            "This state folder is for `pubswap evaluate`: check it with --role evaluator. To "
+            "train, ask the operator for an invite with the role client, and enrol with another "
+            "--state."
         )
-    return ok(text)
+    else:
+        advice = (
+            "This state folder is for `pubswap client start`: check it with --role client. To "
+            "evaluate, ask the operator for an invite with the role evaluator, and enrol with "
+            "another --state."
+        )
+    return failure(f"{text}, with the role {member.role}", advice)
 
 
 def check_daemon(state: Path) -> Finding:

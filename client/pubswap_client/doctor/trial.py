@@ -21,11 +21,10 @@ from pubswap_client.doctor.prediction import TrialResult, duration_text
 from pubswap_client.operator.tables import size_text
 from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import is_out_of_memory
 from pubswap_client.training.trainer import LocalTrainer, Scorer
-from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
@@ -54,9 +53,9 @@ class TrialRun:
         """A private step of the client `member`, timed.
 
         A quick one is made again and the second one counts: in the first, libraries are loaded.
-        Raises what training would raise, and OutOfMemory also where sampling has too little.
+        Raises what training would raise.
         """
-        stage(f"starting the engine {self.settings.engine}")
+        stage(f"starting the engine {chosen_engine(self.settings, self.run.settings)}")
         with (
             _own_folders(self.settings) as settings,
             closing(make_engine(settings, self.policy, self.folder, self.process_group)) as engine,
@@ -142,15 +141,7 @@ class _Watched:
 
     def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
         """A private step of the trainer, whose engine and scorer we are."""
-        try:
-            metrics = trainer.private_step(step)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                "Memory ran out while responses were sampled. Set a smaller rollout_rows, or "
-                "engine = 'vllm'."
-            ) from None
+        metrics = trainer.private_step(step)
         flat = [response for group in self.groups for response in group]
         cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)
         return TrialResult(

@@ -45,12 +45,18 @@ class Policy:
     """
 
     def __init__(
-        self, model: Any, tokenizer: PromptTokenizer, card: ModelCard, settings: RunSettings
+        self,
+        model: Any,
+        tokenizer: PromptTokenizer,
+        card: ModelCard,
+        settings: RunSettings,
+        sharded: bool = False,
     ) -> None:
         """Take a PEFT model; raises InvalidAdapter unless its factors are the run's."""
         self.model = model.eval()
         self.card = card
         self.settings = settings
+        self.sharded = sharded
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
         self._causal_model = model.get_base_model()
@@ -92,7 +98,7 @@ class Policy:
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:
             _shard(model, mesh)
-        return cls(model.to(device), tokenizer, card, settings)
+        return cls(model.to(device), tokenizer, card, settings, sharded=mesh is not None)
 
     def factors(self) -> list[torch.nn.Parameter]:
         """The LoRA factors, in the order of their names."""
@@ -144,7 +150,7 @@ class Policy:
     def reference(self) -> Iterator[None]:
         """Inside, the policy is the frozen base model, without any residual."""
         rebased = [(self._base_weight(a), self._base_weight(a).data) for a in self._original]
-        with self.model.disable_adapter():
+        with self._without_adapter():
             try:
                 for (weight, _), original in zip(rebased, self._original.values(), strict=True):
                     weight.data = original
@@ -152,6 +158,38 @@ class Policy:
             finally:
                 for weight, data in rebased:
                     weight.data = data
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Inside, W + (alpha / r) B A stands for each adapted W, and the adapter is off.
+
+        The sum is taken in float32 from W itself each time, and rounded once. It is a second copy
+        of the adapted weights while it lasts; the base's own tensors are put back afterwards.
+        """
+        scale = self.settings.lora.alpha / self.settings.lora.rank
+        kept: list[tuple[torch.nn.Parameter, Tensor]] = []
+        with self._without_adapter():
+            try:
+                for a, b in modules(self.card.layout):
+                    weight = self._base_weight(a)
+                    product = self._parameters[b].data @ self._parameters[a].data
+                    kept.append((weight, weight.data))
+                    weight.data = product.mul_(scale).add_(weight.data).to(weight.dtype)
+                yield
+            finally:
+                for weight, data in kept:
+                    weight.data = data
+
+    @contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        """Inside, the adapter is off. After it, PEFT would train every factor, frozen ones too."""
+        trained = [factor.requires_grad for factor in self.factors()]
+        try:
+            with self.model.disable_adapter():
+                yield
+        finally:
+            for factor, flag in zip(self.factors(), trained, strict=True):
+                factor.requires_grad_(flag)
 
     def _base_weight(self, a: str) -> torch.nn.Parameter:
         """The frozen weight of the module whose factor A has this name."""

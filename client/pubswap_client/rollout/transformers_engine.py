@@ -4,8 +4,11 @@ A response's random draws are a function of the seed and of its indices (prompt,
 alone: neither padding nor the way prompts are split into batches changes them.
 """
 
+import gc
+import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +17,22 @@ from torch import Tensor
 
 from pubswap_client.policy.groups import PAD
 from pubswap_client.policy.logprobs import token_scores
+from pubswap_client.policy.memory import Shape, is_out_of_memory
 from pubswap_client.policy.policy import Policy, positions
+from pubswap_client.rollout.kv_cache import Cursor, fill, is_plain, preallocate
+from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, free_bytes, rows_that_fit
+from pubswap_client.rollout.static_step import StaticStep
+from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.tensors.responses import Response
 
 Prompts = Sequence[Sequence[int]]
+
+log = logging.getLogger(__name__)
+
+# Asking a GPU which rows have ended waits for all that it was given to do.
+GPU_CHECK = 16
+# Mean total variation between a step's distributions by the plain and by the static path.
+STATIC_LIMIT = 0.1
 
 
 class RolloutEngine(Protocol):
@@ -35,12 +50,22 @@ class RolloutEngine(Protocol):
 
 
 class TransformersEngine(RolloutEngine):
-    """Any Hugging Face decoder with a key-value cache, on the policy's own device."""
+    """Any Hugging Face decoder with a key-value cache, on the policy's own device.
+
+    On a GPU one merged copy of the weights samples, by CUDA graphs where the model allows it, as
+    many rows at a time as fit; on a CPU the very weights that are trained.
+    """
 
     def __init__(self, policy: Policy, max_rows: int = 512) -> None:
-        """Sample at most `max_rows` responses at a time, but at least one prompt's."""
+        """Sample at most `max_rows` responses at a time. It halves when memory runs out."""
+        gpu = policy.device.type == "cuda" and not policy.sharded
         self.policy = policy
         self.max_rows = max_rows
+        self.merge = gpu
+        self.static = gpu
+        self.graphs = gpu
+        self.check_every = GPU_CHECK if gpu else 1  # tokens
+        self._compared = False
 
     @torch.no_grad()
     def generate(
@@ -55,75 +80,232 @@ class TransformersEngine(RolloutEngine):
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
 
         `first` is the first prompt's index among those that the seed is for: some of them get
-        the responses that they get among all of them.
+        the responses that they get among all of them. Raises OutOfMemory if not even one fits.
         """
         if not prompts:
             return []
         generator = torch.Generator().manual_seed(seed)
         shape = (first + len(prompts), count, max_tokens)
         draws = torch.rand(shape, generator=generator, dtype=torch.float64)[first:]
-        size = max(1, self.max_rows // count)
-        groups: list[list[Response]] = []
-        for start in range(0, len(prompts), size):
-            part = slice(start, start + size)
-            groups += self._generate(prompts[part], draws[part], temperature)
+        before = self.max_rows
+        with self._merged():
+            fitting = self._fitting(prompts, draws)
+            groups = self._in_parts(prompts, draws, temperature, fitting)
+        if self.max_rows < before:
+            log.warning(
+                "Memory ran out: sampling %d responses at a time from now on.", self.max_rows
+            )
         return groups
+
+    @contextmanager
+    def _merged(self) -> Iterator[None]:
+        """Inside, one merged copy of the weights samples, if it is wanted and there is room."""
+        with ExitStack() as stack:
+            try:
+                if self.merge:
+                    stack.enter_context(self.policy.merged())
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.merge = False
+                log.warning("No memory for merged weights: sampling without, which is slower.")
+            yield
+
+    def _fitting(self, prompts: Prompts, draws: Tensor) -> int:
+        """Rows of (P, K, T) that the free memory of a GPU is estimated to hold; all on a CPU.
+
+        All of them for a sharded model too, whose processes must take the same at a time.
+        """
+        rows = min(draws[..., 0].numel(), self.max_rows)
+        if self.policy.device.type != "cuda" or self.policy.sharded:
+            return rows
+        shape = Shape.of(self.policy.model.config, self.policy.dtype)
+        longest = max(len(prompt) for prompt in prompts)
+        lengths = Lengths(longest, response=draws.shape[2], group=draws.shape[1])
+        return rows_that_fit(shape, rows, lengths, free_bytes(self.policy.device))
+
+    def _in_parts(
+        self, prompts: Prompts, draws: Tensor, temperature: float, fitting: int
+    ) -> list[list[Response]]:
+        """Responses for prompts (P) and draws (P, K, T): all at once, or one part after another."""
+        count, rows = draws.shape[1], min(self.max_rows, fitting)
+        if len(prompts) * count <= rows:
+            groups = self._attempt(prompts, draws, temperature)
+            if groups is not None:
+                return groups
+            self._halve(len(prompts) * count)
+            rows = self.max_rows
+        if len(prompts) > 1:
+            size = max(1, rows // count)
+            parts = [slice(start, start + size) for start in range(0, len(prompts), size)]
+            return [
+                group
+                for part in parts
+                for group in self._in_parts(prompts[part], draws[part], temperature, fitting)
+            ]
+        parted = [
+            self._in_parts(prompts, part, temperature, fitting)[0]
+            for part in torch.split(draws, rows, dim=1)
+        ]
+        return [[response for part in parted for response in part]]
+
+    def _attempt(
+        self, prompts: Prompts, draws: Tensor, temperature: float
+    ) -> list[list[Response]] | None:
+        """None if memory ran out on the way; what that held is freed when this returns."""
+        try:
+            return self._generate(prompts, draws, temperature)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.policy.sharded:
+                # The others wait in the layer that we did not finish: there is no way back.
+                raise OutOfMemory(
+                    f"Memory ran out while a sharded model sampled {self.max_rows} rows at a time. "
+                    "Set a smaller rollout_rows and start again: it goes on at this step."
+                ) from None
+            return None
+
+    def _halve(self, rows: int) -> None:
+        """Sample fewer than these rows at a time from now on; raises OutOfMemory if it is one."""
+        if rows == 1:
+            raise OutOfMemory(
+                "Memory runs out while one response is sampled. Use a machine with more memory, "
+                "engine = 'vllm-server' with vLLM elsewhere, or shorten grpo.max_response_tokens "
+                "in the run."
+            )
+        self.max_rows = rows // 2
+        gc.collect()
+        if self.policy.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _generate(
         self, prompts: Prompts, draws: Tensor, temperature: float
     ) -> list[list[Response]]:
-        """Responses for prompts (P) and draws (P, K, T)."""
-        count = draws.shape[1]
+        """Responses for prompts (P) and draws (P, K, T), all at once."""
+        count, width = draws.shape[1:]
         device = self.policy.device
         eos = torch.tensor(self.policy.card.eos_token_ids, device=device)
         draws = draws.flatten(0, 1).to(device)  # (P * K, T)
-        state, logits = self._prefill(prompts, count)
-        samples = _Samples(len(draws), draws.shape[1], device)
-        for step in range(draws.shape[1]):
+        state, logits = self._prefill(prompts, count, width)
+        tokens_of_all = torch.zeros(draws.shape, dtype=torch.int32, device=device)
+        logprobs_of_all = torch.zeros(draws.shape, device=device)
+        for step in range(width):
             tokens = sample(logits, temperature, draws[state.rows, step])
-            samples.add(state, tokens, token_scores(logits, tokens, temperature))
+            tokens_of_all[state.rows, step] = tokens.int()
+            logprobs_of_all[state.rows, step] = token_scores(logits, tokens, temperature)
             state.finished |= torch.isin(tokens, eos)
-            if step + 1 == draws.shape[1] or bool(state.finished.all()):
+            if step + 1 == width:
                 break
-            if 2 * int(state.finished.sum()) >= len(state.rows):
-                tokens = tokens[~state.finished]
-                state.drop_finished()
+            if (step + 1) % self.check_every == 0:
+                live = int((~state.finished).sum())
+                if live == 0:
+                    break
+                if 2 * live <= len(tokens):
+                    tokens = tokens[~state.finished]
+                    state.drop_finished()
             logits = self._decode(state, tokens)
-        flat = samples.responses()
+        flat = _responses(tokens_of_all, logprobs_of_all, self.policy.card.eos_token_ids)
         return [flat[start : start + count] for start in range(0, len(flat), count)]
 
-    def _prefill(self, prompts: Prompts, count: int) -> tuple["_State", Tensor]:
-        """Each prompt once through the model; then its cache and logits `count` times over."""
-        width = max(len(prompt) for prompt in prompts)
-        ids = np.full((len(prompts), width), PAD, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = prompt
-            mask[row, width - len(prompt) :] = 1
-        attention_mask = torch.from_numpy(mask).to(self.policy.device)
-        output = self.policy.model(
-            input_ids=torch.from_numpy(ids).to(self.policy.device),
-            attention_mask=attention_mask,
-            position_ids=positions(attention_mask),
+    def _prefill(self, prompts: Prompts, count: int, room: int) -> tuple["_State", Tensor]:
+        """Each prompt once through the model; then its cache and logits `count` times over.
+
+        There is room for `room` tokens more. At most PREFILL_TOKENS go through at a time.
+        """
+        ids, mask = _left_padded(prompts, self.policy.device)
+        rows, width = len(prompts) * count, ids.shape[1]
+        size = max(1, PREFILL_TOKENS // width)
+        output = self._prompt_pass(ids[:size], mask[:size])
+        if size < len(ids) and not is_plain(output.past_key_values):
+            size = len(
+                ids
+            )  # what such layers keep of one prompt and of another is not put together
+            output = self._prompt_pass(ids, mask)
+        cache, cursor = output.past_key_values, Cursor(width)
+        parts = [output.logits[:, -1]]
+        preallocate(cache, count, rows, width + room, cursor)
+        for start in range(size, len(ids), size):
+            part = slice(start, start + size)
+            output = self._prompt_pass(ids[part], mask[part])
+            parts.append(output.logits[:, -1])
+            fill(cache, slice(start * count, (start + size) * count), output.past_key_values, count)
+        mask = torch.nn.functional.pad(mask, (0, room), value=1).repeat_interleave(count, dim=0)
+        state = _State(cache, cursor, mask, width - mask[:, :width].sum(dim=1, keepdim=True))
+        return state, torch.cat(parts).repeat_interleave(count, dim=0)
+
+    def _prompt_pass(self, ids: Tensor, mask: Tensor) -> Any:
+        return self.policy.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions(mask),
             logits_to_keep=1,
             use_cache=True,
         )
-        output.past_key_values.batch_repeat_interleave(count)
-        state = _State(output.past_key_values, attention_mask.repeat_interleave(count, dim=0))
-        return state, output.logits[:, -1].repeat_interleave(count, dim=0)
 
     def _decode(self, state: "_State", tokens: Tensor) -> Tensor:
         """The logits (B, V) after one more token (B,) in each row."""
-        state.mask = torch.cat([state.mask, state.mask.new_ones((len(tokens), 1))], dim=1)
+        if self.static and not self._compared:
+            self._compare(state, tokens)
+        return self._static_decode(state, tokens) if self.static else self._plain(state, tokens)
+
+    def _plain(self, state: "_State", tokens: Tensor) -> Tensor:
         output = self.policy.model(
             input_ids=tokens[:, None],
-            attention_mask=state.mask,
-            position_ids=state.mask.sum(dim=1, keepdim=True) - 1,
+            attention_mask=state.mask[:, : state.cursor.length + 1],
+            position_ids=state.positions,
             past_key_values=state.cache,
             use_cache=True,
         )
+        state.cursor.length += 1
         logits: Tensor = output.logits[:, -1]
         return logits
+
+    def _static_decode(self, state: "_State", tokens: Tensor) -> Tensor:
+        step = state.static_step
+        if step is not None and state.cursor.length < step.window:
+            return step(tokens)
+        state.static_step = step = None  # the memory of the old graph is free for the new one
+        step = StaticStep(self.policy.model, state.cache, state.cursor, state.mask, state.positions)
+        state.static_step = step
+        logits = step(tokens)
+        if self.graphs:
+            self._record(step)
+        return logits
+
+    def _record(self, step: StaticStep) -> None:
+        try:
+            step.record()
+        except Exception as error:  # CUDA's own, torch's, and whatever a model asks of the device
+            if is_out_of_memory(error):
+                raise
+            self.graphs = False
+            log.warning("CUDA graphs cannot be used, sampling goes on without: %s", error)
+
+    def _compare(self, state: "_State", tokens: Tensor) -> None:
+        """Leave the static path if the model does not give its own probabilities there.
+
+        The token is written to the same place by both, and once more by what follows.
+        """
+        self._compared = True
+        attention = self.policy.model.config.get_text_config()._attn_implementation
+        if attention != "sdpa" or not is_plain(state.cache):
+            self.static = False
+            log.info("This model's attention is not plain: sampling goes on without CUDA graphs.")
+            return
+        plain = self._plain(state, tokens).float().softmax(dim=1)
+        state.cursor.length -= 1
+        static = StaticStep(
+            self.policy.model, state.cache, state.cursor, state.mask, state.positions
+        )(tokens)
+        state.cursor.length -= 1
+        distance = float((plain - static.float().softmax(dim=1)).abs().sum(dim=1).mean()) / 2
+        if not distance <= STATIC_LIMIT:
+            self.static = False
+            log.warning(
+                "Static shapes change the model's probabilities by %.2g: sampling goes on without.",
+                distance,
+            )
 
 
 def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
@@ -139,40 +321,47 @@ def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
 class _State:
     """The rows that are still being decoded."""
 
-    def __init__(self, cache: Any, mask: Tensor) -> None:
+    def __init__(self, cache: Any, cursor: Cursor, mask: Tensor, padding: Tensor) -> None:
         self.cache = cache
-        self.mask = mask  # (B, S)
+        self.cursor = cursor
+        self.mask = mask  # (B, S), with room for all tokens: 0 on the prompt's padding
+        self.padding = padding  # (B, 1), tokens of it
         self.rows = torch.arange(len(mask), device=mask.device)  # (B,), of the whole batch
         self.finished = torch.zeros(len(mask), dtype=torch.bool, device=mask.device)  # (B,)
+        self.static_step: StaticStep | None = None
+
+    @property
+    def positions(self) -> Tensor:
+        """The next tokens' position ids (B, 1)."""
+        return self.cursor.length - self.padding
 
     def drop_finished(self) -> None:
         """Forget finished rows; done when half are, each copy of the cache saves half of it."""
-        live = ~self.finished
-        self.cache.batch_select_indices(live.nonzero().squeeze(1))
-        self.mask, self.rows, self.finished = self.mask[live], self.rows[live], self.finished[live]
+        self.static_step = None
+        live = (~self.finished).nonzero().squeeze(1)
+        for layer in self.cache.layers:
+            layer.reorder_cache(live)
+        self.mask, self.padding = self.mask[live], self.padding[live]
+        self.rows, self.finished = self.rows[live], self.finished[live]
 
 
-class _Samples:
-    """The responses so far; copied from the device once, at the end."""
+def _left_padded(prompts: Prompts, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and mask (P, S), 1 on tokens."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = np.full((len(prompts), width), PAD, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
 
-    def __init__(self, rows: int, width: int, device: torch.device) -> None:
-        self.tokens = torch.zeros((rows, width), dtype=torch.int32, device=device)
-        self.logprobs = torch.zeros((rows, width), device=device)
-        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
 
-    def add(self, state: _State, tokens: Tensor, logprobs: Tensor) -> None:
-        """Append one token (B,) to each row that is not finished."""
-        live = ~state.finished
-        rows = state.rows[live]
-        steps = self.lengths[rows]
-        self.tokens[rows, steps] = tokens[live].int()
-        self.logprobs[rows, steps] = logprobs[live]
-        self.lengths[rows] += 1
-
-    def responses(self) -> list[Response]:
-        """One for each row, in order."""
-        tokens, logprobs = self.tokens.cpu().numpy(), self.logprobs.cpu().numpy()
-        return [
-            Response(tokens=tokens[row, :length].copy(), logprobs=logprobs[row, :length].copy())
-            for row, length in enumerate(self.lengths.tolist())
-        ]
+def _responses(tokens: Tensor, logprobs: Tensor, eos: Sequence[int]) -> list[Response]:
+    """One for each row (B, T), up to its first end-of-sequence token."""
+    ids, scores = tokens.cpu().numpy(), logprobs.cpu().numpy()
+    ends = np.isin(ids, eos)
+    lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, ids.shape[1])
+    return [
+        Response(tokens=ids[row, :length].copy(), logprobs=scores[row, :length].copy())
+        for row, length in enumerate(lengths.tolist())
+    ]

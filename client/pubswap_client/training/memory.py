@@ -5,14 +5,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 import torch
 from transformers import AutoConfig
 
 from pubswap_client.policy.logprobs import CPU_LOGITS, GPU_LOGITS
+from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy, find_device
+from pubswap_client.rollout.engine_choice import chosen_engine
+from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.model import ModelCard
@@ -24,35 +27,6 @@ GPU_TOKENS = (1024, 32_768)
 # 2.7 to 3.3 times where layers are recomputed.
 HEAP, HEAP_RECOMPUTED = 1.5, 2.5
 USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a decoder that memory and work depend on."""
-
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    key_heads: int
-    head_dim: int
-    vocabulary: int
-    bytes_per_value: int
-
-    @classmethod
-    def of(cls, config: Any, dtype: torch.dtype) -> "Shape":
-        text = config.get_text_config()
-        heads = text.num_attention_heads
-        return cls(
-            hidden=text.hidden_size,
-            intermediate=text.intermediate_size,
-            layers=text.num_hidden_layers,
-            heads=heads,
-            key_heads=getattr(text, "num_key_value_heads", None) or heads,
-            head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
-            vocabulary=text.vocab_size,
-            bytes_per_value=dtype.itemsize,
-        )
 
 
 def activation_bytes(shape: Shape, checkpointing: bool) -> int:
@@ -79,16 +53,6 @@ def update_bytes(shape: Shape, tokens: int, checkpointing: bool, cuda: bool) -> 
     # The chunk itself, and what the product with the output layer makes of it.
     used = tokens * activation_bytes(shape, checkpointing) + 6 * logits
     return used if cuda else int(used * (HEAP_RECOMPUTED if checkpointing else HEAP))
-
-
-def rollout_bytes(shape: Shape, rows: int, length: int) -> int:
-    """Bytes that transformers takes to sample `rows` sequences of `length` tokens at a time.
-
-    The key-value cache, of which one layer's part is copied with each token, and a step's logits
-    with their float64 distribution.
-    """
-    part = rows * length * 2 * shape.key_heads * shape.head_dim * shape.bytes_per_value
-    return (shape.layers + 1) * part + rows * shape.vocabulary * (shape.bytes_per_value + 20)
 
 
 def factor_bytes(parameters: int) -> int:
@@ -146,13 +110,6 @@ class TokenBudget:
         log.warning("Memory ran out: going on with %d tokens at a time.", self.tokens)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch said so, on a GPU or on a CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
 @dataclass(frozen=True, slots=True)
 class Device:
     """The device of one process: `free` and `total` are bytes."""
@@ -174,6 +131,7 @@ class MemoryEstimate:
     update: int
     rollout: int
     tokens: int  # in a micro-batch of the update
+    rows: int  # responses sampled at a time by transformers
 
     @property
     def fixed(self) -> int:
@@ -197,35 +155,54 @@ def measure_device(settings: ClientSettings) -> Device:
 
 
 def estimate_memory(
-    settings: ClientSettings, run: RunSettings, card: ModelCard, folder: Path, device: Device
+    settings: ClientSettings,
+    run: RunSettings,
+    card: ModelCard,
+    folder: Path,
+    device: Device,
+    evaluator: bool = False,
 ) -> MemoryEstimate:
-    """The estimate for the longest prompts and responses that the run allows."""
+    """The estimate for the longest prompts and responses that the run allows.
+
+    An evaluator has no optimizer and makes no update.
+    """
     dtype = torch.bfloat16 if device.cuda else torch.float32
     shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
     weights = card.parameters * dtype.itemsize
     if settings.shard:
         # One layer is whole at a time, and the next one is on its way.
         weights = weights // settings.processes + 2 * weights // shape.layers
-    factors = factor_bytes(card.layout.parameters)
-    sampling, kept = _sampling_bytes(settings, run, shape, device, weights)
-    engine = sampling if kept else 0
-    grpo, checkpointing = run.grpo, settings.gradient_checkpointing
-    tokens = settings.micro_batch_tokens or CPU_TOKENS
-    if device.cuda and not settings.micro_batch_tokens:
-        free = max(0, device.free - weights - factors - engine)
-        tokens = _gpu_budget(shape, free, checkpointing)
-    # The largest pack holds at least one row, at most the whole step.
-    row = grpo.max_prompt_tokens + grpo.max_response_tokens
-    group = grpo.max_prompt_tokens + grpo.responses_per_prompt * grpo.max_response_tokens
-    tokens = max(row, min(tokens, grpo.prompts_per_step * group))
+    parameters = card.layout.parameters
+    factors = 4 * parameters if evaluator else factor_bytes(parameters)
+    sampling = _sampling(settings, run, card, shape, device, weights, factors, evaluator)
+    engine = sampling.bytes if sampling.kept else 0
+    tokens = update = 0
+    if not evaluator:
+        tokens = _update_tokens(settings, run, shape, device, weights + factors + engine)
+        update = update_bytes(shape, tokens, settings.gradient_checkpointing, device.cuda)
     return MemoryEstimate(
         weights=weights,
         factors=factors,
         engine=engine,
-        update=update_bytes(shape, tokens, checkpointing, device.cuda),
-        rollout=0 if kept else sampling,
+        update=update,
+        rollout=0 if sampling.kept else sampling.bytes,
         tokens=tokens,
+        rows=sampling.rows,
     )
+
+
+def _update_tokens(
+    settings: ClientSettings, run: RunSettings, shape: Shape, device: Device, fixed: int
+) -> int:
+    """Tokens in a micro-batch: the largest pack holds at least one row, at most the whole step."""
+    grpo = run.grpo
+    tokens = settings.micro_batch_tokens or CPU_TOKENS
+    if device.cuda and not settings.micro_batch_tokens:
+        free = max(0, device.free - fixed)
+        tokens = _gpu_budget(shape, free, settings.gradient_checkpointing)
+    row = grpo.max_prompt_tokens + grpo.max_response_tokens
+    group = grpo.max_prompt_tokens + grpo.responses_per_prompt * grpo.max_response_tokens
+    return max(row, min(tokens, grpo.prompts_per_step * group))
 
 
 def fitting_update(
@@ -253,32 +230,54 @@ def fitting_update(
 
 
 def fitting_rows(
-    settings: ClientSettings,
-    estimate: Callable[[ClientSettings], MemoryEstimate],
-    free: int,
-    group: int,
+    settings: ClientSettings, estimate: Callable[[ClientSettings], MemoryEstimate], free: int
 ) -> int | None:
-    """A `rollout_rows` of at least one prompt's `group` with which sampling fits, if there is."""
+    """A `rollout_rows` with which sampling fits, if there is."""
     rows = settings.rollout_rows
-    while rows > group:
-        rows = max(group, rows // 2)
+    while rows > 1:
+        rows //= 2
         changed = estimate(settings.model_copy(update={"rollout_rows": rows}))
         if changed.fixed + changed.rollout <= free:
             return rows
     return None
 
 
-def _sampling_bytes(
-    settings: ClientSettings, run: RunSettings, shape: Shape, device: Device, weights: int
-) -> tuple[int, bool]:
-    """Bytes that the engine takes of this device to sample, and whether it keeps them always."""
-    grpo, vllm = run.grpo, settings.vllm
-    if settings.engine == "vllm-server":
-        return 0, False
-    if settings.engine == "vllm":
+class _Sampling(NamedTuple):
+    bytes: int
+    kept: bool  # also while nothing is sampled
+    rows: int = 0
+
+
+def _sampling(
+    settings: ClientSettings,
+    run: RunSettings,
+    card: ModelCard,
+    shape: Shape,
+    device: Device,
+    weights: int,
+    factors: int,
+    evaluator: bool,
+) -> _Sampling:
+    """What the engine takes of this device beside weights and factors."""
+    grpo, vllm, engine = run.grpo, settings.vllm, chosen_engine(settings, run)
+    if engine == "vllm-server":
+        return _Sampling(0, False)
+    if engine == "vllm":
         if device.cuda:
-            return int(vllm.gpu_memory_utilization * device.total), not vllm.sleep
-        return weights + int((vllm.kv_cache_gib or 1) * 2**30), True
-    prompts = min(grpo.prompts_per_step, max(1, settings.rollout_rows // grpo.responses_per_prompt))
-    rows = prompts * grpo.responses_per_prompt
-    return rollout_bytes(shape, rows, grpo.max_prompt_tokens + grpo.max_response_tokens), False
+            return _Sampling(int(vllm.gpu_memory_utilization * device.total), not vllm.sleep)
+        return _Sampling(weights + int((vllm.kv_cache_gib or 1) * 2**30), True)
+    rows = min(settings.rollout_rows, wanted_rows(run, evaluator))
+    group = run.evaluation.samples if evaluator else grpo.responses_per_prompt
+    lengths = Lengths(grpo.max_prompt_tokens, grpo.max_response_tokens, group)
+    merged = 0
+    if device.cuda and not settings.shard:
+        merged = merged_bytes(card.layout, shape)
+        rows = rows_that_fit(shape, rows, lengths, device.free - weights - factors - merged)
+    return _Sampling(merged + rollout_bytes(shape, rows, lengths), False, rows)
+
+
+def wanted_rows(run: RunSettings, evaluator: bool) -> int:
+    """Responses of a step, or of an evaluator's batch."""
+    if evaluator:
+        return run.evaluation.batch_size * run.evaluation.samples
+    return run.grpo.prompts_per_step * run.grpo.responses_per_prompt

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from pubswap_client.policy.groups import Batch, zero_variance
 from pubswap_client.policy.logprobs import score_pack
+from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.policy import Policy
-from pubswap_client.training.memory import TokenBudget, is_out_of_memory, memory_used
+from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights

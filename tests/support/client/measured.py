@@ -16,15 +16,11 @@ import psutil
 import torch
 
 from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.memory import Lengths, rollout_bytes
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.training.memory import (
-    Shape,
-    TokenBudget,
-    factor_bytes,
-    rollout_bytes,
-    update_bytes,
-)
+from pubswap_client.training.memory import TokenBudget, factor_bytes, update_bytes
 from pubswap_client.training.update import update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
@@ -98,7 +94,7 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
     found = {
         "sampling": [
             growth(lambda: sample(length)),
-            rollout_bytes(shape, prompts * COUNT, PROMPT + length),
+            rollout_bytes(shape, prompts * COUNT, Lengths(PROMPT, length, COUNT)),
         ],
         "update": [
             growth(lambda: step(length, prompts, 1e-3)),

@@ -24,6 +24,18 @@ def test_transformers_needs_nothing() -> None:
     assert check_engine(ClientSettings(), RUN).status is Status.OK
 
 
+def test_auto_says_why_it_is_not_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a GPU, or a GPU's without vLLM."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert (
+        check_engine(ClientSettings(), RUN).found == "transformers, and not vLLM: there is no GPU"
+    )
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("pubswap_client.rollout.engine_choice.find_spec", lambda name: None)
+    assert "vLLM is not installed" in check_engine(ClientSettings(), RUN).found
+    assert check_engine(ClientSettings(engine="transformers"), RUN).found == "transformers"
+
+
 @pytest.mark.parametrize(("there", "status"), [(None, "failure"), (object(), "ok")])
 def test_vllm_is_installed_or_the_command_is_named(
     there: object, status: str, monkeypatch: pytest.MonkeyPatch

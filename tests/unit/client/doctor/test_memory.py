@@ -19,6 +19,7 @@ from pubswap_client.training.memory import Device, MemoryEstimate, estimate_memo
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import AdapterLayout
 
 MEASURED = Path(__file__).parents[3] / "support" / "client" / "measured.py"
 BIGGER: dict[str, Any] = {
@@ -121,6 +122,63 @@ def test_sampling_that_does_not_fit_takes_fewer_rows() -> None:
     assert found.status is Status.WARNING
     assert "rollout_rows = 256" in found.advice
     assert "engine = 'vllm'" in found.advice
+
+
+QWEN3_1_7B: dict[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+
+@pytest.fixture
+def real_shape(tmp_path: Path) -> tuple[Path, ModelCard]:
+    """Qwen3-1.7B's config and card, without weights."""
+    small = model_card(MODEL, RUN.lora, "model", None)
+    rank, tensors = RUN.lora.rank, dict[str, tuple[int, ...]]()
+    sizes = {"q_proj": (2048, 2048), "k_proj": (2048, 1024), "v_proj": (2048, 1024)}
+    sizes |= {"o_proj": (2048, 2048), "gate_proj": (2048, 6144), "up_proj": (2048, 6144)}
+    for layer in range(28):
+        for name, (inner, outer) in (sizes | {"down_proj": (6144, 2048)}).items():
+            module = f"base_model.model.model.layers.{layer}.{name}"
+            tensors[f"{module}.lora_A.weight"] = (rank, inner)
+            tensors[f"{module}.lora_B.weight"] = (outer, rank)
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **QWEN3_1_7B}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    layout = AdapterLayout(tensors=tensors)
+    return tmp_path, small.model_copy(update={"parameters": 1_720_000_000, "layout": layout})
+
+
+def test_an_evaluator_s_batch_of_a_real_model_fits_a_gpu_of_80_gb(
+    real_shape: tuple[Path, ModelCard],
+) -> None:
+    """512 rows of 2,200 tokens are 129 GB of keys and values: fewer are sampled at a time."""
+    run = RunSettings.model_validate(
+        {"grpo": {"max_prompt_tokens": 152, "max_response_tokens": 2048}}
+    )
+    folder, card = real_shape
+    there = Device("a GPU", cuda=True, free=79 * GIB, total=80 * GIB, count=1)
+
+    def estimate(settings: ClientSettings) -> MemoryEstimate:
+        return estimate_memory(settings, run, card, folder, there, evaluator=True)
+
+    found = estimate(ClientSettings())
+    keys_and_values = 2 * 28 * 8 * 128 * 2 * 2200
+    assert 512 * keys_and_values > 1.2e11
+    assert 100 < found.rows < 512
+    assert found.rollout > found.rows * keys_and_values + 2 * 1.4e9  # and the merged copy
+    assert 60 * GIB < found.peak <= there.free
+    assert found.update == 0
+    assert found.factors == 4 * card.layout.parameters
+    said = check_memory(ClientSettings(), run, there, estimate, evaluator=True)
+    assert said.status is Status.OK
+    assert f"sampling {found.rows} of 512 responses at a time" in said.found
+    assert "update" not in said.found
+    assert estimate(ClientSettings(rollout_rows=64)).rows == 64
 
 
 def test_weights_that_do_not_fit_are_a_failure() -> None:

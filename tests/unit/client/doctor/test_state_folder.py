@@ -48,12 +48,20 @@ def test_a_folder_of_somebody_else_is_a_failure(
     assert f"chown -R $(id -un) {tmp_path}" in found.advice
 
 
-def test_an_evaluator_s_membership_cannot_train() -> None:
-    """The role is said, and what it is for; the token never is."""
-    assert check_membership(stored(Role.CLIENT)).status is Status.OK
-    found = check_membership(stored(Role.EVALUATOR))
+@pytest.mark.parametrize(
+    ("role", "other", "command"),
+    [
+        (Role.CLIENT, Role.EVALUATOR, "pubswap evaluate"),
+        (Role.EVALUATOR, Role.CLIENT, "pubswap client start"),
+    ],
+)
+def test_a_membership_is_for_its_role_alone(role: Role, other: Role, command: str) -> None:
+    """The role that it has is said, and what it is for; the token never is."""
+    assert check_membership(stored(role), role).status is Status.OK
+    found = check_membership(stored(other), role)
     assert found.status is Status.FAILURE
-    assert "pubswap evaluate" in found.advice
+    assert command in found.advice
+    assert f"--role {other}" in found.advice
     assert "secret" not in found.found + found.advice
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 
 from pubswap_client.demo.federation import MODEL
@@ -28,8 +27,8 @@ from pubswap_client.doctor.prediction import TrialResult, duration_text, predict
 from pubswap_client.doctor.trial import check_trial, load_for_trial
 from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, VllmSettings
-from pubswap_protocol.errors import InvalidSettings, OutOfMemory, StaleAdapter
-from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.errors import InvalidSettings, StaleAdapter
+from pubswap_protocol.messages import Role, RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import RunSettings
@@ -85,28 +84,6 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     assert 0 <= trial.cut_share <= 1
     assert sum("sampling 3 x 4 responses" in line for line in told) == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def test_memory_that_ends_while_sampling_names_the_setting(
-    view: RunView,
-    tiny_qwen3: Path,
-    problems: list[Problem],
-    even_scorer: Score,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The update halves by itself; sampling does not."""
-
-    def exhausted(*_: object, **__: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(
-        "pubswap_client.rollout.transformers_engine.TransformersEngine.generate", exhausted
-    )
-    with (
-        load_for_trial(ClientSettings(device="cpu"), view, tiny_qwen3, str) as loaded,
-        pytest.raises(OutOfMemory, match="rollout_rows"),
-    ):
-        loaded.step("a", problems, even_scorer, str)
 
 
 def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
@@ -199,6 +176,19 @@ def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) ->
         assert found[name].status is Status.SKIPPED
     for name in ("device", "rollout engine", "private data", "answers", "end of sequence"):
         assert found[name].status is Status.OK
+
+
+def test_an_evaluator_needs_no_data_and_makes_no_step(tmp_path: Path) -> None:
+    """Its engine, its device and its model are checked; what follows is its own command."""
+    settings = ClientSettings(state=tmp_path / "none", model=str(MODEL), device="cpu")
+    with progress_bar(Console(file=io.StringIO())) as progress:
+        report = Examination(settings, progress, role=Role.EVALUATOR).examine()
+    assert report.following == "pubswap evaluate"
+    assert not report.findings.keys() & {"private data", "disk", "packed path", "trial step"}
+    for name in ("device", "rollout engine", "end of sequence"):
+        assert report.findings[name].status is Status.OK
+    for name in ("test prompts", "memory"):
+        assert report.findings[name].status is Status.SKIPPED
 
 
 def test_no_data_and_no_model_leave_little_to_check(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,80 @@ def test_under_ffa_b_alone_is_trained(
     assert [tuple(parameter.shape) for parameter in policy.trainable()] == shapes
     assert set(policy.adapter()) == set(policy.card.layout.tensors)
     assert len(policy.factors()) == 2 * len(names)
+    for inside in (policy.reference, policy.merged):
+        with inside():
+            pass
+        assert policy.trained_names() == names
+
+
+def base_weights(policy: Policy) -> dict[str, torch.Tensor]:
+    """The frozen weight of each adapted module, by the name of its A."""
+    names = [name for name in sorted(policy.card.layout.tensors) if "lora_A" in name]
+    return {
+        name: policy.model.get_submodule(
+            name.removesuffix(".lora_A.weight")
+        ).base_layer.weight.detach()
+        for name in names
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_weights_are_the_sum_rounded_once(policy: Policy, dtype: torch.dtype) -> None:
+    """W + (alpha / r) B A, against float64, the same each time it is taken."""
+    for name in base_weights(policy):
+        policy.model.get_submodule(name.removesuffix(".lora_A.weight")).base_layer.to(dtype)
+    scale = policy.settings.lora.alpha / policy.settings.lora.rank
+    before = {name: weight.clone() for name, weight in base_weights(policy).items()}
+    products = dense.products(policy.adapter())
+    for _ in range(2):
+        with policy.merged():
+            merged = {name: weight.clone() for name, weight in base_weights(policy).items()}
+        for name, product in products.items():
+            exact = before[name].double() + scale * torch.from_numpy(product)
+            assert merged[name].dtype == dtype
+            rounding = (exact.to(dtype).double() - exact).abs().max()
+            assert (merged[name].double() - exact).abs().max() <= 1.01 * rounding + 1e-6
+            assert not torch.equal(merged[name], before[name])
+
+
+def test_merged_the_policy_is_the_same_with_its_adapter_off(policy: Policy) -> None:
+    """Up to rounding; nothing is added a second time."""
+    adapted = logits(policy)
+    with policy.merged():
+        assert torch.allclose(logits(policy), adapted, atol=1e-4)
+        assert not torch.equal(logits(policy), adapted)
+    assert torch.equal(logits(policy), adapted)
+
+
+def test_after_merging_the_base_has_its_own_tensors_again(policy: Policy) -> None:
+    """After an error too: not a copy, and no bit of them changed."""
+    before = base_weights(policy)
+    copies = {name: weight.clone() for name, weight in before.items()}
+
+    def fail() -> None:
+        raise KeyError
+
+    for work in (str, fail):
+        with suppress(KeyError), policy.merged():
+            work()
+        for name, weight in base_weights(policy).items():
+            assert weight.data_ptr() == before[name].data_ptr()
+            assert torch.equal(weight, copies[name])
+
+
+def test_a_rebased_model_is_merged_from_its_residuals(
+    policy: Policy, tmp_path: Path, random_adapter: Callable[..., Adapter]
+) -> None:
+    """What is trained on is what samples."""
+    layout = policy.card.layout
+    path = tmp_path / "residuals.safetensors"
+    path.write_bytes(encode_adapter(layout, random_adapter(layout, seed=2)))
+    before = logits(policy)
+    policy.rebase([open_stack(path, layout)])
+    rebased = logits(policy)
+    assert not torch.allclose(rebased, before, atol=1e-2)
+    with policy.merged():
+        assert torch.allclose(logits(policy), rebased, atol=1e-4)
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "shape"])

@@ -137,3 +137,27 @@ def test_tokens_are_drawn_with_their_probabilities() -> None:
     assert torch.allclose(shares, torch.softmax(logits / 0.7, dim=0), atol=2e-4)
     edges = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
     assert sample(logits.expand(2, 5), 0.7, edges).tolist() == [0, 3]
+
+
+def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilities(
+    policy: Policy,
+) -> None:
+    """As on a GPU; on a CPU the weights that are trained sample, to the bit."""
+    assert not TransformersEngine(policy).merge
+    wanted, engine = generate(policy), TransformersEngine(policy)
+    engine.merge = True
+    found = engine.generate(PROMPTS, 4, 12, 0.7, seed=11)
+    assert same(wanted, found)
+    batch = collate(
+        [Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, found, strict=True)], (EOS,), 1e-6
+    )
+    with policy.merged():
+        recomputed = response_logprobs(policy, batch, 0.7, budget=1 << 20)
+    assert torch.allclose(batch.behaviour, recomputed, atol=1e-5)
+
+
+def test_rows_that_are_asked_for_rarely_end_where_they_ended(policy: Policy) -> None:
+    """What a row samples after its end is thrown away."""
+    engine = TransformersEngine(policy)
+    engine.check_every = 16
+    assert same(engine.generate(PROMPTS, 4, 60, 0.7, seed=11), generate(policy, max_tokens=60))

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.policy import Policy
-from pubswap_client.training.memory import TokenBudget, is_out_of_memory
+from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.team import Team
 from pubswap_client.training.update import update
 from pubswap_protocol.errors import OutOfMemory

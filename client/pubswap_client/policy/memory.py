@@ -1,0 +1,42 @@
+"""A decoder's sizes, from which memory is estimated, and the errors of memory that ran out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a decoder that memory and work depend on."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    vocabulary: int
+    bytes_per_value: int
+
+    @classmethod
+    def of(cls, config: Any, dtype: torch.dtype) -> "Shape":
+        text = config.get_text_config()
+        heads = text.num_attention_heads
+        return cls(
+            hidden=text.hidden_size,
+            intermediate=text.intermediate_size,
+            layers=text.num_hidden_layers,
+            heads=heads,
+            key_heads=getattr(text, "num_key_value_heads", None) or heads,
+            head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+            vocabulary=text.vocab_size,
+            bytes_per_value=dtype.itemsize,
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch said so, on a GPU or on a CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

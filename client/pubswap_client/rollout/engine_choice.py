@@ -1,0 +1,34 @@
+"""Which engine samples for `engine = "auto"`."""
+
+from importlib.util import find_spec
+from typing import Literal
+
+import torch
+
+from pubswap_client.rollout.vllm_sampling import LOWEST_TEMPERATURE
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.settings import RunSettings
+
+Engine = Literal["transformers", "vllm", "vllm-server"]
+
+
+def chosen_engine(settings: ClientSettings, run: RunSettings) -> Engine:
+    """The settings' engine; for auto, vLLM where `why_not_vllm` finds nothing against it."""
+    if settings.engine != "auto":
+        return settings.engine
+    return "transformers" if why_not_vllm(settings, run) else "vllm"
+
+
+def why_not_vllm(settings: ClientSettings, run: RunSettings) -> str | None:
+    """What keeps `engine = "auto"` from vLLM, if anything."""
+    if settings.device == "cpu" or not torch.cuda.is_available():
+        return "there is no GPU"
+    if find_spec("vllm") is None:
+        return "vLLM is not installed"
+    if settings.shard:
+        return "the base model is sharded"
+    if run.aggregation.rule == "fedex":
+        return "aggregation.rule = 'fedex' changes the base model"
+    if min(run.grpo.temperature, run.evaluation.temperature) < LOWEST_TEMPERATURE:
+        return f"vLLM does not sample below temperature {LOWEST_TEMPERATURE}"
+    return None

@@ -1,0 +1,100 @@
+"""A key-value cache with room for all tokens to come, so that appending one copies no other.
+
+transformers' DynamicCache concatenates everything anew at each token. Its StaticCache attends over
+all of its room at each token, which rounds otherwise, and has no way to drop rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+
+@dataclass
+class Cursor:
+    """How far the layers are filled: `length` tokens, the same in all of them.
+
+    With `place` (1,), the next token goes there and its queries are given the first `window`
+    keys: shapes and addresses are then the same at each step, as a CUDA graph needs them.
+    """
+
+    length: int
+    place: Tensor | None = None
+    window: int = 0
+
+
+class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values: buffers (B, H, capacity, D), filled up to the cursor."""
+
+    def __init__(self, like: Any, rows: int, capacity: int, cursor: Cursor) -> None:
+        """Room for `rows` rows of `capacity` tokens of the kind that the layer `like` holds."""
+        super().__init__()
+        self.dtype, self.device, self.is_initialized = like.keys.dtype, like.keys.device, True
+        self.cursor = cursor
+        self.keys, self.values = (
+            whole.new_empty((rows, whole.shape[1], capacity, whole.shape[3]))
+            for whole in (like.keys, like.values)
+        )
+
+    def fill(self, rows: slice, like: Any, count: int) -> None:
+        """Set `rows` to those of the layer `like`, each `count` times."""
+        for own, new in ((self.keys, like.keys), (self.values, like.values)):
+            own[rows, :, : new.shape[2]] = new.repeat_interleave(count, dim=0)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append (B, H, n, D) each; returns all keys and values that are there by then."""
+        place, start = self.cursor.place, self.cursor.length
+        if place is not None:
+            self.keys.index_copy_(2, place, key_states)
+            self.values.index_copy_(2, place, value_states)
+            return self.keys[:, :, : self.cursor.window], self.values[:, :, : self.cursor.window]
+        end = start + key_states.shape[2]
+        self.keys[:, :, start:end] = key_states
+        self.values[:, :, start:end] = value_states
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_seq_length(self) -> int:
+        return self.cursor.length
+
+    def clear(self, end: int) -> None:
+        """Zero the room up to `end`: what is masked must be finite too, or 0 * NaN is NaN."""
+        for whole in (self.keys, self.values):
+            whole[:, :, self.cursor.length : end] = 0
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep the rows `beam_idx` alone, with as much room as before."""
+        self.keys, self.values = (self._rows(whole, beam_idx) for whole in (self.keys, self.values))
+
+    def _rows(self, whole: Tensor, rows: Tensor) -> Tensor:
+        kept = whole.new_empty((len(rows), *whole.shape[1:]))
+        kept[:, :, : self.cursor.length] = whole[:, :, : self.cursor.length][rows]
+        return kept
+
+
+def is_plain(cache: Any) -> bool:
+    """Whether every layer keeps all keys and values, and nothing else."""
+    kinds = (DynamicLayer, PreallocatedLayer)
+    return all(type(layer) in kinds and layer.is_initialized for layer in cache.layers)
+
+
+def preallocate(cache: Any, count: int, rows: int, capacity: int, cursor: Cursor) -> None:
+    """Repeat each row `count` times, with room for `rows` rows of `capacity` tokens.
+
+    Layers of another kind (sliding windows, linear attention) grow in their own ways.
+    """
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.is_initialized:
+            cache.layers[index] = PreallocatedLayer(layer, rows, capacity, cursor)
+            cache.layers[index].fill(slice(0, count * len(layer.keys)), layer, count)
+        else:
+            layer.reorder_cache(torch.arange(rows // count).repeat_interleave(count))
+
+
+def fill(cache: Any, rows: slice, part: Any, count: int) -> None:
+    """Set `rows` of a plain cache to those of `part`, each `count` times."""
+    for own, new in zip(cache.layers, part.layers, strict=True):
+        own.fill(rows, new, count)

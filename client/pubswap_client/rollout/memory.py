@@ -1,0 +1,66 @@
+"""Estimates of what sampling by transformers keeps in memory, and the rows that fit."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pubswap_client.policy.memory import Shape
+from pubswap_protocol.tensors.adapter import AdapterLayout, modules
+
+PREFILL_TOKENS = 1 << 15  # in one forward pass, padding among them; at least one prompt
+USABLE = 0.8  # of the free memory: the rest is fragmentation, CUDA graphs, the estimate's error
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of the longest prompt and response, and how many responses a prompt gets."""
+
+    prompt: int
+    response: int
+    group: int
+
+
+def rollout_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
+    """Bytes that transformers takes to sample `rows` responses at a time."""
+    return _prefill_bytes(shape, rows, lengths) + rows * _row_bytes(shape, lengths)
+
+
+def rows_that_fit(shape: Shape, most: int, lengths: Lengths, free: int) -> int:
+    """Responses that can be sampled at a time in `free` bytes: 1 to `most`."""
+    left = int(USABLE * free) - _prefill_bytes(shape, most, lengths)
+    return max(1, min(most, left // _row_bytes(shape, lengths)))
+
+
+def merged_bytes(layout: AdapterLayout, shape: Shape) -> int:
+    """Bytes of a second copy of the adapted weights; an A is (r, in), a B (out, r)."""
+    tensors = layout.tensors
+    values = sum(tensors[a][1] * tensors[b][0] for a, b in modules(layout))
+    return values * shape.bytes_per_value
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a GPU has free, and what torch holds of it without using it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _row_bytes(shape: Shape, lengths: Lengths) -> int:
+    """One row's keys and values, of which one layer's are there twice while finished rows leave,
+    and a step's logits with their float64 distribution.
+    """
+    keys_and_values = (lengths.prompt + lengths.response) * _layer_bytes(shape)
+    return (shape.layers + 1) * keys_and_values + shape.vocabulary * (shape.bytes_per_value + 24)
+
+
+def _prefill_bytes(shape: Shape, rows: int, lengths: Lengths) -> int:
+    """A part of the prompts: their own keys and values, and one layer's activations."""
+    prompts = -(-rows // lengths.group)
+    tokens = min(prompts * lengths.prompt, max(lengths.prompt, PREFILL_TOKENS))
+    values = 4 * shape.intermediate + 2 * shape.hidden + 3 * shape.heads * shape.head_dim
+    activations = values * shape.bytes_per_value + 2 * 4 * shape.hidden  # norms are in float32
+    return tokens * (shape.layers * _layer_bytes(shape) + activations)
+
+
+def _layer_bytes(shape: Shape) -> int:
+    """One token's key and value in one layer."""
+    return 2 * shape.key_heads * shape.head_dim * shape.bytes_per_value

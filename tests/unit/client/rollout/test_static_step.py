@@ -1,0 +1,208 @@
+"""Decoding over static shapes, as CUDA graphs need it; on a CPU the same code without a graph."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout import static_step
+from pubswap_client.rollout.static_step import StaticStep
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_protocol.tensors.responses import Response
+
+PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
+
+
+def engine_of(policy: Policy, static: bool) -> TransformersEngine:
+    """An engine as on a GPU, or as on a CPU."""
+    engine = TransformersEngine(policy)
+    engine.static = static
+    engine.check_every = 8 if static else 1
+    return engine
+
+
+def generate(engine: TransformersEngine, max_tokens: int = 60) -> list[list[Response]]:
+    return engine.generate(PROMPTS, 4, max_tokens, 0.7, seed=11)
+
+
+def close(left: list[list[Response]], right: list[list[Response]]) -> bool:
+    pairs = [(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)]
+    return all(
+        np.array_equal(a.tokens, b.tokens) and np.allclose(a.logprobs, b.logprobs, atol=1e-4)
+        for a, b in pairs
+    )
+
+
+@contextmanager
+def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
+    """Rows and window of each static step that is made."""
+    made: list[tuple[int, int]] = []
+    make = StaticStep.__init__
+
+    def noting(self: StaticStep, *arguments: Any) -> None:
+        make(self, *arguments)
+        made.append((len(self.tokens), self.window))
+
+    monkeypatch.setattr(StaticStep, "__init__", noting)
+    yield made
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations by name, and the largest output of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = Counter[str]()
+        self.longest = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        self.count[name] += 1
+        if isinstance(result, torch.Tensor):
+            self.longest[name] = max(self.longest[name], result.numel())
+        return result
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+def test_static_shapes_give_the_same_responses(
+    make_policy: Callable[..., Policy], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through several windows, and with rows that leave."""
+    policy = make_policy(kind)
+    wanted = generate(engine_of(policy, static=False))
+    monkeypatch.setattr(static_step, "WINDOW", 16)
+    engine = engine_of(policy, static=True)
+    with recorded_steps(monkeypatch) as made:
+        found = generate(engine)
+    assert engine.static
+    assert close(wanted, found)
+    assert len({window for _, window in made}) > 2
+    assert len({rows for rows, _ in made}) > 1
+
+
+def test_what_lies_in_memory_that_was_not_written_does_not_matter(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A masked NaN would make the whole row NaN."""
+    wanted = generate(engine_of(policy, static=False))
+    new_empty = torch.Tensor.new_empty
+
+    def poisoned(self: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        return new_empty(self, *arguments, **options).fill_(torch.nan)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    engine = engine_of(policy, static=True)
+    assert close(wanted, generate(engine))
+    assert engine.static
+
+
+def test_a_graph_that_cannot_be_recorded_is_said_once_and_done_without(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As here, where torch has no CUDA."""
+    wanted = generate(engine_of(policy, static=False))
+    monkeypatch.setattr(static_step, "WINDOW", 16)
+    engine = engine_of(policy, static=True)
+    engine.graphs = True
+    with caplog.at_level(logging.WARNING):
+        assert close(wanted, generate(engine))
+    assert engine.static
+    assert not engine.graphs
+    assert len(caplog.records) == 1
+    assert "CUDA graphs cannot be used" in caplog.text
+
+
+def test_a_recorded_step_is_replayed_at_the_right_places(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two steps, nothing but the contents of tensors may change: a stand-in for a graph
+    that computes what was recorded, whatever the host's objects have become.
+    """
+    wanted = generate(engine_of(policy, static=False))
+    monkeypatch.setattr(static_step, "WINDOW", 16)
+    replayed: list[int] = []
+
+    def record(self: StaticStep) -> None:
+        run, place, window, cursor = self._run, self.place, self.window, self.cursor
+
+        def replay() -> torch.Tensor:
+            length, cursor.length = cursor.length, -1  # nobody may ask the host
+            cursor.place, cursor.window = place, window
+            try:
+                return run()
+            finally:
+                cursor.length = length
+                replayed.append(1)
+
+        self._run = replay
+
+    monkeypatch.setattr(StaticStep, "record", record)
+    engine = engine_of(policy, static=True)
+    engine.graphs = True
+    assert close(wanted, generate(engine))
+    assert len(replayed) > 30
+
+
+def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Here the static path sees padding and tokens to come."""
+    wanted = generate(engine_of(policy, static=False))
+    make = StaticStep.__init__
+
+    def blind(self: StaticStep, *arguments: Any) -> None:
+        make(self, *arguments)
+        self._filled = torch.ones_like(self._filled)
+        self._columns = torch.zeros_like(self._columns)
+
+    monkeypatch.setattr(StaticStep, "__init__", blind)
+    engine = engine_of(policy, static=True)
+    assert close(wanted, generate(engine))
+    assert not engine.static
+    assert "Static shapes change the model's probabilities" in caplog.text
+
+
+def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
+    make_policy: Callable[..., Policy],
+) -> None:
+    """Its layers keep keys and values in a way of their own."""
+    policy = make_policy("mistral", sliding_window=6)
+    wanted = generate(engine_of(policy, static=False))
+    engine = engine_of(policy, static=True)
+    assert close(wanted, generate(engine))
+    assert not engine.static
+
+
+def test_nothing_waits_for_the_device_at_each_token(policy: Policy) -> None:
+    """Only every so many tokens is the host told which rows have ended."""
+    engine = engine_of(policy, static=True)
+    policy.card = policy.card.model_copy(update={"eos_token_ids": (10**6,)})  # no row ends
+    generate(engine)  # with the comparison of the two paths
+    counts = []
+    for tokens in (20, 60):
+        with Operations() as operations:
+            generate(engine, max_tokens=tokens)
+        counts.append(operations.count)
+    waits = [counts[1][name] - counts[0][name] for name in ("_local_scalar_dense", "nonzero")]
+    assert waits == [60 // 8 - 20 // 8, 0]
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_no_token_copies_the_keys_of_those_before_it(policy: Policy, static: bool) -> None:
+    """What is concatenated in a step does not grow with the steps before."""
+    policy.card = policy.card.model_copy(update={"eos_token_ids": (10**6,)})
+    engine = engine_of(policy, static)
+    longest = []
+    for tokens in (10, 60):
+        with Operations() as operations:
+            generate(engine, max_tokens=tokens)
+        longest.append((operations.longest["cat"], operations.longest["copy_"] if static else 0))
+    assert longest[0] == longest[1]
