@@ -7,7 +7,8 @@ import torch
 from transformers import Qwen3Config
 
 from benchmarks.kept import QWEN3_1_7B, kept_bytes
-from pubswap_client.training.memory import Shape, activation_bytes
+from pubswap_client.policy.memory import Shape
+from pubswap_client.training.memory import activation_bytes
 
 SMALL: dict[str, Any] = {name: size // 16 for name, size in QWEN3_1_7B.items()} | {
     "num_attention_heads": 16,
