@@ -1,6 +1,7 @@
 """Files that outlast a power cut: fsync of the file, rename, fsync of the folder, in this order."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -30,3 +31,10 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
+
+
+def write_pieces(descriptor: int, pieces: Sequence[bytes]) -> None:
+    """Write pieces one after another, 1,024 at most, without joining them first."""
+    written = os.writev(descriptor, pieces)
+    if written < sum(map(len, pieces)):  # the disk is full, or a signal came between
+        write_all(descriptor, memoryview(b"".join(pieces))[written:])

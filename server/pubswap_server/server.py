@@ -108,29 +108,13 @@ def _tls(settings: ServerSettings) -> dict[str, str]:
     return {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
 
 
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
 def keep_one_arena() -> None:
-    """Let threads share one arena: each one's own would keep what it once held."""
-    _set({_M_ARENA_MAX: 1})
-
-
-def keep_heap_small() -> None:
-    """Let threads share one arena, and give large pieces back to the system at once.
-
-    glibc's own threshold for that grows with what it has seen.
-    """
-    _set({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: 1 << 20, _M_TRIM_THRESHOLD: 1 << 20})
-
-
-def _set(options: dict[int, int]) -> None:
+    """Let threads share glibc's one arena: each one's own would keep what it once held."""
     with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for option, value in options.items():
-            library.mallopt(option, value)
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -203,7 +187,7 @@ class ServingProcess:
             configure_logs(self._settings)
             process_clock().set(*self._clock)
             threading.Thread(target=_end_with_parent, daemon=True).start()
-        keep_heap_small()
+        keep_one_arena()
         self._app = create_app(self._settings)
         # Modules stay for good: no collection needs to visit them again.
         gc.freeze()

@@ -33,6 +33,7 @@ OnBytes = Callable[[int, int], None]
 # rest of it.
 BLOCK_BYTES = 1 << 18
 REPORT_BYTES = 4 << 20
+LARGEST_BYTES = 1 << 36  # of a blob: room for it is made before its first byte
 QUICK_SECONDS = 1.0
 
 
@@ -214,7 +215,10 @@ def _extent(reply: httpx.Response) -> tuple[int, int]:
     match = re.fullmatch(form, reply.headers.get(header, ""))
     if match is None:
         raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
-    return int(match[1] or 0), int(match[2])
+    total = int(match[2])
+    if total > LARGEST_BYTES:
+        raise ServerFault(f"{reply.url.path} announced {total} bytes; no adapter is so large.")
+    return int(match[1] or 0), total
 
 
 def _ignore(done: int, total: int) -> None:

@@ -20,7 +20,7 @@ _REFUSALS: dict[int, PubSwapError] = {
 class BlobResponse(FileResponse):
     """Starlette's answer with a file, named by its digest, whose refusals are problems."""
 
-    chunk_size = 1 << 20
+    chunk_size = 128 << 10  # of each download under way, several are in memory
     max_ranges = 1  # several are answered with the whole file, as the RFC allows
 
     def __init__(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from pubswap_protocol.errors import Unavailable, UnknownUpload
-from pubswap_protocol.files import publish
+from pubswap_protocol.files import publish, sync
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
@@ -46,9 +46,12 @@ class LocalBlobs(BlobStore):
         return path
 
     def keep(self, file: Path, digest: str) -> None:
+        path = self._file(digest)
         with self._locked(fcntl.LOCK_SH):
-            publish(file, self._file(digest))
-        self._note_verified(self._file(digest))
+            path.parent.mkdir(exist_ok=True)
+            sync(self.folder)  # another process may have made it, and not be so far
+            publish(file, path)
+        self._note_verified(path)
 
     def set_aside(self, digest: str) -> None:
         path = self._file(digest)

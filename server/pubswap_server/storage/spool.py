@@ -13,11 +13,12 @@ from anyio import to_thread
 
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
-from pubswap_protocol.files import write_all
+from pubswap_protocol.files import write_pieces
 from pubswap_server.storage.private import private_folder
 
 _LOCK = ".lock"
-GATHERED = 128 << 10  # bytes written at a time; each body under way may hold as many in memory
+GATHERED = 256 << 10  # bytes written at a time; each body under way may hold as many in memory
+PIECES = 256  # and no more pieces, each of which may be one byte; the system takes 1,024 at a time
 
 
 class Writer:
@@ -26,20 +27,22 @@ class Writer:
     def __init__(self, descriptor: int) -> None:
         self.size = 0  # all bytes given, written or not
         self._descriptor = descriptor
-        self._gathered = bytearray()
+        self._pieces: list[bytes] = []
+        self._gathered = 0  # bytes of the pieces
 
     async def write(self, piece: bytes) -> None:
         """Take a piece; raises OSError if the disk is full."""
-        self._gathered += piece
+        self._pieces.append(piece)
+        self._gathered += len(piece)
         self.size += len(piece)
-        if len(self._gathered) >= GATHERED:
+        if self._gathered >= GATHERED or len(self._pieces) >= PIECES:
             await self.flush()
 
     async def flush(self) -> None:
         """Write what is gathered; if that fails it is dropped, so that the file has no gap."""
-        data, self._gathered = self._gathered, bytearray()
-        if data:
-            await to_thread.run_sync(write_all, self._descriptor, data)
+        pieces, self._pieces, self._gathered = self._pieces, [], 0
+        if pieces:
+            await to_thread.run_sync(write_pieces, self._descriptor, pieces)
 
 
 @dataclass(frozen=True)

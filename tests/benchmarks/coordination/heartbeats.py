@@ -1,4 +1,4 @@
-"""Heartbeats of 16 clients that send adapters as fast as they can."""
+"""Heartbeats of 16 clients that send all the adapters of a round as fast as they can."""
 
 import threading
 import time
@@ -16,18 +16,18 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol.messages import Progress
 from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_server.runs.uploads import ADAPTERS_A_ROUND
 
 CLIENTS, QUICK_CLIENTS = 16, 2
-MEGABYTES, QUICK_MEGABYTES = 35, 1
-SECONDS, QUICK_SECONDS = 25.0, 3.0
-BEAT_SECONDS = 0.5
+MEGABYTES, QUICK_MEGABYTES = 140, 1
+BEAT_SECONDS, QUICK_BEAT_SECONDS = 0.5, 0.02
 
 
 class BusyClient:
     """Sends one adapter after another, while a thread beats on a connection of its own."""
 
-    def __init__(self, seat: Seat, layout: AdapterLayout, seed: int, seconds: float) -> None:
-        self._seat, self._layout, self._seconds = seat, layout, seconds
+    def __init__(self, seat: Seat, layout: AdapterLayout, seed: int, pause: float) -> None:
+        self._seat, self._layout, self._pause = seat, layout, pause
         self._api = CoordinatorClient(seat.url, seat.token)
         self._beating = CoordinatorClient(seat.url, seat.token, ONCE)
         rng = np.random.default_rng(seed)
@@ -42,9 +42,9 @@ class BusyClient:
         beats: list[float] = []
         beating = threading.Thread(target=self._beat, args=(over, beats))
         beating.start()
-        sent, deadline = 0, time.monotonic() + self._seconds
+        sent = 0
         try:
-            while time.monotonic() < deadline:
+            for _ in range(ADAPTERS_A_ROUND):
                 # Another adapter each time: what is stored already would not be sent again.
                 self._numbers[0] += 1
                 file = self._layout.header + self._numbers.tobytes()
@@ -57,7 +57,7 @@ class BusyClient:
 
     def _beat(self, over: threading.Event, beats: list[float]) -> None:
         progress = Progress(round=1, step=1, steps=2)
-        while not over.wait(BEAT_SECONDS):
+        while not over.wait(self._pause):
             began = time.monotonic()
             self._beating.heartbeat(self._seat.run, progress)
             beats.append(time.monotonic() - began)
@@ -74,22 +74,24 @@ class BusyClient:
 
 def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
     """All heartbeats of all clients."""
-    clients, megabytes, seconds = (
-        (QUICK_CLIENTS, QUICK_MEGABYTES, QUICK_SECONDS) if quick else (CLIENTS, MEGABYTES, SECONDS)
+    clients, megabytes, pause = (
+        (QUICK_CLIENTS, QUICK_MEGABYTES, QUICK_BEAT_SECONDS)
+        if quick
+        else (CLIENTS, MEGABYTES, BEAT_SECONDS)
     )
     with serving(scratch / "heartbeats") as ours:
         run = opened(ours, megabytes, clients=clients)
         seats = seated(ours, run)
         makers = [
-            partial(BusyClient, seat, run.model.layout, seed, seconds)
+            partial(BusyClient, seat, run.model.layout, seed, pause)
             for seed, seat in enumerate(seats)
         ]
         with Fleet(makers) as fleet:
             start(ours, run)
-            tell(f"{clients} clients send {megabytes} MB adapters for {seconds:.0f} s and beat")
+            tell(f"{clients} clients send {ADAPTERS_A_ROUND} adapters of {megabytes} MB and beat")
             went = fleet.race(1)
     beats = [beat for client in went.measured for beat in client["beats"]]
-    least = clients * int(seconds / BEAT_SECONDS / 2)
+    least = clients * int(went.seconds / pause / 4)
     assert len(beats) >= least, f"only {len(beats)} heartbeats were answered in time, not {least}"
     sent = sum(client["bytes"] for client in went.measured)
     return {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.errors import Invalid, TooLarge
+from pubswap_protocol.files import write_pieces
 from pubswap_server.http.upload_body import chunk_range
 from pubswap_server.storage.spool import GATHERED, Writer
 
@@ -63,15 +64,15 @@ def test_nothing_is_written_after_bytes_that_were_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full for a moment leaves a beginning, never a file with a gap."""
-    real, calls = os.write, list[int]()
+    real, calls = os.writev, list[int]()
 
-    def full_once(descriptor: int, data: memoryview) -> int:
-        calls.append(len(data))
+    def full_once(descriptor: int, pieces: list[bytes]) -> int:
+        calls.append(len(pieces))
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data)
+        return real(descriptor, pieces)
 
-    monkeypatch.setattr(os, "write", full_once)
+    monkeypatch.setattr(os, "writev", full_once)
     data = os.urandom(4 * GATHERED)
 
     async def write() -> None:
@@ -88,16 +89,28 @@ def test_nothing_is_written_after_bytes_that_were_not(
     assert (tmp_path / "file").read_bytes() == data[:GATHERED]
 
 
+def test_what_the_system_did_not_take_at_once_is_written_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that writes a part of several pieces, as one that a signal ends."""
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, pieces: real(file, [pieces[0], pieces[1][:3]]))
+    pieces = [b"first", b"second", b"third"]
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        write_pieces(file.fileno(), pieces)
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+
+
 HEAPS = """
 import ctypes, sys, threading
-from pubswap_server.server import keep_heap_small
+from pubswap_server.server import keep_one_arena
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 library.fopen.restype = ctypes.c_void_p
 library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
 library.fclose.argtypes = [ctypes.c_void_p]
 if sys.argv[1] == "small":
-    keep_heap_small()
+    keep_one_arena()
 together = threading.Barrier(8)
 def use():
     together.wait()

@@ -12,7 +12,7 @@ import pytest
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import DigestMismatch, Unreachable
+from pubswap_protocol.errors import DigestMismatch, ServerFault, Unreachable
 
 AT_ONCE = Backoff(base_seconds=0.0, tries=3)
 DATA = Random(1).randbytes((3 << 20) + 12_345)
@@ -103,3 +103,13 @@ def test_what_follows_the_blob_on_its_connection_is_not_read() -> None:
         with CoordinatorClient(url, "token", AT_ONCE) as api:
             assert [bytes(api.blob("r", DIGEST)) == DATA for _ in range(2)] == [True, True]
         assert asked == [0, 0]
+
+
+def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> None:
+    """A petabyte, by its header alone."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999999\r\n\r\n"
+    with (
+        answering(lambda _: head) as (url, _),
+        pytest.raises(ServerFault, match="no adapter is so large"),
+    ):
+        fetched(url, ONCE)
