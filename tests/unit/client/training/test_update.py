@@ -15,7 +15,7 @@ from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.objective import objective
 from pubswap_client.training.update import update
-from pubswap_protocol.errors import StaleAdapter
+from pubswap_protocol.errors import Diverged, StaleAdapter
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter
@@ -223,3 +223,16 @@ def test_tokens_that_another_policy_sampled_are_noticed_before_any_step(
     assert metrics.mismatch == pytest.approx(0.01, abs=1e-5)
     assert metrics.mismatch_max == pytest.approx(0.01, abs=1e-4)
     assert 0 < metrics.mismatch_kl < 1e-4
+
+
+def test_a_step_whose_loss_is_no_number_is_refused_before_the_factors_change(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """A factor so large that the forward pass overflows."""
+    adapter = policy.adapter()
+    name = next(name for name in adapter if ".lora_B." in name)
+    adapter[name][:] = 3e38
+    policy.load_adapter(adapter)
+    with pytest.raises(Diverged, match=r"lower grpo\.learning_rate"):
+        one_update(policy, batch, run_settings)
+    assert all(np.array_equal(policy.adapter()[name], adapter[name]) for name in adapter)
