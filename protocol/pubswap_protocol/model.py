@@ -6,9 +6,9 @@ adapter's layout comes from the names and shapes in the safetensors headers.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -131,6 +131,28 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
     if not tensors:
         raise InvalidSettings(f"lora.target_modules {lora.target_modules!r} matches no layer.")
     return AdapterLayout(tensors=tensors)
+
+
+def check_positions(config: Mapping[str, Any], longest: int) -> None:
+    """Raises InvalidSettings for rows whose positions depend on the rows beside them.
+
+    Dynamic rotations are chosen by the longest row that is computed, once it is beyond the
+    original context.
+    """
+    config = config.get("text_config") or config
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    by_layer = [each for each in rope.values() if isinstance(each, dict)]
+    for parameters in by_layer or [rope]:
+        kind = parameters.get("rope_type", parameters.get("type"))
+        name = "original_max_position_embeddings"
+        limit = parameters.get(name) or config.get(name) or config.get("max_position_embeddings")
+        if kind in ("dynamic", "longrope", "su") and limit and longest > limit:
+            raise InvalidSettings(
+                f"The model's rotations ({kind}) change with the longest row at hand beyond "
+                f"{limit} tokens: a response would have another probability beside another. Set "
+                "grpo.max_prompt_tokens and grpo.max_response_tokens to at most "
+                f"{limit} together, not {longest}."
+            )
 
 
 def target_modules(layout: AdapterLayout) -> list[str]:

@@ -19,7 +19,7 @@ from pubswap_client.daemon.session import (
 )
 from pubswap_client.demo.watch import evaluated
 from pubswap_client.distributed.launch import load_policy
-from pubswap_client.policy.logprobs import check_packed_path
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile

@@ -21,8 +21,8 @@ from pubswap_client.distributed.launch import (
     run_follower,
 )
 from pubswap_client.distributed.process_group import ProcessGroup
-from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from pubswap_client.distributed.process_group import ProcessGroup, follow
-from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.model import ModelCard

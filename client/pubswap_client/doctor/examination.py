@@ -26,7 +26,13 @@ from pubswap_client.doctor.findings import (
     skipped,
 )
 from pubswap_client.doctor.memory import check_device, check_engine, check_memory
-from pubswap_client.doctor.model import check_end, check_model, check_round_trip, check_template
+from pubswap_client.doctor.model import (
+    check_end,
+    check_model,
+    check_path,
+    check_round_trip,
+    check_template,
+)
 from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
     Survey,
@@ -257,9 +263,7 @@ class Examination:
             return
         try:
             with load_for_trial(self.settings, run, folder, self._stage) as loaded:
-                difference = f"{loaded.packed_difference:.1e}"
-                text = f"log-probabilities in packs are the model's own (within {difference})"
-                self.findings[names.pop(0)] = ok(text)
+                self.findings[names.pop(0)] = check_path(loaded.verdict)
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
                 idle = self.findings["daemon"].status is Status.OK
                 if (

@@ -11,6 +11,7 @@ import numpy as np
 from pubswap_client.base_model import model_folder
 from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
 from pubswap_client.operator.tables import size_text
+from pubswap_client.policy.self_check import Verdict
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import BaseModelMismatch, PubSwapError
@@ -107,6 +108,13 @@ def check_model(
         advice = "Give the folder or the hub id of the run's base model: --model."
         return of_error(error, advice), None, None
     return _compared(folder, card, run), folder, card
+
+
+def check_path(verdict: Verdict) -> Finding:
+    """By which path the update computes, and what that costs."""
+    if verdict.refused:
+        return warning(str(verdict), verdict.advice)
+    return ok(str(verdict))
 
 
 def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:

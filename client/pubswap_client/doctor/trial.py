@@ -19,8 +19,8 @@ from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
 from pubswap_client.doctor.prediction import TrialResult, duration_text
 from pubswap_client.operator.tables import size_text
-from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import Verdict, check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
@@ -45,7 +45,7 @@ class TrialRun:
     folder: Path
     policy: Policy
     process_group: ProcessGroup | None
-    packed_difference: float
+    verdict: Verdict
 
     def step(
         self, member: str, problems: Sequence[Problem], scorer: Scorer, stage: Stage
@@ -81,8 +81,8 @@ def load_for_trial(
         stage("loading the model")
         policy = load_policy(settings, folder, run.model, run.settings, process_group)
         stage("comparing packs with the model's own pass")
-        difference = check_packed_path(policy)
-        yield TrialRun(settings, run, folder, policy, process_group, difference)
+        verdict = check_packed_path(policy)
+        yield TrialRun(settings, run, folder, policy, process_group, verdict)
 
 
 @contextmanager

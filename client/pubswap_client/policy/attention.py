@@ -1,24 +1,39 @@
 """Attention over a pack: every response sees its prompt and itself, and nothing else.
 
 Registered with transformers' attention interface, so that any decoder that goes through it can
-compute a prompt once for all of its responses. The result is exact, not an approximation: keys
-are gathered, and no score outside the tree is ever computed.
+compute a prompt once for all of its responses. The result is exact, not an approximation: no score
+outside the tree is ever used. What an attention layer asks for beyond that is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from pubswap_client.policy.attention_kernels import KERNELS
+
 NAME = "pubswap_tree"
-BLOCK = 128  # queries at a time on the portable path, so that causality saves half the scores
+# Arguments that say nothing about which scores there are, or what our own tree says better.
+HARMLESS = frozenset(
+    {
+        "cache_position",
+        "max_seqlen",
+        "output_attentions",
+        "output_hidden_states",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "use_cache",
+    }
+)
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,14 @@ class Tree:
 
     spans: Sequence[Span]
     device: torch.device
+    _cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def cached(self, name: Hashable, make: Callable[[], Made]) -> Made:
+        """What a kernel makes of the tree once for all layers."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        made: Made = self._cache[name]
+        return made
 
     @cached_property
     def keys(self) -> Tensor:
@@ -74,79 +97,32 @@ def tree_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float,
+    scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     *,
-    tree: Tree,
-    portable: bool = True,
-    **_: Any,
+    tree: Tree | None = None,
+    kernel: str = "portable",
+    is_causal: bool | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention of queries (1, H, S, D) on keys and values (1, H_kv, S, D): (1, S, H, D).
 
-    `portable` goes span by span through scaled_dot_product_attention and runs anywhere; the other
-    path is one variable-length flash call, for a GPU in half precision.
+    Raises NotImplementedError for anything that would change the scores: soft-capping, sinks,
+    biases, masks, dropout. A layer that has it is not computed rightly without it.
     """
-    attend = _span_by_span if portable else _variable_length
-    return attend(query, key, value, tree, scaling, sliding_window), None
-
-
-def _span_by_span(
-    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
-) -> Tensor:
-    # Gathered and split once: the gradient of a slice is as large as what it was cut from, and one
-    # for each span made the backward pass quadratic in the pack.
-    keys, values = (
-        torch.split(whole.index_select(2, tree.keys), tree.key_counts, dim=2)
-        for whole in (key, value)
-    )
-    queries = torch.split(query, tree.query_counts, dim=2)
-    parts = []
-    for own, seen, weighed in zip(queries, keys, values, strict=True):
-        count = seen.shape[2] - own.shape[2]
-        for block in torch.split(own, BLOCK, dim=2):
-            count += block.shape[2]
-            parts.append(
-                scaled_dot_product_attention(
-                    block,
-                    seen[:, :, :count],
-                    weighed[:, :, :count],
-                    attn_mask=_causal(block.shape[2], count, window, key.device),
-                    scale=scaling,
-                    enable_gqa=query.shape[1] != key.shape[1],
-                )
-            )
-    return torch.cat(parts, dim=2).transpose(1, 2)
-
-
-def _causal(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
-    """What the last `queries` of `keys` positions see (queries, keys), at most `window` back."""
-    offset = keys - queries
-    mask = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(offset)
-    return mask if window is None else mask.triu(offset - window + 1)
-
-
-def _variable_length(
-    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    keys, values = (
-        whole.squeeze(0).transpose(0, 1).index_select(0, tree.keys) for whole in (key, value)
-    )
-    output = varlen_attn(
-        query.squeeze(0).transpose(0, 1).contiguous(),
-        keys,
-        values,
-        *tree.ends,
-        max(tree.query_counts),
-        max(tree.key_counts),
-        scale=scaling,
-        window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    assert isinstance(output, Tensor)
-    return output.unsqueeze(0)
+    if tree is None:
+        raise NotImplementedError("its decoder does not hand the tree on to its attention layers")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    wanted = {name: value for name, value in others.items() if name not in HARMLESS}
+    wanted |= {"attention_mask": attention_mask, "dropout": dropout or None}
+    wanted["is_causal"] = None if is_causal else is_causal
+    if unknown := sorted(name for name, value in wanted.items() if value is not None):
+        raise NotImplementedError(f"its attention layers use {', '.join(unknown)}")
+    if scaling is None:
+        scaling = query.shape[-1] ** -0.5
+    return KERNELS[kernel](query, key, value, tree, scaling, sliding_window), None
 
 
 @contextmanager

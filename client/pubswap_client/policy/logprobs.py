@@ -1,18 +1,18 @@
 """Per-token log-probabilities of responses, over packs and without whole logits."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.packing import Pack, pack, plan
+from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.products import product
-from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.tensors.responses import Offer, Response
 
 # Logits in memory at a time: 32 MiB of float32 stays near a CPU's cache, 512 MiB feeds a GPU.
@@ -119,10 +119,41 @@ def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = F
 
     Inside `policy.packed()` only.
     """
-    hidden = policy.hidden(pack.input_ids, pack.position_ids, pack.tree)[pack.predictors]
-    return Scores(
-        *linear_logprobs(hidden, *policy.head(), pack.tokens, temperature, entropy=entropy)
-    )
+    hidden = policy.hidden(pack)
+    if policy.linear_head:
+        scores = linear_logprobs(hidden, *policy.head(), pack.tokens, temperature, entropy=entropy)
+        return Scores(*scores)
+    limit = GPU_LOGITS if hidden.is_cuda else CPU_LOGITS
+    size = max(1, limit // policy.card.vocabulary)
+    parts = []
+    for states, tokens in zip(
+        torch.split(hidden, size), torch.split(pack.tokens, size), strict=True
+    ):
+        # Logits are computed again in the backward pass: those of all tokens do not fit.
+        parts.append(
+            checkpoint(
+                _own_scores, policy, states, tokens, temperature, entropy, use_reentrant=False
+            )
+        )
+    logprobs, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Scores(logprobs, entropies if entropy else None)
+
+
+def _own_scores(
+    policy: Policy, hidden: Tensor, tokens: Tensor, temperature: float, entropy: bool
+) -> tuple[Tensor, Tensor]:
+    """log p (n,) and, if asked, entropies (n,), of the logits that the model makes itself."""
+    logits = policy.own_logits(hidden).float() / temperature
+    everything = logits.log_softmax(dim=-1)
+    logprobs = everything.gather(-1, tokens[:, None]).squeeze(-1)
+    entropies = -(everything.exp() * everything).sum(dim=-1) if entropy else logprobs[:0]
+    return logprobs, entropies
+
+
+def plan_of(policy: Policy, batch: Batch, rows: Sequence[int], budget: int) -> list[list[int]]:
+    """The rows of each pack, as the policy's path counts its tokens."""
+    planner = plan_padded if policy.path == PADDED else plan
+    return planner(batch.prompt_lengths, batch.lengths, rows, budget)
 
 
 @torch.no_grad()
@@ -132,7 +163,7 @@ def response_logprobs(policy: Policy, batch: Batch, temperature: float, budget: 
     At most `budget` tokens are computed at a time.
     """
     logprobs = torch.zeros_like(batch.behaviour)
-    plans = plan(batch.prompt_lengths, batch.lengths, range(batch.rows), budget)
+    plans = plan_of(policy, batch, range(batch.rows), budget)
     with policy.packed():
         for rows in plans:
             part = pack(batch, rows, policy.device)
@@ -166,53 +197,3 @@ def mean_logprobs(
     logprobs = response_logprobs(policy, batch, policy.settings.grpo.temperature, budget)
     means: list[float] = (logprobs.sum(dim=1) / torch.tensor(batch.lengths)).tolist()
     return means
-
-
-log = logging.getLogger(__name__)
-
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
-PROMPT, LENGTHS = 5, (7, 1, 3)
-
-
-def check_packed_path(policy: Policy) -> float:
-    """The largest difference in nats; raises InvalidSettings if packs do not give the model's own.
-
-    On a GPU the portable attention is taken instead of the flash one if that alone differs.
-    """
-    difference = packed_difference(policy)
-    limit = TOLERANCE[policy.dtype]
-    if not difference <= limit and not policy.portable:
-        log.warning("Flash attention is off by %.3g here; going on without it.", difference)
-        policy.portable = True
-        difference = packed_difference(policy)
-    if not difference <= limit:
-        raise InvalidSettings(
-            f"{policy.card.architecture} cannot be trained yet: log-probabilities in packs differ "
-            f"from the model's own by up to {difference:.3g} (at most {limit} is allowed). Use a "
-            "Qwen, Llama or Mistral model, or tell us which model it was."
-        )
-    return difference
-
-
-@torch.no_grad()
-def packed_difference(policy: Policy) -> float:
-    """The largest difference of any response token's log-probability, by the two paths."""
-    generator = torch.Generator().manual_seed(0)
-
-    def tokens(count: int) -> Tensor:
-        return torch.randint(policy.card.vocabulary, (count,), generator=generator)
-
-    prompt = tokens(PROMPT)
-    responses = [tokens(length) for length in LENGTHS]
-
-    def plain(response: Tensor) -> Response:
-        """A response with its log-probabilities (T,) as transformers computes them."""
-        ids = torch.cat([prompt, response])[None].to(policy.device)
-        logits = policy.model(input_ids=ids, use_cache=False).logits[0, PROMPT - 1 : -1]
-        scores = token_scores(logits, ids[0, PROMPT:], temperature=1.0)
-        return Response(response.int().numpy(), scores.cpu().numpy())
-
-    group = Group(prompt.tolist(), [plain(response) for response in responses], [0.0] * 3)
-    batch = collate([group], eos_token_ids=(), advantage_epsilon=1e-6)
-    packed = response_logprobs(policy, batch, temperature=1.0, budget=1 << 20)
-    return float((packed - batch.behaviour).abs().max())

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -13,9 +13,12 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
 from transformers.utils import logging as transformers_logging
 
-from pubswap_client.policy.attention import Tree, tree_attention_in
+from pubswap_client.policy.attention import tree_attention_in
+from pubswap_client.policy.attention_kernels import packed_kernels
 from pubswap_client.policy.kernels import fuse_layers
 from pubswap_client.policy.lora import fuse_products
+from pubswap_client.policy.packing import Pack
+from pubswap_client.policy.padded import PADDED, padded_hidden
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard, target_modules
@@ -60,8 +63,9 @@ class Policy:
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
         self._causal_model = model.get_base_model()
-        # Flash attention needs a GPU and half precision.
-        self.portable = self.device.type != "cuda" or self.dtype == torch.float32
+        # How the update computes; the self-check chooses by trying.
+        self.path: str = packed_kernels(self.device, self.dtype)[0]
+        self.linear_head = True
         self._tokenizer = tokenizer
         self._parameters = _factors(model, card.layout)
         sent = sent_layout(card.layout, settings.aggregation.rule).tensors
@@ -200,21 +204,42 @@ class Policy:
     @contextmanager
     def packed(self, checkpointing: bool = False) -> Iterator[None]:
         """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
-        decoder = self._causal_model.get_decoder()
-        with tree_attention_in(decoder.config), _checkpointed(decoder, checkpointing):
+        decoder = self.decoder
+        attention = nullcontext() if self.path == PADDED else tree_attention_in(decoder.config)
+        with attention, _checkpointed(decoder, checkpointing):
             yield
 
-    def hidden(self, input_ids: Tensor, position_ids: Tensor, tree: Tree) -> Tensor:
-        """The last layer's normalised hidden states (S, H) of one pack (1, S)."""
-        output = self._causal_model.get_decoder()(
-            input_ids=input_ids,
-            position_ids=position_ids,
+    @property
+    def decoder(self) -> Any:
+        """The model without its output layer."""
+        return self._causal_model.get_decoder()
+
+    def hidden(self, pack: Pack) -> Tensor:
+        """The decoder's hidden states (n, H) that predict a pack's response tokens."""
+        if self.path == PADDED:
+            return padded_hidden(self.decoder, pack)
+        output = self.decoder(
+            input_ids=pack.input_ids,
+            position_ids=pack.position_ids,
             use_cache=False,
-            tree=tree,
-            portable=self.portable,
+            tree=pack.tree,
+            kernel=self.path,
         )
-        hidden: Tensor = output.last_hidden_state.squeeze(0)
+        hidden: Tensor = output[0].squeeze(0)[pack.predictors]
         return hidden
+
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """The logits (n, V) that the model itself makes of its decoder's hidden states (n, H)."""
+        decoder = self.decoder
+        given = GivenOutput(hidden[None])
+        decoder.forward = lambda *_, **__: given
+        try:
+            # The ids are not looked at: the decoder's output is given.
+            ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
+            logits: Tensor = self._causal_model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            del decoder.forward
+        return logits
 
     def head(self) -> tuple[Tensor, Tensor | None]:
         """The frozen output layer: its weight (V, H), and its bias (V,) or None."""
@@ -242,6 +267,19 @@ class Policy:
     def decode(self, responses: Sequence[Response]) -> list[str]:
         """The responses' texts, exactly as the coordinator's verifier reads them."""
         return decode_all(self._tokenizer.plain, (response.tokens for response in responses))
+
+
+class GivenOutput:
+    """A decoder's output of which only the hidden states (1, n, H) are there."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: Any) -> Any:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from pubswap_client.policy.groups import Batch, zero_variance
-from pubswap_client.policy.logprobs import score_pack
+from pubswap_client.policy.logprobs import plan_of, score_pack
 from pubswap_client.policy.memory import is_out_of_memory
-from pubswap_client.policy.packing import Pack, pack, plan
+from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
@@ -168,7 +168,7 @@ class _Passes:
 
     def _exhausted(self, work: Callable[[Pack], None]) -> bool:
         """Whether memory ran out on the way. The failed pass is freed when this returns."""
-        plans = plan(self.batch.prompt_lengths, self.batch.lengths, self.rows, self._limit())
+        plans = plan_of(self.policy, self.batch, self.rows, self._limit())
         try:
             for rows in self.team.share(plans):
                 work(pack(self.batch, rows, self.policy.device))

@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from pubswap_client.distributed.launch import die_with_the_leader, followers, launched_rank
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine, follow
 from pubswap_client.policy.groups import Group, collate
-from pubswap_client.policy.logprobs import check_packed_path
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.team import SINGLE, Team

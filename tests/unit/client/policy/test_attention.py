@@ -1,12 +1,15 @@
 """Tree attention against a softmax over a dense mask, in value and gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
-from pubswap_client.policy import attention
+from pubswap_client.policy import attention_kernels as kernels
 from pubswap_client.policy.attention import Span, Tree, tree_attention
+from pubswap_client.policy.attention_kernels import KERNELS, batched, block_mask, flash, flex
 
 SPANS = (
     Span(0, 9),  # a prompt
@@ -65,7 +68,7 @@ def test_every_token_sees_its_prompt_and_its_own_past(
     monkeypatch: pytest.MonkeyPatch, block: int, window: int | None
 ) -> None:
     """And nothing else, however many queries are taken at a time, and at most a window back."""
-    monkeypatch.setattr(attention, "BLOCK", block)
+    monkeypatch.setattr(kernels, "BLOCK", block)
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))
     output, _ = tree_attention(
@@ -78,21 +81,154 @@ def test_every_token_sees_its_prompt_and_its_own_past(
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+@pytest.mark.parametrize("tokens", [16, 1 << 16])
+def test_batches_of_like_spans_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, window: int | None, tokens: int
+) -> None:
+    """In value and gradient, all of a shape in one call or each in its own; none of it is NaN."""
+    monkeypatch.setattr(kernels, "BATCH_TOKENS", tokens)
+    inputs = tensors()
+    tree = Tree(SPANS, torch.device("cpu"))
+    output = batched(*inputs, tree, 0.3, window)
+    expected = dense(*inputs, window)
+    assert torch.allclose(output[0], expected[0], atol=1e-5)
+    for ours, theirs in zip(gradients(output, inputs), gradients(expected, inputs), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 100])
+def test_the_blocks_of_flex_attention_hold_all_that_is_seen(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """Its mask is the tree's, pair by pair, and no seen pair lies in a block that is left out."""
+    monkeypatch.setattr(kernels, "FLEX_BLOCK", 8)
+    mask = block_mask(Tree(SPANS, torch.device("cpu")), window)
+    size = SPANS[-1].end
+    places = torch.arange(mask.shape[-1])
+    seen = mask.mask_mod(places[:1], places[:1], places[:, None], places[None, :])
+    expected = visible(SPANS, window)
+    assert torch.equal(seen[:size, :size], expected)
+    assert seen.any(dim=1).all()  # a softmax over nothing is no number
+    kept = mask.to_dense()[0, 0].bool().repeat_interleave(8, 0).repeat_interleave(8, 1)
+    assert not (seen & ~kept).any()
+    assert not kept.all()  # something is left out
+
+
 @pytest.mark.parametrize("window", [None, 3])
-def test_the_flash_path_computes_the_same(window: int | None) -> None:
-    """On a GPU in bfloat16, in value and gradient, to its rounding."""
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_flex_attention_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, window: int | None
+) -> None:
+    """Compiled as on a GPU, or plain; forward only, for on a CPU torch has no gradient of it."""
+    if not compiled:
+        monkeypatch.setattr(kernels, "_compiled_flex", lambda: flex_attention)
+    inputs = [tensor.detach() for tensor in tensors()]
+    tree = Tree(SPANS, torch.device("cpu"))
+    with torch.no_grad():
+        output = flex(*inputs, tree, 0.3, window)
+    assert torch.allclose(output, dense(*inputs, window), atol=1e-5)
+
+
+def sequences(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    scale: float,
+    back: int,
+) -> torch.Tensor:
+    """Causal attention of each sequence's last tokens (S, H, D), `back` or -1 for all of it."""
+    assert query.shape[1] == key.shape[1], "the heads differ"
+    parts = []
+    for start, end, first, last in zip(
+        query_ends, query_ends[1:], key_ends, key_ends[1:], strict=False
+    ):
+        scores = torch.einsum("qhd,khd->hqk", query[start:end], key[first:last]) * scale
+        count = int(last - first)
+        own = torch.arange(count)[-int(end - start) :, None]
+        far = own - torch.arange(count)
+        scores = scores.masked_fill((far < 0) | ((back >= 0) & (far > back)), -torch.inf)
+        parts.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[first:last]))
+    return torch.cat(parts)
+
+
+def newest(q, k, v, a, b, c, d, *, scale=None, window_size=(-1, -1), enable_gqa=False):  # type: ignore[no-untyped-def]
+    groups = q.shape[1] // k.shape[1] if enable_gqa else 1
+    assert window_size[1] == 0
+    keys, values = (each.repeat_interleave(groups, 1) for each in (k, v))
+    return sequences(q, keys, values, a, b, scale, window_size[0])
+
+
+def without_shared_heads(q, k, v, a, b, c, d, *, scale=None, window_size=(-1, -1)):  # type: ignore[no-untyped-def]
+    return sequences(q, k, v, a, b, scale, window_size[0])
+
+
+def oldest(q, k, v, a, b, c, d, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
+    assert is_causal
+    return sequences(q, k, v, a, b, q.shape[-1] ** -0.5, -1)
+
+
+@pytest.mark.parametrize("call", [newest, without_shared_heads, oldest])
+def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., torch.Tensor]
+) -> None:
+    """Without scale it is in the queries, without shared heads they are repeated."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", call)
+    inputs = tensors()
+    tree = Tree(SPANS, torch.device("cpu"))
+    for window in (None, 3):
+        if window and call is oldest:
+            with pytest.raises(NotImplementedError, match="no sliding window"):
+                flash(*inputs, tree, 0.3, window)
+            continue
+        output = flash(*inputs, tree, 0.3, window)
+        expected = dense(*inputs, window)
+        assert torch.allclose(output, expected, atol=1e-5)
+        for mine, theirs in zip(
+            gradients(output, inputs), gradients(expected, inputs), strict=True
+        ):
+            assert torch.allclose(mine, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"softcap": 50.0},
+        {"s_aux": torch.zeros(4)},
+        {"position_bias": torch.zeros(1)},
+        {"is_causal": False},
+        {"dropout": 0.1},
+        {"anything": 0},
+    ],
+    ids=str,
+)
+def test_what_the_tree_does_not_know_is_refused(asked: dict[str, Any]) -> None:
+    """By name, rather than left out; what is None, or says nothing, is not asked for."""
+    inputs = tensors()
+    tree = Tree(SPANS, torch.device("cpu"))
+    layer = torch.nn.Identity()
+    known = {"softcap": None, "position_ids": torch.zeros(1), "use_cache": False, "scaling": 0.3}
+    tree_attention(layer, *inputs, None, tree=tree, **known)
+    with pytest.raises(NotImplementedError, match=next(iter(asked))):
+        tree_attention(layer, *inputs, None, tree=tree, **(known | asked))
+    with pytest.raises(NotImplementedError, match="attention_mask"):
+        tree_attention(layer, *inputs, torch.ones(1), tree=tree)
+    with pytest.raises(NotImplementedError, match="does not hand the tree on"):
+        tree_attention(layer, *inputs, None)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["flash", "flex", "portable"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_every_kernel_computes_the_same_on_a_gpu(name: str, window: int | None) -> None:
+    """In bfloat16, in value and gradient, to its rounding."""
     inputs = tensors("cuda", torch.bfloat16)
     tree = Tree(SPANS, inputs[0].device)
-    output, _ = tree_attention(
-        torch.nn.Identity(),
-        *inputs,
-        None,
-        scaling=0.3,
-        sliding_window=window,
-        tree=tree,
-        portable=False,
-    )
+    output = KERNELS[name](*inputs, tree, 0.3, window)
     precise = [tensor.detach().float().requires_grad_() for tensor in inputs]
     expected = dense(*precise, window)
     assert torch.allclose(output.float(), expected, atol=0.03)

@@ -1,40 +1,158 @@
-"""The question asked of every loaded model: do packs compute what it computes?"""
+"""The question asked of every loaded model: by which path does the update compute what it does?"""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from pubswap_client.policy.logprobs import check_packed_path, packed_difference
+from pubswap_client.policy import attention
+from pubswap_client.policy import attention_kernels as kernels
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path, head_is_linear
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
+from support.client.architectures import SETTINGS, random_policy
+
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.parametrize(
     "fixture", ["tiny_qwen3", "tiny_llama", "tiny_untied_qwen2", "tiny_sliding_mistral"]
 )
-def test_the_usual_architectures_pass(
+def test_the_usual_architectures_are_packed(
     request: pytest.FixtureRequest,
     fixture: str,
     card_of: Callable[[Path], ModelCard],
     run_settings: RunSettings,
 ) -> None:
-    """By a wide margin, in float32."""
+    """By a wide margin, in float32; the adapter and the model are as they were."""
     folder = request.getfixturevalue(fixture)
     policy = Policy.load(folder, card_of(folder), run_settings, device="cpu")
-    check_packed_path(policy)
-    assert packed_difference(policy) < 1e-4
+    adapter, config = policy.adapter(), policy.model.config.to_dict()
+    verdict = check_packed_path(policy)
+    assert (policy.path, policy.linear_head) == ("portable", True)
+    assert verdict.difference.scores < 1e-5
+    assert verdict.difference.gradients < 1e-5
+    assert verdict.difference.leak == 0
+    assert all((policy.adapter()[name] == adapter[name]).all() for name in adapter)
+    assert policy.model.config.to_dict() == config
+    assert all(factor.grad is None for factor in policy.factors())
 
 
-def test_an_architecture_that_does_more_is_refused(
-    make_model: Callable[..., Path],
-    card_of: Callable[[Path], ModelCard],
-    run_settings: RunSettings,
+def top_left(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """As torch's own is_causal: query i sees the first i keys."""
+    return torch.ones((queries, keys), dtype=torch.bool, device=device).tril()
+
+
+def one_ahead(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """Each query sees the token that comes next, too."""
+    return torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries + 1)
+
+
+def no_window(queries: int, keys: int, window: int | None, device: torch.device) -> torch.Tensor:
+    return torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("Qwen3", top_left), ("Qwen3", one_ahead), ("Mistral", no_window)]
+)
+def test_a_wrong_mask_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    spread: float,
+    name: str,
+    fault: Callable[..., torch.Tensor],
 ) -> None:
-    """Granite scales its logits: training it without that would be silently wrong."""
-    folder = make_model("granite", logits_scaling=8.0)
-    policy = Policy.load(folder, card_of(folder), run_settings, device="cpu")
-    with pytest.raises(InvalidSettings, match="GraniteForCausalLM cannot be trained yet"):
+    """Also in half precision, and where small weights make all differences small."""
+    policy = random_policy(name, dtype, initializer_range=spread)
+    assert check_packed_path(policy).path == "portable"
+    monkeypatch.setattr(kernels, "_causal", fault)
+    verdict = check_packed_path(policy)
+    assert policy.path == verdict.path == "padded"
+    assert "not packed, portable attention: off by" in verdict.refused[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_soft_capping_that_is_ignored_is_found(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Gemma2's scores are capped: refused by the argument's name, and by the numbers without it."""
+    policy = random_policy("Gemma2", dtype)
+    assert "use softcap" in check_packed_path(policy).refused[0]
+    monkeypatch.setattr(attention, "HARMLESS", attention.HARMLESS | {"softcap"})
+    verdict = check_packed_path(policy)
+    assert verdict.path == "padded"
+    assert "off by" in verdict.refused[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["Llama, dynamic RoPE", "Phi-3, longrope"])
+def test_rotations_that_change_with_the_longest_row_are_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: torch.dtype
+) -> None:
+    """Only in a run whose rows are longer than the original context, where it is refused."""
+    policy = random_policy(name, dtype)
+    with pytest.raises(InvalidSettings, match="to at most 64 together, not 200"):
         check_packed_path(policy)
+    monkeypatch.setattr("pubswap_client.policy.self_check.check_positions", lambda *_: None)
+    assert "portable attention: off by" in check_packed_path(policy).refused[0]
+    short = SETTINGS.model_dump()
+    short["grpo"] |= {"max_prompt_tokens": 30, "max_response_tokens": 30}
+    policy.settings = RunSettings.model_validate(short)
+    assert check_packed_path(policy).path == "portable"
+
+
+@pytest.mark.parametrize("name", ["Granite", "Cohere", "Gemma2"])
+def test_logits_that_are_scaled_or_capped_are_the_model_s_own(name: str) -> None:
+    """And Qwen's are W h, of which nothing need be computed twice."""
+    assert not head_is_linear(random_policy(name, torch.bfloat16))
+    assert head_is_linear(random_policy("Qwen3", torch.bfloat16))
+
+
+def raising(*_: Any) -> torch.Tensor:
+    raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.\nStack of calls")
+
+
+@pytest.fixture
+def three_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The GPU's kernels to try, which all are the portable one."""
+    found = dict.fromkeys(("flash", "flex", "portable"), kernels.portable)
+    monkeypatch.setattr(attention, "KERNELS", found)
+    monkeypatch.setattr("pubswap_client.policy.self_check.packed_kernels", lambda *_: tuple(found))
+    yield found
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2, 3])
+def test_a_kernel_that_raises_is_passed_over(
+    three_kernels: dict[str, Any], caplog: pytest.LogCaptureFixture, broken: int
+) -> None:
+    """Flash, FlexAttention, portable, then padded; said once, in one line, with the reason."""
+    for name in list(three_kernels)[:broken]:
+        three_kernels[name] = raising
+    policy = random_policy("Qwen3", torch.float32)
+    with caplog.at_level(logging.INFO, "pubswap_client.policy"):
+        verdict = check_packed_path(policy)
+    assert verdict.path == ("flash", "flex", "portable", "padded")[broken]
+    assert len(verdict.refused) == broken
+    (said,) = [record for record in caplog.records if "path" in record.message]
+    assert said.levelname == ("WARNING" if broken else "INFO")
+    assert said.message.count("FlashAttention only supports Ampere GPUs or newer.") == broken
+    assert "Stack" not in said.message
+    assert ("several times faster" in verdict.advice) == (broken == 3)
+
+
+def test_a_model_that_nothing_computes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, three_kernels: dict[str, Any]
+) -> None:
+    """With our own error, whatever was raised on the way."""
+    for name in three_kernels:
+        three_kernels[name] = raising
+    monkeypatch.setattr("pubswap_client.policy.policy.padded_hidden", raising)
+    with pytest.raises(InvalidSettings, match=r"Qwen3ForCausalLM cannot be trained: .*models\.md"):
+        check_packed_path(random_policy("Qwen3", torch.float32))

@@ -179,3 +179,26 @@ def test_dropped_groups_leave_the_others_as_they_are(
     expected, _, _, reached, ours = both(policy, batch, without)
     assert len(expected) == 2
     assert all(np.abs(reached[name] - ours[name]).max() <= 1e-5 for name in reached)
+
+
+@pytest.mark.parametrize("linear_head", [True, False])
+@pytest.mark.parametrize(("budget", "checkpointing"), [(1 << 20, False), (60, True), (1, False)])
+def test_the_padded_fallback_equals_the_reference(
+    policy: Policy,
+    make_responses: Callable[..., list[Response]],
+    run_settings: RunSettings,
+    budget: int,
+    checkpointing: bool,
+    linear_head: bool,
+) -> None:
+    """Any model's update, row by row as well as all at once, with its own logits or with W h."""
+    policy.path, policy.linear_head = "padded", linear_head
+    terms = {"kl_beta": 0.1, "entropy_coefficient": 0.3}
+    settings = changed(run_settings, max_grad_norm=1e9, **terms)
+    batch = random_batch(make_responses, seed=5)
+    how = {"budget": TokenBudget(budget), "checkpointing": checkpointing}
+    expected, metrics, gradients, _, _ = both(policy, batch, settings, **how)
+    assert metrics.loss == pytest.approx(sum(epoch[0] for epoch in expected) / 2, abs=1e-5)
+    for (_, wanted), found in zip(expected, gradients, strict=True):
+        for want, have in zip(wanted, found, strict=True):
+            assert float((want - have).norm() / want.norm()) <= 1e-4

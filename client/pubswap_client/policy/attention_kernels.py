@@ -1,0 +1,263 @@
+"""Three ways to compute the same attention over a pack's tree; which one is tried on each device.
+
+Each takes queries (1, H, S, D), keys and values (1, H_kv, S, D), and gives (1, S, H, D). `window`
+is how many positions a token sees, itself included, or None for all. A kernel that cannot compute
+what it is asked for raises whatever it raises: the self-check then goes on to the next.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from pubswap_client.policy.attention import Span, Tree
+
+BLOCK = 128  # queries at a time on a CPU, so that causality saves half the scores
+FLEX_BLOCK = 128
+BATCH_TOKENS = 1 << 16  # keys gathered at a time: 256 MiB at 2,048 values of bfloat16 each
+
+Kernel = Callable[[Tensor, Tensor, Tensor, "Tree", float, int | None], Tensor]
+
+
+def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The kernels to try, the fastest first; flash attention needs a GPU and half precision."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return ("portable",)
+    return ("flash", "flex", "portable")
+
+
+def flash(
+    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+) -> Tensor:
+    """One variable-length flash attention call, each span a sequence with its prefix's keys."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    # What this torch's call does not take yet is done here: 2.9 has neither scale nor windows.
+    known = _parameters(varlen_attn)
+    options: dict[str, Any] = {}
+    if "scale" in known:
+        options["scale"] = scaling
+    else:
+        query = query * (scaling * math.sqrt(query.shape[-1]))
+    if "window_size" in known:
+        options["window_size"] = (-1 if window is None else window - 1, 0)
+    elif window is None:
+        options["is_causal"] = True
+    else:
+        raise NotImplementedError("this torch's flash attention has no sliding window")
+    queries, keys, values = (whole.squeeze(0).transpose(0, 1) for whole in (query, key, value))
+    keys, values = (whole.index_select(0, tree.keys) for whole in (keys, values))
+    if queries.shape[1] != keys.shape[1]:
+        if "enable_gqa" in known:
+            options["enable_gqa"] = True
+        else:
+            groups = queries.shape[1] // keys.shape[1]
+            keys, values = (whole.repeat_interleave(groups, dim=1) for whole in (keys, values))
+    output = varlen_attn(
+        queries.contiguous(),
+        keys,
+        values,
+        *tree.ends,
+        max(tree.query_counts),
+        max(tree.key_counts),
+        **options,
+    )
+    assert isinstance(output, Tensor)
+    return output.unsqueeze(0)
+
+
+@cache
+def _parameters(function: Callable[..., object]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+def flex(
+    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+) -> Tensor:
+    """FlexAttention, compiled, over the blocks in which any token sees another."""
+    size = query.shape[2]
+    mask = tree.cached(("flex", window), lambda: block_mask(tree, window))
+    # Whole blocks, so that no kernel meets a ragged end.
+    more = mask.shape[-1] - size
+    query, key, value = (pad(whole, (0, 0, 0, more)) for whole in (query, key, value))
+    output: Tensor = _compiled_flex()(
+        query,
+        key,
+        value,
+        block_mask=mask,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output[:, :, :size].transpose(1, 2)
+
+
+@cache
+def _compiled_flex() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    # Not compiled it would hold all scores, so that a graph break is an error. Packs differ in
+    # length, hence dynamic.
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+
+
+def block_mask(tree: "Tree", window: int | None) -> "BlockMask":
+    """FlexAttention's mask of a tree, made from its spans: no S x S matrix is ever held.
+
+    A query sees the keys start..itself of its span and the whole prefix, and of these the ones
+    whose place behind its own is less than `window`.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    size = tree.spans[-1].end
+    blocks = max(2, -(-size // FLEX_BLOCK))  # one block would be compiled apart
+    positions = torch.arange(blocks * FLEX_BLOCK)
+    starts = positions.clone()  # what is behind the end sees itself
+    prefix_starts, prefix_ends, places, first = (torch.zeros_like(positions) for _ in range(4))
+    visible = torch.eye(blocks, dtype=torch.bool)
+    for span in tree.spans:
+        own = slice(span.start, span.end)
+        starts[own] = span.start
+        prefix_starts[own], prefix_ends[own] = span.prefix_start, span.prefix_end
+        places[own] = torch.arange(span.end - span.start) + span.prefix_end - span.prefix_start
+        rows = _blocks(span.start, span.end)
+        visible[rows, _blocks(span.prefix_start, span.prefix_end)] = True
+        visible[rows, rows] |= torch.ones_like(visible[rows, rows]).tril()
+    if window is not None:
+        first = places - window + 1
+    starts, prefix_starts, prefix_ends, places, first = (
+        each.to(tree.device) for each in (starts, prefix_starts, prefix_ends, places, first)
+    )
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        own = (key >= starts[query]) & (key <= query)
+        prefix = (key >= prefix_starts[query]) & (key < prefix_ends[query])
+        return (own | prefix) & (places[key] >= first[query])
+
+    counts = visible.sum(dim=1, dtype=torch.int32)
+    indices = visible.to(torch.uint8).argsort(dim=1, descending=True, stable=True).int()
+    return BlockMask.from_kv_blocks(
+        counts[None, None].to(tree.device),
+        indices[None, None].to(tree.device),
+        BLOCK_SIZE=FLEX_BLOCK,
+        mask_mod=sees,
+    )
+
+
+def _blocks(start: int, end: int) -> slice:
+    """The blocks that hold any of the positions start..end."""
+    return slice(start // FLEX_BLOCK, -(-end // FLEX_BLOCK) if end > start else start // FLEX_BLOCK)
+
+
+def portable(
+    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+) -> Tensor:
+    """scaled_dot_product_attention, which runs anywhere: span by span on a CPU, else in batches."""
+    attend = batched if query.is_cuda else span_by_span
+    return attend(query, key, value, tree, scaling, window)
+
+
+def span_by_span(
+    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+) -> Tensor:
+    """No padding and half of the scores, in many small calls."""
+    # Gathered and split once: the gradient of a slice is as large as what it was cut from, and one
+    # for each span made the backward pass quadratic in the pack.
+    keys, values = (
+        torch.split(whole.index_select(2, tree.keys), tree.key_counts, dim=2)
+        for whole in (key, value)
+    )
+    queries = torch.split(query, tree.query_counts, dim=2)
+    parts = []
+    for own, seen, weighed in zip(queries, keys, values, strict=True):
+        count = seen.shape[2] - own.shape[2]
+        for block in torch.split(own, BLOCK, dim=2):
+            count += block.shape[2]
+            parts.append(
+                scaled_dot_product_attention(
+                    block,
+                    seen[:, :, :count],
+                    weighed[:, :, :count],
+                    attn_mask=_causal(block.shape[2], count, window, key.device),
+                    scale=scaling,
+                    enable_gqa=query.shape[1] != key.shape[1],
+                )
+            )
+    return torch.cat(parts, dim=2).transpose(1, 2)
+
+
+def _causal(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
+    """What the last `queries` of `keys` positions see (queries, keys), at most `window` back."""
+    offset = keys - queries
+    mask = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(offset)
+    return mask if window is None else mask.triu(offset - window + 1)
+
+
+def batched(
+    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+) -> Tensor:
+    """Spans of like shape in one call, padded in front to powers of two."""
+    groups = query.shape[1] // key.shape[1]
+    batches = tree.cached("batches", lambda: list(_batches(tree)))
+    outputs = []
+    for queries, keys, own, seen, kept in batches:
+        # Masked attention on shared key heads would take the slow kernel.
+        own_keys, own_values = (
+            _gathered(whole, keys).repeat_interleave(groups, dim=1) for whole in (key, value)
+        )
+        mask = _causal(queries.shape[1], keys.shape[1], window, query.device) & seen[:, None, :]
+        # Padding sees everything: a softmax over nothing is no number.
+        mask = (mask | ~own[:, :, None])[:, None]
+        output = scaled_dot_product_attention(
+            _gathered(query, queries), own_keys, own_values, attn_mask=mask, scale=scaling
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1).index_select(0, kept))
+    places = tree.cached(
+        "places", lambda: torch.cat([each[0].flatten()[each[-1]] for each in batches]).argsort()
+    )
+    return torch.cat(outputs).index_select(0, places)[None]
+
+
+def _batches(tree: "Tree") -> Iterator[tuple[Tensor, ...]]:
+    """Positions of queries (n, Q) and keys (n, K), which are no padding, and where those are."""
+    shapes: dict[tuple[int, int], list[Span]] = {}
+    for span in tree.spans:
+        count = span.end - span.start
+        shape = count, count + span.prefix_end - span.prefix_start
+        queries, keys = map(_power_of_two, shape)
+        shapes.setdefault((queries, keys), []).append(span)
+    for (queries, keys), spans in shapes.items():
+        count = max(1, BATCH_TOKENS // keys)
+        for start in range(0, len(spans), count):
+            part = spans[start : start + count]
+            own = [torch.arange(span.start, span.end) for span in part]
+            prefixes = [torch.arange(span.prefix_start, span.prefix_end) for span in part]
+            seen = [torch.cat(pair) for pair in zip(prefixes, own, strict=True)]
+            rows, columns = (
+                torch.stack([pad(each, (size - len(each), 0), value=-1) for each in places])
+                for places, size in ((own, queries), (seen, keys))
+            )
+            rows, columns = rows.to(tree.device), columns.to(tree.device)
+            own_mask, seen_mask = rows >= 0, columns >= 0
+            kept = own_mask.flatten().nonzero().squeeze(1)
+            yield rows.clamp(min=0), columns.clamp(min=0), own_mask, seen_mask, kept
+
+
+def _power_of_two(count: int) -> int:
+    return max(16, 1 << (count - 1).bit_length())
+
+
+def _gathered(whole: Tensor, places: Tensor) -> Tensor:
+    """The values (n, H, L, D) at places (n, L) of a pack's (1, H, S, D)."""
+    flat = whole.squeeze(0).index_select(1, places.flatten())
+    return flat.view(len(flat), *places.shape, -1).transpose(0, 1)
+
+
+KERNELS: dict[str, Kernel] = {"flash": flash, "flex": flex, "portable": portable}

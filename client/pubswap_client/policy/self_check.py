@@ -1,0 +1,328 @@
+"""The self-check of a loaded model: by which path does the update compute what the model computes?
+
+The fastest one is taken whose log-probabilities and LoRA gradients differ from the model's own, one
+row at a time, by no more than rounding explains, and in which no row changes with what it must not
+see. What rounding does is measured: the model's own pass once more, with every layer's output off
+by a unit in its last place. Windows are narrowed to a few tokens and some rows stand at the run's
+last positions, so that short rows are enough.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.modeling_layers import GradientCheckpointingLayer as Layer
+
+from pubswap_client.policy.attention_kernels import packed_kernels
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.logprobs import score_pack, token_scores
+from pubswap_client.policy.packing import pack
+from pubswap_client.policy.padded import PADDED
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import check_positions
+from pubswap_protocol.tensors.responses import Response
+
+log = logging.getLogger(__name__)
+
+# Prompt and responses of two groups; the second stands at the run's last positions.
+GROUPS = ((9, (12, 3)), (6, (1, 7)))
+KEPT = 6  # tokens of the first response that stay when what none of them sees is changed
+WINDOW = 5  # what sliding windows are narrowed to: less than a prompt
+ROUNDINGS = 2.0  # what a path may differ by, in units of what one rounding in each layer does
+LEAK = 0.1  # of that, what rows may change with what they do not see: other shapes of experts
+# Below these, differences are not looked at: root mean squares in nats, and relative.
+SCORE_FLOOR = {torch.float32: 1e-5, torch.bfloat16: 1e-3, torch.float16: 5e-4}
+GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 5e-3}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of two paths: log-probabilities (root mean square, nats), and gradients (relative L2).
+
+    `leak` is how much log-probabilities of one of them change with tokens and positions that they
+    do not depend on.
+    """
+
+    scores: float
+    gradients: float
+    leak: float
+
+    def within(self, limit: "Difference") -> bool:
+        """Not so for what is no number."""
+        return (
+            self.scores <= limit.scores
+            and self.gradients <= limit.gradients
+            and self.leak <= limit.leak
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.scores:.1e} nats, gradients by {self.gradients:.1e}, "
+            f"{self.leak:.1e} nats by what is not seen"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The path that was chosen, how far it is from the model's own pass, and why not a faster."""
+
+    path: str
+    linear_head: bool
+    difference: Difference
+    limit: Difference
+    refused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"{_NAMES[self.path]}: the model's own pass within {self.difference}"
+        text += "" if self.linear_head else "; logits by the model's own scaling, computed twice"
+        return "; ".join([text, *self.refused])
+
+    @property
+    def advice(self) -> str:
+        """What the slower path costs, and whether anything can be done about it; may be empty."""
+        if not self.refused:
+            return ""
+        if self.path == PADDED:
+            return (
+                "It trains, exactly, but each prompt is computed for each of its responses, and "
+                "padding too. A model that docs/models.md lists as packed is several times faster."
+            )
+        return "It trains, exactly, but slower than it could: see what was refused, and why."
+
+
+_NAMES = {
+    "flash": "packed, flash attention",
+    "flex": "packed, FlexAttention",
+    "portable": "packed, portable attention",
+    PADDED: "padded rows",
+}
+
+
+def check_packed_path(policy: Policy) -> Verdict:
+    """Choose the policy's path, and leave it in `path` and `linear_head`.
+
+    Raises InvalidSettings if none computes what the model does.
+    """
+    with _probing(policy) as probe:
+        policy.linear_head = head_is_linear(policy)
+        limit = probe.limit()
+        refused = []
+        for path in (*packed_kernels(policy.device, policy.dtype), PADDED):
+            policy.path = path
+            if path == PADDED:
+                # Rows at their last positions cannot be tried there, so that it is looked up.
+                check_positions(policy.model.config.to_dict(), longest_row(policy))
+            try:
+                difference = probe.difference(path)
+            except Exception as error:  # whatever a kernel, a compiler or a model raises
+                refused.append(f"not {_NAMES[path]}: {_first_line(error)}")
+                continue
+            if difference.within(limit):
+                verdict = Verdict(path, policy.linear_head, difference, limit, tuple(refused))
+                log.log(
+                    logging.WARNING if refused else logging.INFO, "The update's path: %s.", verdict
+                )
+                return verdict
+            refused.append(
+                f"not {_NAMES[path]}: off by {difference}, where rounding explains {limit}"
+            )
+    raise InvalidSettings(
+        f"{policy.card.architecture} cannot be trained: {'; '.join(refused)}. Use a model of the "
+        "list in docs/models.md, or tell us which model it was."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one path gives: log-probabilities (n,), and the gradient of a weighted sum of them."""
+
+    scores: Tensor
+    gradient: Tensor
+
+    def gradient_off(self, other: "_Pass") -> float:
+        """The relative L2 distance from another's gradient."""
+        return float((self.gradient - other.gradient).norm() / other.gradient.norm())
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+class _Probe:
+    """A few random rows, and how the paths compute them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        generator = torch.Generator().manual_seed(0)
+
+        def tokens(count: int) -> Tensor:
+            return torch.randint(policy.card.vocabulary, (count,), generator=generator)
+
+        groups = []
+        for prompt, lengths in GROUPS:
+            responses = [tokens(length).int().numpy() for length in lengths]
+            made = [Response(each, torch.zeros(len(each)).numpy()) for each in responses]
+            groups.append(Group(tokens(prompt).tolist(), made, [0.0] * len(made)))
+        self.batch = collate(groups, eos_token_ids=(), advantage_epsilon=1e-6)
+        prompt, lengths = GROUPS[1]
+        self.offset = max(0, last_positions(policy) - prompt - max(lengths))
+
+    def limit(self) -> Difference:
+        """What rounding explains, measured in the policy's own dtype."""
+        self.plain = self._plain(self.offset)
+        with _rounded_once_more(self.policy):
+            disturbed = self._plain(self.offset)
+        dtype = self.policy.dtype
+        scores = ROUNDINGS * _root_mean_square(disturbed.scores - self.plain.scores)
+        scores = max(scores, SCORE_FLOOR[dtype])
+        gradients = ROUNDINGS * disturbed.gradient_off(self.plain)
+        return Difference(scores, max(gradients, GRADIENT_FLOOR[dtype]), LEAK * scores)
+
+    def difference(self, path: str) -> Difference:
+        """Of a path, which the policy is set to, from the model's own pass."""
+        if path == PADDED and self.offset:
+            # It gives no positions, and cannot stand at others than the first.
+            self.plain, self.offset = self._plain(0), 0
+        part = pack(self.batch, range(self.batch.rows), self.policy.device)
+        second = [span for span in part.tree.spans if span.prefix_end == span.prefix_start][1].start
+        far = part.position_ids.clone()
+        far[:, second:] += self.offset
+        with self.policy.packed():
+            scores = score_pack(self.policy, replace(part, position_ids=far), 1.0).logprobs
+            found = self._differentiated(scores)
+            # The second group is another and stands elsewhere; so is the first response's end.
+            unseen = part.input_ids.clone()
+            changed = slice(GROUPS[0][0] + KEPT, GROUPS[0][0] + GROUPS[0][1][0] - 1)
+            for where in (changed, slice(second, None)):
+                unseen[:, where] = (unseen[:, where] + 1) % self.policy.card.vocabulary
+            with torch.no_grad():
+                again = score_pack(self.policy, replace(part, input_ids=unseen), 1.0).logprobs
+        first, other = GROUPS[0][1]
+        same = [*range(KEPT + 1), *range(first, first + other)]
+        return Difference(
+            _root_mean_square(found.scores - self.plain.scores),
+            found.gradient_off(self.plain),
+            _root_mean_square((again - found.scores)[same]),
+        )
+
+    def _plain(self, offset: int) -> _Pass:
+        """As transformers computes each row alone."""
+        scores = []
+        for row in range(self.batch.rows):
+            group = row // self.batch.group_size
+            prompt, response = self.batch.prompt(group), self.batch.response(row)
+            ids = torch.cat([prompt, response])[None].to(self.policy.device)
+            where = {}
+            if offset and group == 1:
+                positions = torch.arange(ids.shape[1], device=ids.device)[None]
+                where = {"position_ids": positions + offset}
+            logits = self.policy.model(input_ids=ids, use_cache=False, **where).logits[0]
+            chosen = logits[len(prompt) - 1 : -1]
+            scores.append(token_scores(chosen, ids[0, len(prompt) :], temperature=1.0))
+        return self._differentiated(torch.cat(scores))
+
+    def _differentiated(self, scores: Tensor) -> _Pass:
+        factors = self.policy.trainable()
+        for factor in factors:
+            factor.grad = None
+        weights = torch.arange(len(scores), device=scores.device).cos()
+        (scores * weights).sum().backward()  # type: ignore[no-untyped-call]
+        gradients = [
+            torch.zeros_like(factor) if factor.grad is None else factor.grad for factor in factors
+        ]
+        for factor in factors:
+            factor.grad = None
+        return _Pass(scores.detach(), torch.cat([each.flatten() for each in gradients]))
+
+
+def longest_row(policy: Policy) -> int:
+    """Tokens of the run's longest prompt and response."""
+    return policy.settings.grpo.max_prompt_tokens + policy.settings.grpo.max_response_tokens
+
+
+def last_positions(policy: Policy) -> int:
+    """The positions that a row of the run has, or fewer where the model has a table of fewer."""
+    count = longest_row(policy)
+    config = policy.model.config.get_text_config()
+    if getattr(config, "rope_parameters", None):
+        return count
+    return min(count, getattr(config, "max_position_embeddings", None) or count)
+
+
+@torch.no_grad()
+def head_is_linear(policy: Policy) -> bool:
+    """Whether logits are W h + b, tried on states so large that any soft-capping shows."""
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = policy.head()
+    hidden = torch.randn((4, weight.shape[1]), generator=generator).to(weight)
+    hidden *= 100 / torch.matmul(hidden, weight.t()).abs().max()
+    own = policy.own_logits(hidden).float()
+    linear = hidden.float() @ weight.float().t() + (0 if bias is None else bias.float())
+    if own.shape != linear.shape:
+        return False
+    return bool((own - linear).norm() <= 0.01 * linear.norm())
+
+
+@contextmanager
+def _probing(policy: Policy) -> Iterator[_Probe]:
+    """Inside, the adapter changes the model and its windows are narrow; then all is as before."""
+    factors, windows = policy.factors(), list(_windows(policy))
+    before = [factor.detach().clone() for factor in factors]
+    generator = torch.Generator().manual_seed(2)
+    try:
+        with torch.no_grad():
+            for factor in factors:
+                # A: of size 1 behind a normalised input; B: a change of a few percent.
+                scale = 0.3 / max(factor.shape[1], 1) ** 0.5
+                factor.copy_(torch.randn(factor.shape, generator=generator) * scale)
+        for holder, name, _ in windows:
+            setattr(holder, name, WINDOW)
+        yield _Probe(policy)
+    finally:
+        for holder, name, width in windows:
+            setattr(holder, name, width)
+        with torch.no_grad():
+            for factor, value in zip(factors, before, strict=True):
+                factor.copy_(value)
+
+
+def _windows(policy: Policy) -> Iterator[tuple[Any, str, int]]:
+    """Whatever holds the width of a window or a chunk of attention: configs and layers."""
+    config = policy.model.config
+    holders = [config, config.get_text_config(), policy.decoder.config]
+    for holder in {id(each): each for each in (*holders, *policy.decoder.modules())}.values():
+        for name in ("sliding_window", "attention_chunk_size"):
+            width = getattr(holder, name, None)
+            if isinstance(width, int) and not isinstance(width, bool) and width > WINDOW:
+                yield holder, name, width
+
+
+@contextmanager
+def _rounded_once_more(policy: Policy) -> Iterator[None]:
+    """Inside, the embedding's and each layer's output is off by a last place."""
+    generator = torch.Generator().manual_seed(3)
+
+    def disturbed(states: Tensor) -> Tensor:
+        uniform = 2 * torch.rand(states.shape, generator=generator) - 1
+        return states * (1 + torch.finfo(states.dtype).eps * uniform).to(states)
+
+    def disturb(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return disturbed(output)
+        return (disturbed(output[0]), *output[1:])
+
+    layers = [module for module in policy.decoder.modules() if isinstance(module, Layer)]
+    with ExitStack() as stack:
+        for module in (policy.model.get_input_embeddings(), *layers):
+            stack.callback(module.register_forward_hook(disturb).remove)
+        yield
