@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from pubswap_client.policy.tree import Span, Tree
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
-
-    from pubswap_client.policy.attention import Span, Tree
 
 BLOCK = 128  # queries at a time on a CPU, so that causality saves half the scores
 FLEX_BLOCK = 128
 BATCH_TOKENS = 1 << 16  # keys gathered at a time: 256 MiB at 2,048 values of bfloat16 each
 
-Kernel = Callable[[Tensor, Tensor, Tensor, "Tree", float, int | None], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Tree, float, int | None], Tensor]
 
 
 def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
 
 
 def flash(
-    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
     """One variable-length flash attention call, each span a sequence with its prefix's keys."""
     from torch.nn.attention.varlen import varlen_attn
@@ -80,7 +80,7 @@ def _parameters(function: Callable[..., object]) -> frozenset[str]:
 
 
 def flex(
-    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
     """FlexAttention, compiled, over the blocks in which any token sees another."""
     size = query.shape[2]
@@ -108,7 +108,7 @@ def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
-def block_mask(tree: "Tree", window: int | None) -> "BlockMask":
+def block_mask(tree: Tree, window: int | None) -> "BlockMask":
     """FlexAttention's mask of a tree, made from its spans: no S x S matrix is ever held.
 
     A query sees the keys start..itself of its span and the whole prefix, and of these the ones
@@ -157,7 +157,7 @@ def _blocks(start: int, end: int) -> slice:
 
 
 def portable(
-    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
     """scaled_dot_product_attention, which runs anywhere: span by span on a CPU, else in batches."""
     attend = batched if query.is_cuda else span_by_span
@@ -165,7 +165,7 @@ def portable(
 
 
 def span_by_span(
-    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
     """No padding and half of the scores, in many small calls."""
     # Gathered and split once: the gradient of a slice is as large as what it was cut from, and one
@@ -201,7 +201,7 @@ def _causal(queries: int, keys: int, window: int | None, device: torch.device) -
 
 
 def batched(
-    query: Tensor, key: Tensor, value: Tensor, tree: "Tree", scaling: float, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, tree: Tree, scaling: float, window: int | None
 ) -> Tensor:
     """Spans of like shape in one call, padded in front to powers of two."""
     groups = query.shape[1] // key.shape[1]
@@ -225,7 +225,7 @@ def batched(
     return torch.cat(outputs).index_select(0, places)[None]
 
 
-def _batches(tree: "Tree") -> Iterator[tuple[Tensor, ...]]:
+def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
     """Positions of queries (n, Q) and keys (n, K), which are no padding, and where those are."""
     shapes: dict[tuple[int, int], list[Span]] = {}
     for span in tree.spans:

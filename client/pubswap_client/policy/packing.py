@@ -7,8 +7,8 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from pubswap_client.policy.attention import Span, Tree
 from pubswap_client.policy.groups import Batch
+from pubswap_client.policy.tree import Span, Tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from pubswap_client.policy import attention_kernels as kernels
-from pubswap_client.policy.attention import Span, Tree, tree_attention
+from pubswap_client.policy.attention import tree_attention
 from pubswap_client.policy.attention_kernels import KERNELS, batched, block_mask, flash, flex
+from pubswap_client.policy.tree import Span, Tree
 
 SPANS = (
     Span(0, 9),  # a prompt

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import torch
 
-from pubswap_client.policy.attention import Span, Tree
 from pubswap_client.policy.packing import Pack
 from pubswap_client.policy.padded import padded_hidden, plan_padded
+from pubswap_client.policy.tree import Span, Tree
 
 
 class Positions(torch.nn.Module):

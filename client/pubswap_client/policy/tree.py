@@ -1,0 +1,67 @@
+"""Which tokens of a pack see which: prompts, and responses behind their prompts."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens start..end of a pack that also see the tokens prefix_start..prefix_end."""
+
+    start: int
+    end: int
+    prefix_start: int = 0
+    prefix_end: int = 0
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The spans of a pack, in order and without gaps: prompts, and responses behind prefixes."""
+
+    spans: Sequence[Span]
+    device: torch.device
+    _cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def cached(self, name: Hashable, make: Callable[[], Made]) -> Made:
+        """What a kernel makes of the tree once for all layers."""
+        if name not in self._cache:
+            self._cache[name] = make()
+        made: Made = self._cache[name]
+        return made
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Each span's keys one after another, prefix first: positions in the pack."""
+        ranges = [
+            torch.arange(start, end)
+            for span in self.spans
+            for start, end in ((span.prefix_start, span.prefix_end), (span.start, span.end))
+        ]
+        return torch.cat(ranges).to(self.device)
+
+    @cached_property
+    def query_counts(self) -> list[int]:
+        """Queries of each span."""
+        return [span.end - span.start for span in self.spans]
+
+    @cached_property
+    def key_counts(self) -> list[int]:
+        """Keys of each span, its prefix's among them."""
+        return [s.end - s.start + s.prefix_end - s.prefix_start for s in self.spans]
+
+    @cached_property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Cumulative numbers of queries and of keys, each (spans + 1,), int32."""
+        queries, keys = (
+            torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=self.device)
+            for counts in (self.query_counts, self.key_counts)
+        )
+        return queries, keys
