@@ -58,6 +58,11 @@ class ModelShape:
         return self.layers * sum(self.lora_rank * (i + o) for i, o in self._modules())
 
     @property
+    def of_embeddings(self) -> int:
+        """Weights, and A's, that read the embeddings, which get no gradient: layer 0's q, k, v."""
+        return sum(inputs * (outputs + self.lora_rank) for inputs, outputs in self._modules()[:3])
+
+    @property
     def head(self) -> int:
         """Weights of the projection to the vocabulary."""
         return self.hidden * self.vocabulary
@@ -88,13 +93,14 @@ def forward_flops(shape: ModelShape, groups: Sequence[GroupLengths], adapter: bo
 
 
 def backward_flops(shape: ModelShape, groups: Sequence[GroupLengths]) -> int:
-    """The gradients of one pass: of inputs everywhere, of weights for the LoRA factors alone.
+    """The gradients of one pass: of inputs but the embeddings, of weights for LoRA's factors alone.
 
     Attention's two products give four in the backward pass.
     """
     tokens, pairs, scored = _sizes(groups)
     attention = 8 * shape.attention_width * shape.layers * pairs
-    return 2 * (shape.linear + 2 * shape.lora) * tokens + attention + 2 * shape.head * scored
+    weights = shape.linear + 2 * shape.lora - shape.of_embeddings
+    return 2 * weights * tokens + attention + 2 * shape.head * scored
 
 
 def update_flops(
@@ -116,11 +122,15 @@ def step_flops(
 
 
 def _sizes(groups: Sequence[GroupLengths]) -> tuple[int, int, int]:
-    """Distinct tokens, pairs of a token with one that it attends to (itself too), and scored."""
+    """Distinct inputs, pairs of one with one that it attends to (itself too), and tokens scored.
+
+    A response's last token is scored and never an input.
+    """
     tokens = pairs = scored = 0
     for prompt, responses in groups:
-        tokens += prompt + sum(responses)
+        inputs = [length - 1 for length in responses]
+        tokens += prompt + sum(inputs)
         pairs += prompt * (prompt + 1) // 2
-        pairs += sum(length * prompt + length * (length + 1) // 2 for length in responses)
+        pairs += sum(length * prompt + length * (length + 1) // 2 for length in inputs)
         scored += sum(responses)
     return tokens, pairs, scored

@@ -24,7 +24,10 @@ def fuse_layers(model: Any) -> bool:
         from transformers.integrations.liger import apply_liger_kernel
 
         try_liger(torch.device("cuda"))
-        apply_liger_kernel(model, {"fused_linear_cross_entropy": False, "cross_entropy": False})
+        # Its layer for experts is another than a gated MLP, and is not tried here.
+        dense = not any("experts" in name for name, _ in model.named_modules())
+        wanted = {"fused_linear_cross_entropy": False, "cross_entropy": False, "swiglu": dense}
+        apply_liger_kernel(model, wanted)
     except Exception as error:  # whatever it is, the model's own layers are right
         log.warning("liger-kernel does not run here, going on without it: %s", error)
         return False
@@ -44,12 +47,12 @@ def try_liger(device: torch.device) -> None:
     x, gate, weight = random(4, 64), random(4, 64), random(64)
     query, angles = random(1, 2, 4, 64), random(1, 4, 32).repeat(1, 1, 2)
     cos, sin = angles.cos(), angles.sin()
-    turned = torch.cat([-query[..., 32:], query[..., :32]], dim=-1)
+    turned = torch.cat([-query[..., 32:], query[..., :32]], dim=-1).float()
     normed = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     expected = [
         normed * weight,
         torch.nn.functional.silu(gate.float()) * x,
-        query * cos[:, None] + turned * sin[:, None],
+        query.float() * cos[:, None] + turned * sin[:, None],
     ]
     inputs = [tensor.clone().requires_grad_() for tensor in (x, gate, query)]
     own, gated, rotated = inputs
@@ -59,7 +62,7 @@ def try_liger(device: torch.device) -> None:
         liger_rope(rotated.clone(), rotated.clone(), cos, sin)[0],
     ]
     for name, one, other in zip(("norm", "SwiGLU", "rotation"), found, expected, strict=True):
-        if not torch.allclose(one.float(), other.float(), rtol=0.02, atol=0.02):
+        if not torch.allclose(one.float(), other.float(), rtol=0.05, atol=0.05):
             raise RuntimeError(f"its {name} gives other numbers than the formula")
     torch.autograd.backward([output.float().sum() for output in found])
     if not all(tensor.grad is not None and tensor.grad.isfinite().all() for tensor in inputs):

@@ -81,7 +81,10 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
             end += length - 1
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(parts)).to(device, non_blocking=True)
+        whole = torch.cat(list(parts))
+        if device.type == "cuda":
+            whole = whole.pin_memory()  # or the copy waits for the packs before it
+        return whole.to(device, non_blocking=True)
 
     return Pack(
         input_ids=joined(inputs)[None],

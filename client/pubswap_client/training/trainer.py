@@ -179,7 +179,10 @@ class LocalTrainer:
     def _new_optimizer(self) -> torch.optim.Optimizer:
         grpo = self.settings.grpo
         return torch.optim.AdamW(
-            self.policy.trainable(), lr=grpo.learning_rate, weight_decay=grpo.weight_decay
+            self.policy.trainable(),
+            lr=grpo.learning_rate,
+            weight_decay=grpo.weight_decay,
+            fused=True if self.policy.device.type == "cuda" else None,
         )
 
     def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:

@@ -58,11 +58,12 @@ def update(
                 check(passes.mismatch(), max_mismatch)
             penalty = _backward_fedprox(policy, settings, round_start)
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
-            loss, kl, clip_share = sums.tolist()
-            _check_finite(loss=loss, kl=kl, gradient_norm=norm.item())
+            # All at once: a GPU's work is waited for but here.
+            loss, kl, clip_share, gradient_norm = torch.cat([sums, norm[None]]).tolist()
+            _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
             team.broadcast(policy.trainable())
-            epochs.append(Epoch(loss + penalty, kl, clip_share, norm.item()))
+            epochs.append(Epoch(loss + penalty, kl, clip_share, gradient_norm))
     return step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
     )

@@ -1,7 +1,9 @@
 """The count of a step's floating-point operations."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +16,10 @@ from benchmarks.flops import (
 )
 from pubswap_protocol.model import adapter_layout
 from pubswap_protocol.settings import LoraSettings
+from pubswap_protocol.tensors.responses import Response
+
+if TYPE_CHECKING:
+    from pubswap_client.policy.policy import Policy
 
 GROUPS = [(3, [2, 4]), (5, [1, 1])]
 
@@ -37,7 +43,7 @@ def test_weights_equal_the_models_own(shape: ModelShape, tiny_qwen3: Path) -> No
 
 
 def test_forward_equals_what_torch_counts(shape: ModelShape, tiny_qwen3: Path) -> None:
-    """On one sequence, with all logits: torch's counter sees the same matrix products.
+    """On one sequence, with all logits but for one: torch's counter sees the same products.
 
     It counts attention without the causal half, so that the pairs are length squared there.
     """
@@ -52,14 +58,19 @@ def test_forward_equals_what_torch_counts(shape: ModelShape, tiny_qwen3: Path) -
         model(input_ids=torch.arange(length)[None])
     pairs = length * (length + 1) // 2
     masked = 4 * shape.attention_width * shape.layers * (length**2 - pairs)
-    ours = forward_flops(shape, [(0, [length])], adapter=False)
-    assert counter.get_total_flops() == ours + masked
+    ours = forward_flops(shape, [(length, [1])], adapter=False)
+    other_logits = 2 * shape.head * (length - 1)
+    assert counter.get_total_flops() == ours + masked + other_logits
 
 
 def test_a_group_counts_its_prompt_once_and_each_pair_it_attends_to(shape: ModelShape) -> None:
-    """3 + 2 + 4 and 5 + 1 + 1 tokens; by hand, the pairs of each group."""
-    tokens = 9 + 7
-    pairs = (1 + 2 + 3) + (4 + 5) + (4 + 5 + 6 + 7) + (1 + 2 + 3 + 4 + 5) + 6 + 6
+    """3 + 1 + 3 and 5 + 0 + 0 inputs; by hand, the pairs of each group.
+
+    Nothing asks for the embeddings' gradient, and so not for that of layer 0's q, k and v's input.
+    """
+    tokens = 7 + 5
+    pairs = (1 + 2 + 3) + 4 + (4 + 5 + 6) + (1 + 2 + 3 + 4 + 5)
+    of_embeddings = 16 * ((16 + 8 + 8) + 3 * 2)
     scored = 8
     assert forward_flops(shape, GROUPS, adapter=False) == (
         2 * shape.linear * tokens + 4 * 16 * 2 * pairs + 2 * shape.head * scored
@@ -67,6 +78,7 @@ def test_a_group_counts_its_prompt_once_and_each_pair_it_attends_to(shape: Model
     assert backward_flops(shape, GROUPS) == (
         2 * shape.linear * tokens
         + 4 * shape.lora * tokens
+        - 2 * of_embeddings * tokens
         + 8 * 16 * 2 * pairs
         + 2 * shape.head * scored
     )
@@ -94,3 +106,56 @@ def test_a_config_without_head_dim_and_key_value_heads_is_the_plain_transformers
     shape = ModelShape.from_config(config, lora_rank=1)
     assert (shape.key_value_heads, shape.head_dim) == (3, 4)
     assert shape.linear == 4 * 12 * 12 + 3 * 12 * 20
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_an_update_multiplies_what_is_counted(
+    half: bool,
+    shape: ModelShape,
+    policy: "Policy",
+    make_responses: Callable[..., list[Response]],
+) -> None:
+    """Torch's count of the engine's own update on packs, attention aside; its formula is above.
+
+    By PEFT's path, and by the one in bfloat16.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from pubswap_client.policy.groups import Group, collate
+    from pubswap_client.policy.lora import fuse_products
+    from pubswap_client.training.update import update
+
+    if half:
+        for name, parameter in policy.model.named_parameters():
+            if "lora" not in name:
+                parameter.data = parameter.data.bfloat16()
+        assert fuse_products(policy.model) == 14
+    settings = policy.settings
+    groups: list[tuple[int, list[int]]] = [(3, [2, 4, 7, 3]), (5, [1, 1, 6, 2])]
+    batch = collate(
+        [
+            Group(range(3, 3 + prompt), make_responses(lengths, seed=prompt), [0.0, 1.0, 0.0, 0.0])
+            for prompt, lengths in groups
+        ],
+        policy.card.eos_token_ids,
+        1e-6,
+    )
+
+    def in_place(_: Any, left: torch.Size, right: torch.Size, **__: Any) -> int:
+        return 2 * left[0] * left[1] * right[1]
+
+    aten = torch.ops.aten
+    counter = FlopCounterMode(display=False, custom_mapping={aten.addmm_: in_place})
+    with counter:
+        update(policy, torch.optim.AdamW(policy.trainable()), batch, settings, [])
+    counted = counter.get_flop_counts()["Global"]
+    products = sum(counted.get(op, 0) for op in (aten.mm, aten.addmm, aten.addmm_))
+    epochs, reference = settings.grpo.gradient_epochs, settings.grpo.kl_beta != 0
+    every = update_flops(shape, groups, epochs, reference)
+    pairs = sum(
+        prompt * (prompt + 1) // 2 + sum((n - 1) * prompt + (n - 1) * n // 2 for n in lengths)
+        for prompt, lengths in groups
+    )
+    attention = 4 * shape.attention_width * shape.layers * pairs
+    assert products == every - attention * (3 * epochs + int(reference))
