@@ -1,4 +1,4 @@
-"""Three ways to compute the same attention over a pack's tree; which one is tried on each device.
+"""Ways to compute the same attention over a pack's tree; which one is tried on each device.
 
 Each takes queries (1, H, S, D), keys and values (1, H_kv, S, D), and gives (1, S, H, D). `window`
 is how many positions a token sees, itself included, or None for all. A kernel that cannot compute
@@ -8,10 +8,13 @@ what it is asked for raises whatever it raises: the self-check then goes on to t
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.attention
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
@@ -31,7 +34,29 @@ def packed_kernels(device: torch.device, dtype: torch.dtype) -> tuple[str, ...]:
     """The kernels to try, the fastest first; flash attention needs a GPU and half precision."""
     if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return ("portable",)
-    return ("flash", "flex", "portable")
+    everywhere = ("flash", "flex", "portable")
+    return ("flash3", *everywhere) if _has_flash_attention_3(device) else everywhere
+
+
+def _has_flash_attention_3(device: torch.device) -> bool:
+    """Whether it is installed, torch can be told to take it, and the GPU is a Hopper."""
+    if find_spec("flash_attn_interface") is None:
+        return False
+    known = hasattr(torch.nn.attention, "activate_flash_attention_impl")
+    return known and torch.cuda.get_device_capability(device)[0] == 9
+
+
+@contextmanager
+def activated(kernel: str) -> Iterator[None]:
+    """Inside, torch's flash attention is what the kernel needs, in the backward pass too."""
+    if kernel != "flash3":
+        yield
+        return
+    torch.nn.attention.activate_flash_attention_impl("FA3")
+    try:
+        yield
+    finally:
+        torch.nn.attention.restore_flash_attention_impl()
 
 
 def flash(
@@ -260,4 +285,9 @@ def _gathered(whole: Tensor, places: Tensor) -> Tensor:
     return flat.view(len(flat), *places.shape, -1).transpose(0, 1)
 
 
-KERNELS: dict[str, Kernel] = {"flash": flash, "flex": flex, "portable": portable}
+KERNELS: dict[str, Kernel] = {
+    "flash3": flash,
+    "flash": flash,
+    "flex": flex,
+    "portable": portable,
+}

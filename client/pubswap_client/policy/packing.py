@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pubswap_client.policy.groups import Batch
-from pubswap_client.policy.tree import Span, Tree
+from pubswap_client.policy.tree import Span, Tree, sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,7 @@ def pack(batch: Batch, rows: Sequence[int], device: torch.device) -> Pack:
             end += length - 1
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
-        whole = torch.cat(list(parts))
-        if device.type == "cuda":
-            whole = whole.pin_memory()  # or the copy waits for the packs before it
-        return whole.to(device, non_blocking=True)
+        return sent(torch.cat(list(parts)), device)
 
     return Pack(
         input_ids=joined(inputs)[None],

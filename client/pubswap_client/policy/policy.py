@@ -14,7 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer as Checkpoin
 from transformers.utils import logging as transformers_logging
 
 from pubswap_client.policy.attention import tree_attention_in
-from pubswap_client.policy.attention_kernels import packed_kernels
+from pubswap_client.policy.attention_kernels import activated, packed_kernels
 from pubswap_client.policy.kernels import fuse_layers
 from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.packing import Pack
@@ -206,7 +206,7 @@ class Policy:
         """Inside, `hidden` may be called; with `checkpointing`, layers are recomputed backward."""
         decoder = self.decoder
         attention = nullcontext() if self.path == PADDED else tree_attention_in(decoder.config)
-        with attention, _checkpointed(decoder, checkpointing):
+        with attention, activated(self.path), _checkpointed(decoder, checkpointing):
             yield
 
     @property

@@ -96,6 +96,7 @@ class Verdict:
 
 
 _NAMES = {
+    "flash3": "packed, FlashAttention-3",
     "flash": "packed, flash attention",
     "flex": "packed, FlexAttention",
     "portable": "packed, portable attention",

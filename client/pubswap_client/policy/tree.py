@@ -45,7 +45,7 @@ class Tree:
             for span in self.spans
             for start, end in ((span.prefix_start, span.prefix_end), (span.start, span.end))
         ]
-        return torch.cat(ranges).to(self.device)
+        return sent(torch.cat(ranges), self.device)
 
     @cached_property
     def query_counts(self) -> list[int]:
@@ -61,7 +61,14 @@ class Tree:
     def ends(self) -> tuple[Tensor, Tensor]:
         """Cumulative numbers of queries and of keys, each (spans + 1,), int32."""
         queries, keys = (
-            torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=self.device)
+            sent(torch.tensor([0, *accumulate(counts)], dtype=torch.int32), self.device)
             for counts in (self.query_counts, self.key_counts)
         )
         return queries, keys
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU's tensor on the device; a GPU copies it without waiting for the packs before it."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

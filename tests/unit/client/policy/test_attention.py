@@ -9,7 +9,15 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from pubswap_client.policy import attention_kernels as kernels
 from pubswap_client.policy.attention import tree_attention
-from pubswap_client.policy.attention_kernels import KERNELS, batched, block_mask, flash, flex
+from pubswap_client.policy.attention_kernels import (
+    KERNELS,
+    batched,
+    block_mask,
+    flash,
+    flex,
+    packed_kernels,
+)
+from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.tree import Span, Tree
 
 SPANS = (
@@ -235,3 +243,31 @@ def test_every_kernel_computes_the_same_on_a_gpu(name: str, window: int | None) 
     assert torch.allclose(output.float(), expected, atol=0.03)
     for ours, theirs in zip(gradients(output, inputs), gradients(expected, precise), strict=True):
         assert torch.allclose(ours.float(), theirs, atol=0.1)
+
+
+def test_flash_attention_3_is_active_in_its_own_passes_alone(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch is told when packs begin and end, and not for another kernel."""
+    told: list[str | None] = []
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", told.append)
+    monkeypatch.setattr(
+        torch.nn.attention, "restore_flash_attention_impl", lambda: told.append(None)
+    )
+    for policy.path, expected in (("flash3", ["FA3"]), ("flash", [])):
+        told.clear()
+        with policy.packed():
+            assert told == expected
+        assert told == expected + [None] * len(expected)
+
+
+def test_flash_attention_3_is_tried_first_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Hopper GPU with its package; elsewhere it is not named."""
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert packed_kernels(device, torch.bfloat16)[0] == "flash"
+    monkeypatch.setattr(kernels, "find_spec", lambda _: True)
+    assert packed_kernels(device, torch.bfloat16)[:2] == ("flash3", "flash")
+    assert packed_kernels(device, torch.float32) == ("portable",)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert packed_kernels(device, torch.bfloat16)[0] == "flash"
