@@ -16,7 +16,8 @@ from transformers import AttentionInterface, Qwen3Config, Qwen3ForCausalLM
 
 from pubswap_client.policy.kernels import fuse_layers
 from pubswap_client.policy.lora import fuse_products
-from pubswap_client.training.memory import Shape, activation_bytes
+from pubswap_client.policy.memory import Shape
+from pubswap_client.training.memory import activation_bytes
 
 QWEN3_1_7B: dict[str, Any] = {
     "hidden_size": 2048,
