@@ -168,7 +168,8 @@ class Policy:
         """Inside, W + (alpha / r) B A stands for each adapted W, and the adapter is off.
 
         The sum is taken in float32 from W itself each time, and rounded once. It is a second copy
-        of the adapted weights while it lasts; the base's own tensors are put back afterwards.
+        of the adapted weights while it lasts, and nothing may train meanwhile; the base's own
+        tensors are put back afterwards.
         """
         scale = self.settings.lora.alpha / self.settings.lora.rank
         kept: list[tuple[torch.nn.Parameter, Tensor]] = []

@@ -3,14 +3,19 @@
 A step of a small model is thousands of kernels, and launching them takes longer than they do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 
+from pubswap_client.policy.attention import HARMLESS
 from pubswap_client.rollout.kv_cache import Cursor
 
+NAME = "pubswap_decode"
 WINDOW = 512  # keys that a step attends to, in multiples of this: each multiple is one recording
 
 
@@ -40,14 +45,11 @@ class StaticStep:
         self._run: Callable[[], Tensor] = self._forward
         for layer in cache.layers:
             layer.clear(self.window)
+        AttentionInterface.register(NAME, decode_attention)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         self.tokens.copy_(tokens[:, None])
-        self.cursor.place, self.cursor.window = self.place, self.window
-        try:
-            logits = self._run()
-        finally:
-            self.cursor.place = None
+        logits = self._run()
         self.cursor.length += 1
         self.place += 1
         self.positions += 1
@@ -59,14 +61,10 @@ class StaticStep:
         Recording computes nothing, so that a step must have been called before, which also loads
         the libraries.
         """
-        self.cursor.place, self.cursor.window = self.place, self.window
         graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads may go on using the GPU, such as one that copies a checkpoint.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                logits = self._forward()
-        finally:
-            self.cursor.place = None
+        # Other threads may go on using the GPU, such as one that copies a checkpoint.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            logits = self._forward()
 
         def replay() -> Tensor:
             graph.replay()
@@ -75,13 +73,53 @@ class StaticStep:
         self._run = replay
 
     def _forward(self) -> Tensor:
-        output = self.model(
-            input_ids=self.tokens,
-            # In four dimensions the model takes it as it is, and nothing is asked of the device.
-            attention_mask=self._filled & (self._columns <= self.place),
-            position_ids=self.positions,
-            past_key_values=self.cache,
-            use_cache=True,
-        )
+        with self._static_shapes():
+            output = self.model(
+                input_ids=self.tokens,
+                # In four dimensions it is taken as it is, and nothing is asked of the device.
+                attention_mask=self._filled & (self._columns <= self.place),
+                position_ids=self.positions,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
         logits: Tensor = output.logits[:, -1]
         return logits
+
+    @contextmanager
+    def _static_shapes(self) -> Iterator[None]:
+        """Inside, the cache writes to `place` and gives the window, and attention is ours."""
+        config = self.model.get_base_model().get_decoder().config
+        before = config._attn_implementation
+        config._attn_implementation = NAME
+        self.cursor.place, self.cursor.window = self.place, self.window
+        try:
+            yield
+        finally:
+            self.cursor.place = None
+            config._attn_implementation = before
+
+
+def decode_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one query a row (B, H, 1, D) on keys and values (B, H_kv, W, D): (B, 1, H, D).
+
+    The H / H_kv queries of a key are a block, so that no key is repeated. Raises
+    NotImplementedError for anything that would change the scores, such as soft-capping.
+    """
+    unknown = {name for name, wanted in others.items() if wanted is not None} - HARMLESS
+    if unknown:
+        raise NotImplementedError(f"its attention has {', '.join(sorted(unknown))}")
+    rows, heads, _, width = query.shape
+    blocks = query.reshape(rows, key.shape[1], heads // key.shape[1], width)
+    output = scaled_dot_product_attention(
+        blocks, key, value, attn_mask=attention_mask, scale=scaling
+    )
+    return output.reshape(rows, 1, heads, -1), None

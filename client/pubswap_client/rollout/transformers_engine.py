@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 # Asking a GPU which rows have ended waits for all that it was given to do.
 GPU_CHECK = 16
+ALIGNED = 16  # tokens that the cache holds room for are a multiple: masks need no copy then
 # Mean total variation between a step's distributions by the plain and by the static path.
 STATIC_LIMIT = 0.1
 
@@ -224,13 +225,15 @@ class TransformersEngine(RolloutEngine):
             output = self._prompt_pass(ids, mask)
         cache, cursor = output.past_key_values, Cursor(width)
         parts = [output.logits[:, -1]]
-        preallocate(cache, count, rows, width + room, cursor)
+        capacity = -(-(width + room) // ALIGNED) * ALIGNED
+        preallocate(cache, count, rows, capacity, cursor)
         for start in range(size, len(ids), size):
             part = slice(start, start + size)
             output = self._prompt_pass(ids[part], mask[part])
             parts.append(output.logits[:, -1])
             fill(cache, slice(start * count, (start + size) * count), output.past_key_values, count)
-        mask = torch.nn.functional.pad(mask, (0, room), value=1).repeat_interleave(count, dim=0)
+        mask = torch.nn.functional.pad(mask, (0, capacity - width), value=1)
+        mask = mask.repeat_interleave(count, dim=0)
         state = _State(cache, cursor, mask, width - mask[:, :width].sum(dim=1, keepdim=True))
         return state, torch.cat(parts).repeat_interleave(count, dim=0)
 
@@ -293,19 +296,23 @@ class TransformersEngine(RolloutEngine):
             self.static = False
             log.info("This model's attention is not plain: sampling goes on without CUDA graphs.")
             return
+        length = state.cursor.length
         plain = self._plain(state, tokens).float().softmax(dim=1)
-        state.cursor.length -= 1
-        static = StaticStep(
-            self.policy.model, state.cache, state.cursor, state.mask, state.positions
-        )(tokens)
-        state.cursor.length -= 1
-        distance = float((plain - static.float().softmax(dim=1)).abs().sum(dim=1).mean()) / 2
-        if not distance <= STATIC_LIMIT:
-            self.static = False
-            log.warning(
-                "Static shapes change the model's probabilities by %.2g: sampling goes on without.",
-                distance,
+        state.cursor.length = length
+        try:
+            step = StaticStep(
+                self.policy.model, state.cache, state.cursor, state.mask, state.positions
             )
+            change = (plain - step(tokens).float().softmax(dim=1)).abs().sum(dim=1).mean() / 2
+            found = f"probabilities differ by {change:.2g}" * (not change <= STATIC_LIMIT)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            found = str(error)
+        state.cursor.length = length
+        if found:
+            self.static = False
+            log.warning("Sampling goes on without static shapes and CUDA graphs: %s.", found)
 
 
 def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import static_step
-from pubswap_client.rollout.static_step import StaticStep
+from pubswap_client.rollout.static_step import StaticStep, decode_attention
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_protocol.tensors.responses import Response
 
@@ -167,7 +167,7 @@ def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
     engine = engine_of(policy, static=True)
     assert close(wanted, generate(engine))
     assert not engine.static
-    assert "Static shapes change the model's probabilities" in caplog.text
+    assert "probabilities differ by" in caplog.text
 
 
 def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
@@ -179,6 +179,40 @@ def test_a_model_with_sliding_windows_goes_on_without_static_shapes(
     engine = engine_of(policy, static=True)
     assert close(wanted, generate(engine))
     assert not engine.static
+
+
+def test_attention_that_is_not_known_is_refused_and_done_without(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A layer that wants more than scores, such as soft-capping, samples by its own attention."""
+    wanted = generate(engine_of(policy, static=False))
+    for module in policy.model.modules():
+        if hasattr(module, "q_proj"):
+            module.register_forward_pre_hook(
+                lambda _module, args, options: (args, options | {"cap_of_a_new_kind": 50.0}),
+                with_kwargs=True,
+            )
+    engine = engine_of(policy, static=True)
+    assert close(wanted, generate(engine))
+    assert not engine.static
+    assert "cap_of_a_new_kind" in caplog.text
+
+
+def test_one_query_in_blocks_of_heads_is_plain_attention() -> None:
+    """Against float64, with grouped heads and masked keys."""
+    torch.manual_seed(0)
+    query, key, value = (
+        torch.randn((3, heads, length, 8)) for heads, length in ((6, 1), (2, 10), (2, 10))
+    )
+    mask = torch.rand((3, 1, 1, 10)) > 0.5
+    mask[..., 0] = True
+    found, _ = decode_attention(torch.nn.Module(), query, key, value, mask, scaling=0.3)
+    repeated = (whole.double().repeat_interleave(3, dim=1) for whole in (key, value))
+    keys, values = repeated
+    scores = (query.double() @ keys.transpose(2, 3) * 0.3).masked_fill(~mask, -torch.inf)
+    exact = (scores.softmax(dim=-1) @ values).transpose(1, 2)
+    assert found.shape == (3, 1, 6, 8)
+    assert torch.allclose(found.double(), exact, atol=1e-6)
 
 
 def test_nothing_waits_for_the_device_at_each_token(policy: Policy) -> None:
