@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full coverage test-vllm venv-vllm bench bench-grpo bench-coordinator venv-bench chaos study docs check format install up down clean
+.PHONY: demo test test-full coverage test-vllm venv-vllm bench bench-grpo bench-coordinator gpu gpu-wheels venv-bench chaos study docs check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -28,11 +28,23 @@ venv-vllm: .venv-vllm/stamp
 
 bench: bench-grpo bench-coordinator  ## all benchmarks
 
-bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's GRPOTrainer, in about an hour
+bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
+
+# PART=tests|update|rollout|step|learning, WHEELS=folder, DRY=1. With the Python that is there: a venv
+# would not find a GPU machine's torch.
+gpu:  ## CUDA tests and a benchmark on a machine with one NVIDIA GPU, parts of 9 minutes
+	$(PYTHON) tests/gpu/run.py $(if $(PART),--part $(PART)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(DRY),--dry) $(if $(OUT),--out $(OUT))
+
+# For the machine's Python and platform, not this one's.
+GPU_PYTHON ?= 3.12
+gpu-wheels: .venv/demo.stamp  ## a folder of what `make gpu` imports beside torch and transformers
+	$(BIN)/python -m pip download --quiet --dest $@ --no-deps --only-binary :all: --python-version $(GPU_PYTHON) \
+		--platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 -c constraints.txt \
+		$$($(PYTHON) tests/gpu/needed.py)
 
 venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 
@@ -113,4 +125,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out site
+	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out site gpu-dry gpu-wheels

@@ -33,9 +33,7 @@ def keep_heap() -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | HEAP)
 
 
-def same_work(
-    ours: Outcome, theirs: Outcome, start: Adapter, exact: bool = True
-) -> dict[str, float]:
+def same_work(ours: Outcome, theirs: Outcome, start: Adapter) -> dict[str, float]:
     """How far one update's results are apart; raises AssertionError if it was other work.
 
     The factors' change is compared because it depends on every gradient of both epochs.
@@ -50,7 +48,7 @@ def same_work(
         "adapter_change": float(np.linalg.norm(moved[0] - moved[1]) / np.linalg.norm(moved[1])),
     }
     limits = {"loss": 1e-4, "grad_norm": 1e-3, "adapter_change": 1e-2}
-    assert not exact or all(apart[name] <= limits[name] for name in limits), apart
+    assert all(apart[name] <= limits[name] for name in limits), apart
     return apart
 
 

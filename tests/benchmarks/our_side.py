@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from timing import Clock, Outcome, Times
 from torch import Tensor
-from workload import EOS, Workload, start_adapter, text
+from workload import EOS, Workload, frozen_groups, start_adapter, text
 
-from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.groups import collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget, default_budget
@@ -47,12 +46,7 @@ class OurSide:
 
     def update(self, workload: Workload) -> Outcome:
         """The update phase: responses and rewards are known, `gradient_epochs` steps follow."""
-        groups = [
-            Group(prompt, [_response(tokens) for tokens in group], rewards)
-            for prompt, group, rewards in zip(
-                workload.prompts, workload.responses, workload.rewards, strict=True
-            )
-        ]
+        groups = frozen_groups(workload)
         started = self.clock()
         batch = collate(
             groups, self.policy.card.eos_token_ids, self.settings.grpo.advantage_epsilon
@@ -141,8 +135,3 @@ def forced_tokens(rows: Sequence[Sequence[int]]) -> Tensor:
 def force(logits: Tensor, tokens: Tensor) -> Tensor:
     """Logits (B, V) that leave only `tokens` (B,)."""
     return logits.fill_(-torch.inf).scatter_(1, tokens[:, None], 0.0)
-
-
-def _response(tokens: Sequence[int]) -> Response:
-    # The policy's ratios are to its own pass before the first step; these are never looked at.
-    return Response(np.array(tokens, dtype=np.int32), np.full(len(tokens), -1.0, dtype=np.float32))

@@ -25,7 +25,7 @@ def environment(device_name: str, threads: int) -> dict[str, Any]:
 
 def show(console: Console, result: dict[str, Any]) -> None:
     """One line for each figure that was measured."""
-    table = Table(title="PubSwap against TRL's GRPOTrainer, medians")
+    table = Table(title="PubSwap against TRL, medians")
     for column in ("", "PubSwap", "TRL", "ratio"):
         table.add_column(column, justify="left" if column == "" else "right")
     for name, line in result["lines"].items():

@@ -14,8 +14,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from pubswap_client.policy.groups import Group
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterLayout
+from pubswap_protocol.tensors.responses import Response
 
 PAD, EOS = 0, 1
 FIRST_WORD = 2  # ids below it are special
@@ -29,16 +31,6 @@ SMALL_MODEL: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
-}
-QWEN3_1_7B: dict[str, Any] = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "rope_theta": 1_000_000.0,
 }
 
 
@@ -60,8 +52,6 @@ class Lengths:
 
 RAGGED = Lengths(prompts=(64, 256), median=120, sigma=0.8, cut=512)
 UNIFORM = Lengths(prompts=(64, 64), median=64, sigma=0, cut=64)
-GPU_RAGGED = Lengths(prompts=(256, 1024), median=600, sigma=0.8, cut=2048)
-GPU_UNIFORM = Lengths(prompts=(256, 256), median=256, sigma=0, cut=256)
 QUICK_RAGGED = Lengths(prompts=(16, 64), median=30, sigma=0.8, cut=128)
 QUICK_UNIFORM = Lengths(prompts=(16, 16), median=16, sigma=0, cut=16)
 WARM_UP = Lengths(prompts=(4, 8), median=6, sigma=0.2, cut=8)
@@ -130,6 +120,27 @@ class Workload:
         }
 
 
+def frozen_groups(workload: Workload) -> list[Group]:
+    """The responses as if an engine had sampled them.
+
+    An update's ratios are to its own pass before the first step: the log-probabilities given here
+    are never looked at.
+    """
+    return [
+        Group(
+            prompt,
+            [
+                Response(np.array(tokens, np.int32), np.full(len(tokens), -1.0, np.float32))
+                for tokens in group
+            ],
+            rewards,
+        )
+        for prompt, group, rewards in zip(
+            workload.prompts, workload.responses, workload.rewards, strict=True
+        )
+    ]
+
+
 def text(tokens: Sequence[int]) -> str:
     """The text that the model's tokenizer turns into exactly these tokens."""
     return " ".join(f"w{token}" for token in tokens)
@@ -147,13 +158,18 @@ def save_model(folder: Path, shape: dict[str, Any], dtype: torch.dtype) -> Path:
         pad_token_id=PAD,
     )
     Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
-    words = {f"w{i}": i for i in range(FIRST_WORD, shape["vocab_size"])}
+    save_tokenizer(folder, shape["vocab_size"])
+    return folder
+
+
+def save_tokenizer(folder: Path, vocabulary: int) -> None:
+    """One word for each token id, see `text`."""
+    words = {f"w{i}": i for i in range(FIRST_WORD, vocabulary)}
     tokenizer = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS} | words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
     ).save_pretrained(folder)
-    return folder
 
 
 def run_settings(lengths: Lengths) -> RunSettings:

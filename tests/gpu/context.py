@@ -1,0 +1,167 @@
+"""One process of `make gpu`: its device, its sizes, its time, and the policy it has loaded."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.timing import Clock
+from benchmarks.workload import Lengths, Workload, run_settings, start_adapter
+from gpu.models import saved_model, stops
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Lengths in tokens, and numbers of rows."""
+
+    lengths: Lengths  # of an update's frozen responses
+    cut: int  # of sampled responses
+    mean: float
+    evaluated: int  # rows of an evaluator
+    evaluated_mean: float
+    steps: int  # of learning, in a round
+    rounds: int
+    tested: int  # problems
+
+
+REAL = Scale(
+    lengths=Lengths(prompts=(256, 1024), median=1115, sigma=0.6, cut=2048),
+    cut=2048,
+    mean=1200,
+    evaluated=512,
+    evaluated_mean=600,
+    steps=8,
+    rounds=6,
+    tested=160,
+)
+TINY = Scale(
+    lengths=Lengths(prompts=(4, 8), median=6, sigma=0.6, cut=12),
+    cut=12,
+    mean=6,
+    evaluated=24,
+    evaluated_mean=4,
+    steps=1,
+    rounds=1,
+    tested=4,
+)
+
+
+@dataclass
+class Context:
+    """`until` is on time.monotonic's clock; what cannot be done by then is cut short."""
+
+    device: torch.device
+    tiny: bool
+    models: Path
+    scratch: Path
+    until: float
+    _loaded: tuple[Any, Policy] | None = field(default=None, init=False)
+
+    @property
+    def scale(self) -> Scale:
+        return TINY if self.tiny else REAL
+
+    @property
+    def seconds_left(self) -> float:
+        return self.until - time.monotonic()
+
+    @property
+    def settings(self) -> RunSettings:
+        """The paper's settings, for this scale's lengths."""
+        return run_settings(self.scale.lengths)
+
+    def folder(self, model: str, **changes: Any) -> Path:
+        """A shape's model on disk."""
+        return saved_model(model, self.models, self.device, self.tiny, **changes)
+
+    def policy(self, model: str, mean: float | None = None, **load: Any) -> Policy:
+        """A shape's policy at the start adapter; responses end by chance at `mean` tokens.
+
+        One is kept: the last, which is freed before another is loaded.
+        """
+        key = (model, tuple(sorted(load.items())))
+        if self._loaded is None or self._loaded[0] != key:
+            self.free()
+            folder = self.folder(model)
+            policy = Policy.load(folder, _card(folder), self.settings, self.device, **load)
+            self._loaded = (key, policy)
+        policy = self._loaded[1]
+        ends = (1,) if mean is None else stops(policy.card.vocabulary, mean, self.scale.cut)
+        policy.card = policy.card.model_copy(update={"eos_token_ids": ends})
+        policy.load_adapter(start_adapter(policy.card.layout))
+        # Texts are made of these words; transformers reads our tokenizer as it likes.
+        policy.encode = _ids  # type: ignore[method-assign]
+        return policy
+
+    def workload(self, policy: Policy) -> Workload:
+        """The frozen responses of an update, always the same."""
+        return Workload.make(self.scale.lengths, policy.card.vocabulary)
+
+    def free(self) -> None:
+        """Give back what is loaded."""
+        self._loaded = None
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def timed(self, work: Callable[[], object], most: int = 3) -> dict[str, Any]:
+        """Seconds of `work`: of the first time, and the median of up to `most` more.
+
+        The first one compiles and fills caches; it counts where no time is left for a second.
+        """
+        clock = Clock(self.device)
+
+        def once() -> float:
+            started = clock()
+            work()
+            return clock() - started
+
+        first = once()
+        times: list[float] = []
+        while len(times) < (1 if self.tiny else most) and self.seconds_left > 1.2 * (
+            times[-1] if times else first
+        ):
+            times.append(once())
+        return {
+            "seconds": median(times) if times else first,
+            "first_seconds": first,
+            "repeats": times,
+        }
+
+
+class NotRun(Exception):
+    """A measurement cannot be made here; its text says why."""
+
+
+def _ids(prompt: str) -> list[int]:
+    """The token ids of `workload.text`."""
+    return [int(word[1:]) for word in prompt.split()]
+
+
+def _card(folder: Path) -> ModelCard:
+    """The model's card, kept beside it: hashing gigabytes of weights takes seconds."""
+    kept = folder.with_suffix(".card.json")
+    if not kept.exists():
+        card = model_card(folder, RunSettings().lora, folder.name, None)
+        kept.write_text(card.model_dump_json(), encoding="utf-8")
+    return ModelCard.model_validate_json(kept.read_bytes())
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin to measure `peak_bytes`."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """What torch took of the GPU at its peak, unused parts of blocks too; None on a CPU."""
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None

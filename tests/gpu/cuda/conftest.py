@@ -1,0 +1,47 @@
+"""A GPU where there is one; elsewhere the same tests run on the CPU, in float32."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpu.context import Context
+from gpu.plan import FIRST
+from pubswap_client.policy.policy import Policy
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(scope="session")
+def context(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    """Tiny models of the real kinds."""
+    folder = tmp_path_factory.mktemp("gpu")
+    return Context(device, True, folder / "models", folder, time.monotonic() + 3600)
+
+
+@pytest.fixture
+def policy(context: Context) -> Iterator[Policy]:
+    """A tiny Qwen3 with an adapter that changes it."""
+    yield context.policy(FIRST)
+    context.free()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write each outcome to the file that `make gpu` names, as soon as it is known."""
+    record = os.environ.get("GPU_TESTS_RECORD")
+    if record is None or (report.when != "call" and report.passed):
+        return
+    found = {
+        "name": report.nodeid.rpartition("/")[2],
+        "outcome": report.outcome,
+        "seconds": report.duration,
+    }
+    with Path(record).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(found) + "\n")

@@ -1,0 +1,48 @@
+"""Packs against a plain float64 forward pass of each row, by every way to attend."""
+
+import pytest
+import torch
+
+from gpu.context import Context, NotRun
+from gpu.measures.exactness import exactness
+from gpu.plan import ATTENTION, MODELS
+from pubswap_client.policy.logprobs import linear_logprobs
+
+SLACK = 1e-5  # of float32, where rounding alone may be next to nothing
+
+
+@pytest.mark.parametrize("attention", [None, *ATTENTION])
+@pytest.mark.parametrize("model", MODELS)
+def test_packs_are_off_by_rounding_alone(
+    context: Context, model: str, attention: str | None
+) -> None:
+    """Log-probabilities and LoRA gradients: at most twice what transformers' own pass is off by."""
+    try:
+        found = exactness(context, model, attention)
+    except NotRun as reason:
+        pytest.skip(str(reason))
+    for key, plain in found["plain"].items():
+        assert found["packed"][key] <= 2 * plain + SLACK, (key, found)
+
+
+def test_log_probabilities_are_of_float32_logits(device: torch.device) -> None:
+    """Inputs of half precision, sums in float32: 1e-3 nats, though logits go up to 40."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    hidden, weight = (
+        torch.randn(shape, generator=generator).to(device, dtype)
+        for shape in ((40, 64), (4096, 64))
+    )
+    tokens = torch.randint(4096, (40,), generator=generator).to(device)
+    hidden.requires_grad_()
+    found, _ = linear_logprobs(hidden, weight, None, tokens, 0.7)
+    exact = hidden.detach().double().requires_grad_()
+    wanted = (exact @ weight.double().t() / 0.7).log_softmax(-1)
+    wanted = wanted.gather(1, tokens[:, None]).squeeze(1)
+    assert float((found - wanted).detach().abs().max()) <= 1e-3
+    found.sum().backward()
+    wanted.sum().backward()
+    assert hidden.grad is not None
+    assert exact.grad is not None
+    apart = (hidden.grad.double() - exact.grad).norm() / exact.grad.norm()
+    assert float(apart) <= 1e-2

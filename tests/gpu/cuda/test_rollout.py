@@ -1,0 +1,79 @@
+"""Sampling: what the engine says of its tokens is what the trainer says, however rows are split."""
+
+import torch
+
+from benchmarks.workload import Workload
+from gpu.context import Context
+from gpu.plan import FIRST, MODELS
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.logprobs import response_logprobs
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_protocol.tensors.responses import Response
+
+COUNT, LONG = 4, 60
+
+
+def prompts_of(context: Context, policy: Policy) -> list[list[int]]:
+    return Workload.make(context.scale.lengths, policy.card.vocabulary).prompts
+
+
+def sampled(policy: Policy, prompts: list[list[int]], **how: int) -> list[list[Response]]:
+    engine = TransformersEngine(policy, **how)
+    groups = engine.generate(prompts, COUNT, LONG, temperature=1.0, seed=5)
+    engine.close()
+    return groups
+
+
+def test_the_engines_log_probabilities_are_the_trainers(context: Context) -> None:
+    """Of every model; the mean difference in nats is rounding's, and ragged ends change nothing."""
+    exact = context.device.type == "cpu"
+    for model in MODELS:
+        policy = context.policy(model, mean=20)
+        policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(range(2, 27))})
+        prompts = prompts_of(context, policy)
+        groups = sampled(policy, prompts)
+        assert len({len(response.tokens) for group in groups for response in group}) > 3
+        batch = collate(
+            [Group(p, g, [0.0] * COUNT) for p, g in zip(prompts, groups, strict=True)],
+            policy.card.eos_token_ids,
+            1e-6,
+        )
+        trained = response_logprobs(policy, batch, temperature=1.0, budget=4096)
+        apart = (trained - batch.behaviour).abs()[batch.response_mask]
+        assert float(apart.mean()) <= (1e-5 if exact else 0.02), model
+        assert float(apart.max()) <= (1e-4 if exact else 0.5), model
+    context.free()
+
+
+def test_draws_are_keyed_by_place(context: Context) -> None:
+    """Rows sampled a few at a time are those sampled all at once; on a GPU, up to rare ties."""
+    policy = context.policy(FIRST)
+    prompts = prompts_of(context, policy)
+    whole, split = (sampled(policy, prompts, max_rows=rows) for rows in (512, 8))
+    same = [
+        one.tokens.tolist() == other.tokens.tolist()
+        for left, right in zip(whole, split, strict=True)
+        for one, other in zip(left, right, strict=True)
+    ]
+    assert sum(same) / len(same) >= (1.0 if context.device.type == "cpu" else 0.7)
+
+
+def test_the_likeliest_tokens_are_those_of_transformers_generate(context: Context) -> None:
+    """At a temperature next to 0, beside transformers' own greedy decoding of the same model."""
+    policy = context.policy(FIRST)
+    (prompt,) = prompts_of(context, policy)[:1]
+    engine = TransformersEngine(policy)
+    ((response,),) = engine.generate([prompt], 1, 12, temperature=1e-4, seed=0)
+    engine.close()
+    ids = torch.tensor([prompt], device=context.device)
+    greedy = policy.model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=list(policy.card.eos_token_ids),
+        pad_token_id=0,
+    )[0, len(prompt) :].tolist()
+    same = [a == b for a, b in zip(response.tokens.tolist(), greedy, strict=False)]
+    assert all(same) if context.device.type == "cpu" else all(same[:3])

@@ -1,0 +1,140 @@
+"""The results as lines of a table, with the goals that there are. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpu.plan import FIRST, MEASUREMENTS, PARTS
+
+GB = 1e9
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; `met` is None where there is no goal, or no figure."""
+
+    part: str
+    what: str
+    value: str
+    goal: str = ""
+    met: bool | None = None
+
+
+def lines(results: Mapping[str, Any]) -> Iterator[Line]:
+    """Of all parts that were run, in order; what was not reached is named."""
+    for part in PARTS:
+        if part not in results["parts"]:
+            yield Line(part, "", f"not run: make gpu PART={part}")
+        elif part == "tests":
+            yield from _tests(results["parts"][part])
+        else:
+            found = results["parts"][part]["measurements"]
+            for one in MEASUREMENTS[part]:
+                yield from _measurement(
+                    part, one.work, one.model, one.name, found.get(one.name, {})
+                )
+
+
+def _tests(found: Figures) -> Iterator[Line]:
+    outcomes = found["tests"]
+    passed = sum(outcome == "passed" for outcome in outcomes.values())
+    value = f"{passed} of {len(outcomes)} passed"
+    if "stopped" in found:
+        value += f"; {found['stopped']}"
+    yield Line("tests", "CUDA tests", value, "all", bool(outcomes) and passed == len(outcomes))
+    for name, outcome in outcomes.items():
+        if outcome != "passed":
+            yield Line("tests", name, outcome)
+
+
+def _measurement(part: str, work: str, model: str, name: str, found: Figures) -> Iterator[Line]:
+    if "figures" not in found:
+        if "failed" in found:
+            yield Line(part, name, f"failed: {found['failed'].splitlines()[0][:160]}", met=False)
+        else:
+            yield Line(part, name, f"not run: {found.get('not_run', 'no time was left')}")
+        return
+    for line in _LINES[work](found["figures"], model == FIRST):
+        label = name if not line.what else f"{name}: {line.what}"
+        yield Line(part, label, line.value, line.goal, line.met)
+
+
+def _update(figures: Figures, first: bool) -> Iterator[Line]:
+    mfu = figures["mfu"]
+    speed = f"{figures['response_tokens_per_second']:,.0f} response tokens/s"
+    at = "MFU unknown" if mfu is None else f"{mfu:.1%} MFU"
+    goal = first and mfu is not None
+    yield Line("", "", f"{at}, {speed}", "≥ 40 % MFU" if goal else "", mfu >= 0.4 if goal else None)
+    peak, estimate = figures["peak_bytes"] / GB, figures["estimated_bytes"] / GB
+    halved = figures["tokens_at_a_time_after"] < figures["tokens_at_a_time"]
+    yield Line(
+        "",
+        "memory",
+        f"{peak:.1f} GB at its peak, estimated {estimate:.1f}{', halved' if halved else ''}",
+        "≤ estimate",
+        peak <= estimate,
+    )
+
+
+def _exactness(figures: Figures, _first: bool) -> Iterator[Line]:
+    packed, plain = figures["packed"], figures["plain"]
+    for key, what in (("logprob_mean", "log-probabilities"), ("gradient", "LoRA gradients")):
+        yield Line(
+            "",
+            what,
+            f"off by {packed[key]:.2g}, rounding alone {plain[key]:.2g}",
+            "≤ 1.5 of it",
+            packed[key] <= 1.5 * plain[key] + 1e-6,
+        )
+
+
+def _peer(figures: Figures, _first: bool) -> Iterator[Line]:
+    yield Line("", "", f"{figures['response_tokens_per_second']:,.0f} response tokens/s")
+
+
+def _rollout(figures: Figures, first: bool) -> Iterator[Line]:
+    value = (
+        f"{figures['tokens_per_second']:,.0f} tokens/s, {figures['rows']} rows, "
+        f"mean {figures['response_mean']:,.0f}"
+    )
+    speed = figures["tokens_per_second"]
+    yield Line("", "", value, "≥ 5,000" if first else "", speed >= 5000 if first else None)
+
+
+def _evaluator(figures: Figures, _first: bool) -> Iterator[Line]:
+    peak = figures["peak_bytes"]
+    value = f"{figures['tokens_per_second']:,.0f} tokens/s, {figures['rows']} rows"
+    if peak is None:
+        yield Line("", "", value)
+    else:
+        yield Line("", "", f"{value}, {peak / GB:.0f} GB", "≤ 80 GB", peak <= 80 * GB)
+
+
+def _step(figures: Figures, first: bool) -> Iterator[Line]:
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in figures["phases"].items())
+    value = f"{figures['seconds']:.1f} s ({phases}), mean {figures['response_mean']:,.0f}"
+    met = figures["seconds"] <= 18 if first else None
+    yield Line("", "", value, "≤ 18 s" if first else "", met)
+
+
+def _learning(figures: Figures, _first: bool) -> Iterator[Line]:
+    curve = figures["pass_at_1"]
+    value = (
+        f"pass@1 {curve[0]:.3f} to {curve[-1]:.3f}, {figures['steps']} steps, "
+        f"{figures['seconds']:.0f} s"
+    )
+    yield Line("", "", value, f"+ {GAIN}", curve[-1] - curve[0] >= GAIN)
+
+
+GAIN = 0.15  # in pass@1, of learning's rounds; a CPU reaches more
+
+_LINES = {
+    "update": _update,
+    "exactness": _exactness,
+    "peer": _peer,
+    "rollout": _rollout,
+    "evaluator": _evaluator,
+    "step": _step,
+    "learning": _learning,
+}

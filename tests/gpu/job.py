@@ -1,0 +1,100 @@
+"""One process of a part: makes measurements in order, and writes each as soon as it is there.
+
+    python -m gpu.job WORK.json RECORD.jsonl
+
+It is given its measurements, device and time in WORK.json. A measurement that fails is recorded
+and the next one begins, unless the GPU itself is lost: then the process ends, and the caller starts
+another for the rest.
+"""
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu.plan import Measurement
+
+Record = Callable[[dict[str, Any]], None]
+
+
+def make(
+    measurements: Sequence[Measurement],
+    device: str,
+    tiny: bool,
+    models: Path,
+    scratch: Path,
+    seconds: float,
+    record: Record,
+) -> bool:
+    """Make the measurements in order; False if the device was lost on the way."""
+    import torch
+
+    from gpu.context import Context, NotRun
+    from gpu.measures import WORKS
+
+    context = Context(torch.device(device), tiny, models, scratch, time.monotonic() + seconds)
+    for one in measurements:
+        started = time.monotonic()
+        found: dict[str, Any] = {"name": one.name}
+        try:
+            found["figures"] = WORKS[one.work](context, one.model, **one.options)
+        except NotRun as reason:
+            found["not_run"] = str(reason)
+        except Exception as error:
+            found["failed"] = f"{type(error).__name__}: {error}"[:2000]
+            found["traceback"] = traceback.format_exc()[-6000:]
+        found["wall_seconds"] = time.monotonic() - started
+        record(found)
+        if "failed" in found:
+            context.free()
+            if not _alive(torch.device(device)):
+                return False
+    return True
+
+
+def _alive(device: Any) -> bool:
+    """Whether the GPU still computes: after some errors nothing works in that process."""
+    import torch
+
+    try:
+        return bool(torch.ones(2, device=device).sum().item() == 2)
+    except RuntimeError:
+        return False
+
+
+def writing(path: Path) -> Record:
+    """Append each record to a file at once: what is there stays, whatever happens after."""
+
+    def record(found: dict[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+
+    return record
+
+
+def main() -> int:
+    """See the module's docstring."""
+    import logging
+    import warnings
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    warnings.filterwarnings("ignore")
+    work = json.loads(Path(sys.argv[1]).read_bytes())
+    measurements = [Measurement(**one) for one in work["measurements"]]
+    done = make(
+        measurements,
+        work["device"],
+        work["tiny"],
+        Path(work["models"]),
+        Path(work["scratch"]),
+        work["seconds"],
+        writing(Path(sys.argv[2])),
+    )
+    return 0 if done else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""How far the update's own numbers are from exact ones, beside what rounding alone does.
+
+Exact is a float64 forward pass of each row by itself, with the LoRA written out as W x + s B (A x):
+none of our code, and none of PEFT's. Rounding alone is that pass in the policy's own dtype.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from benchmarks.workload import start_adapter
+from gpu.attention import attend_by
+from gpu.context import Context
+from gpu.models import config_of, random_model
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.logprobs import score_pack, token_scores
+from pubswap_client.policy.packing import pack
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.model import model_card
+from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
+
+LAYERS = 4  # of the real width: float64 is slow on a GPU, and takes eight bytes
+PROMPT, LENGTHS = 150, (300, 1, 40, 170)
+
+
+def exactness(context: Context, model: str, attention: str | None = None) -> dict[str, Any]:
+    """Log-probabilities and LoRA gradients of one pack, for a shape with fewer layers."""
+    context.free()
+    policy = shallow_policy(context, model)
+    rows = draw_rows(policy.card.vocabulary)
+    with attend_by(policy, attention) as path:
+        packed = packed_scores(policy, rows)
+    plain = plain_scores(policy, rows)
+    exact = exact_scores(context, model, policy.adapter(), rows)
+    return {"attention": path, "packed": apart(packed, exact), "plain": apart(plain, exact)}
+
+
+Rows = tuple[Tensor, list[Tensor], list[Tensor]]
+"""A prompt (P,), responses (T_k,), and a coefficient for each of their tokens."""
+Scored = tuple[Tensor, dict[str, Tensor]]
+"""log p of all response tokens, and the gradients of their weighted sum by the factors' names."""
+
+
+def shallow_policy(context: Context, model: str) -> Policy:
+    """The shape's policy with few layers, and factors away from zero."""
+    folder = _folder(context, model)
+    settings = context.settings
+    card = model_card(folder, settings.lora, "exactness", None)
+    policy = Policy.load(folder, card, settings, context.device)
+    policy.load_adapter(start_adapter(card.layout))
+    return policy
+
+
+def _folder(context: Context, model: str) -> Any:
+    folder = context.scratch / f"shallow-{model}"
+    if not folder.exists():
+        layers = 2 if context.tiny else LAYERS
+        config = config_of(model, context.tiny, num_hidden_layers=layers)
+        dtype = torch.bfloat16 if context.device.type == "cuda" else torch.float32
+        random_model(config, context.device, dtype).save_pretrained(folder)
+        source = context.folder(model)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / name).write_bytes((source / name).read_bytes())
+    return folder
+
+
+def draw_rows(vocabulary: int, prompt: int = PROMPT, lengths: Sequence[int] = LENGTHS) -> Rows:
+    """Random tokens and coefficients."""
+    generator = torch.Generator().manual_seed(3)
+
+    def tokens(count: int) -> Tensor:
+        return torch.randint(2, vocabulary, (count,), generator=generator)
+
+    return (
+        tokens(prompt),
+        [tokens(length) for length in lengths],
+        [torch.randn(length, generator=generator) / sum(lengths) for length in lengths],
+    )
+
+
+def exact_scores(context: Context, model: str, adapter: Adapter, rows: Rows) -> Scored:
+    """In float64, on the same weights."""
+    reference = AutoModelForCausalLM.from_pretrained(
+        _folder(context, model), dtype=torch.float64, attn_implementation="eager"
+    ).to(context.device)
+    lora = context.settings.lora
+    factors = {
+        name: torch.tensor(array, dtype=torch.float64, device=context.device, requires_grad=True)
+        for name, array in adapter.items()
+    }
+    reference.requires_grad_(False)
+    for name, module in reference.named_modules():
+        a = factors.get(f"base_model.model.{name}.lora_A.weight")
+        if a is not None:
+            b = factors[f"base_model.model.{name}.lora_B.weight"]
+            module.register_forward_hook(_adding(a, b, lora.alpha / lora.rank))
+    scored = _row_by_row(reference, rows, context.settings.grpo.temperature, context.device)
+    gradients = {name: factor.grad.float().cpu() for name, factor in factors.items()}
+    return scored.detach().float().cpu(), gradients
+
+
+def _adding(a: Tensor, b: Tensor, scale: float) -> Callable[..., Tensor]:
+    """A forward hook that adds s B (A x) to W x."""
+    return lambda _module, args, output: output + scale * (args[0] @ a.t() @ b.t())
+
+
+def plain_scores(policy: Policy, rows: Rows) -> Scored:
+    """Row by row through the policy's model as transformers runs it."""
+    _forget(policy)
+    temperature = policy.settings.grpo.temperature
+    scored = _row_by_row(policy.model, rows, temperature, policy.device)
+    return scored.detach().float().cpu(), _gradients(policy)
+
+
+def packed_scores(policy: Policy, rows: Rows) -> Scored:
+    """As an update computes them: all rows in one pack."""
+    _forget(policy)
+    prompt, responses, weights = rows
+    group = [
+        Response(response.int().numpy(), np.zeros(len(response), np.float32))
+        for response in responses
+    ]
+    batch = collate([Group(prompt.tolist(), group, [0.0] * len(group))], (), 1e-6)
+    with policy.packed():
+        part = pack(batch, range(len(group)), policy.device)
+        logprobs = score_pack(policy, part, policy.settings.grpo.temperature).logprobs
+        (logprobs * torch.cat(weights).to(policy.device)).sum().backward()
+    return logprobs.detach().float().cpu(), _gradients(policy)
+
+
+def apart(found: Scored, exact: Scored) -> dict[str, float]:
+    """Largest and mean difference of log-probabilities in nats, and the gradients' relative one."""
+    difference = (found[0] - exact[0]).abs()
+    names = sorted(exact[1])
+    ours, theirs = (
+        torch.cat([side[1][name].flatten() for name in names]) for side in (found, exact)
+    )
+    return {
+        "logprob_max": float(difference.max()),
+        "logprob_mean": float(difference.mean()),
+        "gradient": float((ours - theirs).norm() / theirs.norm()),
+    }
+
+
+def _row_by_row(model: Any, rows: Rows, temperature: float, device: torch.device) -> Tensor:
+    prompt, responses, weights = rows
+    parts = []
+    for response, weight in zip(responses, weights, strict=True):
+        ids = torch.cat([prompt, response])[None].to(device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        targets = ids[0, len(prompt) :]
+        scores = (
+            (logits / temperature).log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+            if logits.dtype == torch.float64
+            else token_scores(logits, targets, temperature)
+        )
+        (scores * weight.to(scores)).sum().backward()
+        parts.append(scores.detach())
+    return torch.cat(parts)
+
+
+def _forget(policy: Policy) -> None:
+    for factor in policy.factors():
+        factor.grad = None
+
+
+def _gradients(policy: Policy) -> dict[str, Tensor]:
+    return {
+        name: factor.grad.float().cpu()
+        for name, factor in zip(policy.trained_names(), policy.trainable(), strict=True)
+        if factor.grad is not None
+    }

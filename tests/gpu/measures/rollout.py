@@ -1,0 +1,73 @@
+"""Sampling with the engine that needs nothing but torch and transformers."""
+
+from typing import Any
+
+import torch
+
+from benchmarks.timing import Clock
+from benchmarks.workload import Workload
+from gpu.context import Context, peak_bytes, reset_peak
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+
+MEMORY = 80e9  # bytes, which an evaluator is held to
+
+
+def rollout(context: Context, model: str, full: bool = False) -> dict[str, Any]:
+    """A step's responses, 8 to each of 8 prompts; if `full`, all end at the limit only."""
+    policy = context.policy(model, None if full else context.scale.mean)
+    return _sampled(context, policy, context.workload(policy).prompts, 8)
+
+
+def evaluator(context: Context, model: str) -> dict[str, Any]:
+    """A test set's part: many prompts, one response each, in 80 GB of memory."""
+    policy = context.policy(model, context.scale.evaluated_mean)
+    prompts: list[list[int]] = []
+    while len(prompts) < context.scale.evaluated:
+        lengths = context.scale.lengths
+        prompts += Workload.make(lengths, policy.card.vocabulary, seed=len(prompts)).prompts
+    limit = _limit(context.device, MEMORY)
+    try:
+        return _sampled(context, policy, prompts, 1) | {"memory_limit": limit}
+    finally:
+        _limit(context.device, None)
+
+
+def _limit(device: torch.device, wanted: float | None) -> float | None:
+    """Let torch have at most so many bytes of the GPU, or all; returns the limit there now is."""
+    if device.type != "cuda":
+        return None
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = min(total, wanted or total)
+    torch.cuda.set_per_process_memory_fraction(limit / total, device)
+    return limit
+
+
+def _sampled(context: Context, policy: Any, prompts: list[list[int]], count: int) -> dict[str, Any]:
+    """Speed and memory; responses are cut shorter where a probe says that time would run out."""
+    engine, clock = TransformersEngine(policy), Clock(context.device)
+    temperature = context.settings.grpo.temperature
+    probe = min(64, context.scale.cut)
+    for _ in range(2):  # the first compiles
+        started = clock()
+        engine.generate(prompts, count, probe, temperature, seed=1)
+        token_seconds = (clock() - started) / probe
+    cut = min(context.scale.cut, max(probe, int(0.7 * context.seconds_left / token_seconds)))
+    lengths: list[int] = []
+
+    def work() -> None:
+        groups = engine.generate(prompts, count, cut, temperature, seed=2)
+        lengths[:] = [len(response.tokens) for group in groups for response in group]
+
+    reset_peak(context.device)
+    times = context.timed(work, most=2)
+    engine.close()
+    return {
+        **times,
+        "tokens_per_second": sum(lengths) / times["seconds"],
+        "rows": len(lengths),
+        "response_mean": sum(lengths) / len(lengths),
+        "response_max": max(lengths),
+        "cut": cut,
+        "probe_seconds_per_token": token_seconds,
+        "peak_bytes": peak_bytes(context.device),
+    }

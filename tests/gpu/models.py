@@ -1,0 +1,142 @@
+"""Models of real shapes with random weights, made on the machine, and what ends their responses.
+
+The shapes are those of the published configurations, for which no download is needed.
+"""
+
+import gc
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from benchmarks.workload import EOS, FIRST_WORD, PAD, save_tokenizer
+
+_QWEN = {"vocab_size": 151936, "rms_norm_eps": 1e-6}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Qwen3-1.7B": _QWEN
+    | {
+        "model_type": "qwen3",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "Qwen2.5-Math-1.5B": _QWEN
+    | {
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
+    "Llama-3.2-3B": {
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "rms_norm_eps": 1e-5,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 24,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131072,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
+    "Qwen3-4B": _QWEN
+    | {
+        "model_type": "qwen3",
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+}
+_TINY = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+# A random model repeats itself: with tied embeddings, the token it was just given is by far the
+# likeliest. With a small last norm any token is about as likely, so that lengths can be chosen.
+_LAST_NORM = 0.05
+
+
+def config_of(model: str, tiny: bool, **changes: Any) -> Any:
+    """The transformers config of a shape, or of a tiny model of its kind."""
+    values = SHAPES[model] | changes
+    if tiny:
+        values |= _TINY | {"head_dim": 16} if "head_dim" in values else _TINY
+    special = {"bos_token_id": None, "eos_token_id": EOS, "pad_token_id": PAD}
+    return AutoConfig.for_model(**values, **special, tie_word_embeddings=True)
+
+
+def random_model(config: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """A model of this config, made where it will be used: a CPU would take minutes."""
+    torch.manual_seed(0)
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def saved_model(model: str, folder: Path, device: torch.device, tiny: bool, **changes: Any) -> Path:
+    """The folder of a shape's model under `folder`, made unless an earlier process did."""
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    config = config_of(model, tiny, **changes)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    identity = json.dumps([config.to_dict(), str(dtype)], sort_keys=True, default=str)
+    name = f"{model}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+    whole, part = folder / name, folder / f"{name}.part"
+    if whole.exists():
+        return whole
+    shutil.rmtree(part, ignore_errors=True)
+    made = random_model(config, device, dtype)
+    with torch.no_grad():
+        made.get_decoder().norm.weight.fill_(_LAST_NORM)
+    made.save_pretrained(part)
+    save_tokenizer(part, config.vocab_size)
+    del made
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    part.rename(whole)
+    return whole
+
+
+def stops(vocabulary: int, mean: float, cut: int) -> tuple[int, ...]:
+    """So many tokens that a response of random tokens that ends at any of them has this mean.
+
+    With p = stops / vocabulary, lengths are geometric and cut: mean = (1 - (1 - p)^cut) / p. So an
+    engine samples ragged lengths by itself, and need not be held to any.
+    """
+    low, high = 1e-9, 1.0
+    for _ in range(100):
+        p = (low * high) ** 0.5
+        low, high = (p, high) if (1 - (1 - p) ** cut) / p > mean else (low, p)
+    count = max(1, round(p * vocabulary))
+    return tuple(range(FIRST_WORD, vocabulary, (vocabulary - FIRST_WORD) // count))[:count]

@@ -1,0 +1,80 @@
+"""What `make gpu` measures, part by part and in this order: the most telling first.
+
+Pure data, so that what was not reached can be named.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+MODELS = ("Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Llama-3.2-3B", "Qwen3-4B")
+FIRST = MODELS[0]
+ATTENTION = ("flash", "flex", "portable")
+DEMO = "the demo's model"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One line of the results: `work` names a function of `measures`, which gets the options."""
+
+    part: str
+    name: str
+    work: str
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _update(model: str, what: str = "", **options: Any) -> Measurement:
+    name = f"update, {model}{', ' if what else ''}{what}"
+    return Measurement("update", name, "update", model, options)
+
+
+def _exactness(model: str) -> Measurement:
+    return Measurement("update", f"exactness, {model}", "exactness", model)
+
+
+def _peer(trainer: str) -> Measurement:
+    return Measurement("update", f"{trainer}, {FIRST}", "peer", FIRST, {"trainer": trainer})
+
+
+def _rollout(model: str, what: str, **options: Any) -> Measurement:
+    return Measurement("rollout", f"rollout, {model}, {what}", "rollout", model, options)
+
+
+MEASUREMENTS: dict[str, list[Measurement]] = {
+    "update": [
+        _update(FIRST),
+        _exactness(FIRST),
+        _peer("GRPOTrainer"),
+        _peer("AsyncGRPOTrainer"),
+        *(m for model in MODELS[1:] for m in (_update(model), _exactness(model))),
+        *(_update(FIRST, f"{path} attention", attention=path) for path in ATTENTION),
+        _update(FIRST, "with liger", liger=True),
+        _update(FIRST, "without liger", liger=False),
+        _update(FIRST, "layers recomputed", checkpointing=True),
+    ],
+    "rollout": [
+        _rollout(FIRST, "mean 1,200"),
+        _rollout(FIRST, "all 2,048", full=True),
+        Measurement("rollout", f"evaluator, {FIRST}, 512 rows", "evaluator", FIRST),
+        *(_rollout(model, "mean 1,200") for model in MODELS[1:]),
+    ],
+    "step": [
+        Measurement("step", f"step, {model}", "step", model)
+        for model in (FIRST, MODELS[3], MODELS[1], MODELS[2])
+    ],
+    "learning": [Measurement("learning", "learning, one client", "learning", DEMO)],
+}
+
+PARTS = ("tests", *MEASUREMENTS)
+
+
+def batches(measurements: list[Measurement]) -> list[list[Measurement]]:
+    """Neighbours of one model, which share a process, and peers' trainers, which have their own."""
+    found: list[list[Measurement]] = []
+    for one in measurements:
+        last = found[-1][-1] if found else None
+        alone = one.work == "peer" or (last is not None and last.work == "peer")
+        if last is None or alone or last.model != one.model:
+            found.append([])
+        found[-1].append(one)
+    return found

@@ -1,0 +1,222 @@
+"""`make gpu`: every CUDA test and a benchmark, on a machine with one NVIDIA GPU and no network.
+
+    make gpu                       # all parts, each in at most 9 minutes
+    make gpu PART=update           # one: tests, update, rollout, step, learning
+    make gpu WHEELS=gpu-wheels     # what this Python lacks, from a folder of wheels
+    make gpu DRY=1                 # the same on a CPU with tiny models, in a folder of its own
+
+It takes the Python that is there, installs nothing and downloads nothing: models have random
+weights at real shapes, made on the GPU. Each part writes its own JSON, and all that are there are
+merged. Nothing stops at a measurement that fails, and none outlives its part's time.
+
+This file imports the standard library only: what is missing is to be said, not run into.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SOURCES = [ROOT / name for name in ("protocol", "client", "tests")]
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+sys.path[:0] = [str(folder) for folder in SOURCES]
+
+from gpu import needed  # noqa: E402
+from gpu.goals import lines  # noqa: E402
+from gpu.plan import MEASUREMENTS, PARTS, Measurement, batches  # noqa: E402
+from gpu.table import show  # noqa: E402
+
+SECONDS = 520  # for a part, so that it ends within 9 minutes
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", choices=PARTS, nargs="+", default=list(PARTS))
+    parser.add_argument("--dry", action="store_true", help="On a CPU, with tiny models.")
+    parser.add_argument("--wheels", type=Path, help="A folder of wheels that Python lacks.")
+    parser.add_argument("--out", type=Path, help="A folder for gpu.json and the parts' files.")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "pubswap-gpu-models",
+        help="Where models are made, 21 GB, and found again by the next part.",
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="For each part.")
+    chosen = parser.parse_args(arguments)
+    # A dry run's figures are no figures.
+    chosen.out = chosen.out or (ROOT / "gpu-dry" if chosen.dry else RESULTS)
+    return chosen
+
+
+def environment(wheels: Path | None) -> dict[str, str]:
+    """Of the processes that measure: our sources, and unpacked wheels before all else."""
+    path = [
+        *([str(wheels)] if wheels else []),
+        *map(str, SOURCES),
+        os.environ.get("PYTHONPATH", ""),
+    ]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def measured(
+    part: str, chosen: argparse.Namespace, scratch: Path, variables: dict[str, str]
+) -> dict[str, Any]:
+    """A part's records by name: its measurements in processes, one for each model."""
+    until = time.monotonic() + chosen.seconds
+    found: dict[str, Any] = {}
+    for batch in batches(MEASUREMENTS[part]):
+        rest = batch
+        while rest and until - time.monotonic() > 5:
+            seconds = until - time.monotonic()
+            new = _in_a_process(rest, chosen, scratch, seconds, variables)
+            for record in new:
+                found[record.pop("name")] = record
+            if not new:  # it ended, or was ended, before it could say anything
+                break
+            rest = [one for one in rest if one.name not in found]
+    return {"measurements": found}
+
+
+def _in_a_process(
+    batch: Sequence[Measurement],
+    chosen: argparse.Namespace,
+    scratch: Path,
+    seconds: float,
+    variables: dict[str, str],
+) -> list[dict[str, Any]]:
+    """The records of job.py, which has so many seconds."""
+    work, record = scratch / "work.json", scratch / "record.jsonl"
+    record.unlink(missing_ok=True)
+    told = {
+        "measurements": [asdict(one) for one in batch],
+        "device": "cpu" if chosen.dry else "cuda",
+        "tiny": chosen.dry,
+        "models": str(chosen.models),
+        "scratch": str(scratch),
+        "seconds": seconds - 5,
+    }
+    work.write_text(json.dumps(told))
+    command = [sys.executable, "-m", "gpu.job", str(work), str(record)]
+    code = ended_within(command, seconds, variables)
+    lines_ = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    records = [json.loads(line) for line in lines_]
+    if code not in (0, 3):
+        why = "its time was over" if code is None else f"its process ended with {code}"
+        reached = {one["name"] for one in records}
+        broken = next((one.name for one in batch if one.name not in reached), None)
+        if broken is not None:
+            records.append({"name": broken, "failed": why})
+    return records
+
+
+def ended_within(command: Sequence[str], seconds: float, variables: dict[str, str]) -> int | None:
+    """The exit code of a command, or None if it had to be killed."""
+    with subprocess.Popen(command, env=variables, cwd=ROOT) as process:
+        try:
+            return process.wait(timeout=max(1.0, seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+
+
+def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str]) -> dict[str, Any]:
+    """The outcome of each CUDA test, by name."""
+    record = scratch / "tests.jsonl"
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "--tb=short", "-c", str(HERE / "cuda.ini")),
+        *("--rootdir", str(HERE), str(HERE / "cuda")),
+    ]
+    code = ended_within(command, chosen.seconds, variables | {"GPU_TESTS_RECORD": str(record)})
+    found: dict[str, Any] = {"tests": {}}
+    if record.exists():
+        for line in record.read_text(encoding="utf-8").splitlines():
+            one = json.loads(line)
+            found["tests"][one["name"]] = one["outcome"]
+            found["seconds"] = found.get("seconds", 0.0) + one["seconds"]
+    if code not in (0, 1):
+        found["stopped"] = "its time was over" if code is None else f"pytest ended with {code}"
+    return found
+
+
+def merge(folder: Path) -> dict[str, Any]:
+    """All parts' files of a folder in one, gpu.json."""
+    parts = {}
+    for part in PARTS:
+        path = folder / "gpu" / f"{part}.json"
+        if path.exists():
+            parts[part] = json.loads(path.read_bytes())
+    results = {"parts": parts}
+    (folder / "gpu.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return results
+
+
+def machine(device: str, variables: dict[str, str]) -> dict[str, Any] | None:
+    """What machine.py says; None if it could not, and has said why."""
+    command = [sys.executable, "-m", "gpu.machine", device]
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    if done.returncode:
+        return None
+    described: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return described
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts that are asked for; returns the exit status."""
+    chosen = options(arguments)
+    with tempfile.TemporaryDirectory(prefix="pubswap-gpu-") as scratch_name:
+        scratch = Path(scratch_name)
+        wheels = None
+        if chosen.wheels is not None:
+            wheels = scratch / "wheels"
+            others = needed.unpack(chosen.wheels, wheels)
+            sys.path.insert(0, str(wheels))
+            if others:
+                _say(f"Not for this Python, and left out: {', '.join(others)}")
+        if absent := needed.missing():
+            _say(needed.advice(absent))
+            return 2
+        variables = environment(wheels)
+        described = machine("cpu" if chosen.dry else "cuda", variables)
+        if described is None:
+            return 2
+        if chosen.dry:
+            chosen.models = scratch / "models"
+        (chosen.out / "gpu").mkdir(parents=True, exist_ok=True)
+        for part in chosen.part:
+            _say(f"{part}: at most {chosen.seconds / 60:.0f} minutes on {described['device']}")
+            started = time.monotonic()
+            if part == "tests":
+                found = tested(chosen, scratch, variables)
+            else:
+                found = measured(part, chosen, scratch, variables)
+            found |= {"machine": described, "wall_seconds": time.monotonic() - started}
+            path = chosen.out / "gpu" / f"{part}.json"
+            path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    results = merge(chosen.out)
+    show(f"PubSwap on {described['device']}", list(lines(results)))
+    _say(f"{chosen.out / 'gpu.json'}")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""`make gpu` without a GPU: every measurement with tiny models, and what is said of the results."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu import needed, run
+from gpu.goals import lines
+from gpu.job import make
+from gpu.plan import FIRST, MEASUREMENTS, PARTS, Measurement, batches
+from gpu.table import plain
+
+ROOT = Path(__file__).parents[3]
+EVERY = [one for part in MEASUREMENTS.values() for one in part]
+
+
+def made(measurements: list[Measurement], folder: Path) -> dict[str, Any]:
+    """The records of measurements, made in this process, by name."""
+    found: list[dict[str, Any]] = []
+    assert make(measurements, "cpu", True, folder / "models", folder, 300, found.append)
+    return {record.pop("name"): record for record in found}
+
+
+@pytest.mark.parametrize("part", MEASUREMENTS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_measurement_runs_with_tiny_models(part: str, tmp_path: Path) -> None:
+    """The very lines that a GPU will run: none fails, and each makes a line of the table."""
+    # The other models, and TRL's trainers, are the whole command's.
+    first = MEASUREMENTS[part][0].model
+    measurements = [one for one in MEASUREMENTS[part] if one.model == first and one.work != "peer"]
+    found = made(measurements, tmp_path)
+    assert list(found) == [one.name for one in measurements]
+    assert not {name: record["traceback"] for name, record in found.items() if "failed" in record}
+    reasons = {name: record["not_run"] for name, record in found.items() if "not_run" in record}
+    assert all("flash" in name or "flex" in name or "liger" in name for name in reasons), reasons
+    json.dumps(found)
+    shown = list(lines({"parts": {part: {"measurements": found}}}))
+    values = {line.what: line.value for line in shown if line.part == part}
+    assert all(any(what.startswith(name) for what in values) for name in found)
+
+
+def test_a_measurement_that_fails_stops_no_other(tmp_path: Path) -> None:
+    """Its error is in the results, and the next one is made."""
+    wrong = Measurement("learning", "no such", "update", "no such model")
+    found = made([wrong, *MEASUREMENTS["learning"]], tmp_path)
+    assert "KeyError" in found["no such"]["failed"]
+    assert "figures" in found["learning, one client"]
+
+
+def test_a_process_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """What a child does not do in its time is not waited for."""
+    started = time.monotonic()
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    assert run.ended_within(command, 1.0, dict(os.environ)) is None
+    assert time.monotonic() - started < 30
+    assert run.ended_within([sys.executable, "-c", "raise SystemExit(3)"], 60, {}) == 3
+
+
+def test_a_process_has_the_measurements_of_one_model() -> None:
+    """In order and each once; a peer's trainer is alone in its process."""
+    for part in MEASUREMENTS.values():
+        found = batches(part)
+        assert [one for batch in found for one in batch] == part
+        for batch in found:
+            assert len({one.model for one in batch}) == 1
+            assert len(batch) == 1 or all(one.work != "peer" for one in batch)
+    assert len({one.name for one in EVERY}) == len(EVERY)
+
+
+def figures(**changes: Any) -> dict[str, Any]:
+    return {
+        "mfu": 0.41,
+        "response_tokens_per_second": 20_000.0,
+        "peak_bytes": 50e9,
+        "estimated_bytes": 60e9,
+        "tokens_at_a_time": 8192,
+        "tokens_at_a_time_after": 8192,
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdicts"),
+    [
+        ({}, [True, True]),
+        ({"mfu": 0.39}, [False, True]),
+        ({"peak_bytes": 61e9}, [True, False]),
+        ({"mfu": None}, [None, True]),
+    ],
+)
+def test_goals_are_held_against_figures(changes: dict[str, Any], verdicts: list[bool]) -> None:
+    """40 % MFU, and no more memory than was estimated."""
+    name = f"update, {FIRST}"
+    parts = {"update": {"measurements": {name: {"figures": figures(**changes)}}}}
+    shown = [line for line in lines({"parts": parts}) if line.what in (name, f"{name}: memory")]
+    assert [line.met for line in shown] == verdicts
+
+
+def test_what_was_not_reached_is_named() -> None:
+    """A part that was not run, a measurement without time, one that failed, one that cannot be."""
+    first, second, third, *_ = MEASUREMENTS["rollout"]
+    found = {
+        first.name: {"failed": "OutOfMemoryError: too much\nmore"},
+        second.name: {"not_run": "so"},
+    }
+    shown = {
+        line.what or line.part: (line.value, line.met)
+        for line in lines({"parts": {"rollout": {"measurements": found}}})
+    }
+    assert shown["tests"] == ("not run: make gpu PART=tests", None)
+    assert shown[first.name] == ("failed: OutOfMemoryError: too much", False)
+    assert shown[second.name] == ("not run: so", None)
+    assert shown[third.name] == ("not run: no time was left", None)
+
+
+def test_a_failed_test_is_named_and_misses_the_goal() -> None:
+    """So does none at all."""
+    outcomes = {"test_a.py::test_x": "passed", "test_a.py::test_y": "failed"}
+    first, second, *_ = lines({"parts": {"tests": {"tests": outcomes}}})
+    assert (first.value, first.met) == ("1 of 2 passed", False)
+    assert (second.what, second.value) == ("test_a.py::test_y", "failed")
+    empty, *_ = lines({"parts": {"tests": {"tests": {}, "stopped": "pytest ended with 4"}}})
+    assert (empty.value, empty.met) == ("0 of 0 passed; pytest ended with 4", False)
+
+
+def test_parts_that_ran_apart_are_merged(tmp_path: Path) -> None:
+    """A part keeps its figures when another is run."""
+    (tmp_path / "gpu").mkdir()
+    for part in ("update", "tests"):
+        (tmp_path / "gpu" / f"{part}.json").write_text(json.dumps({"machine": part}))
+    assert run.merge(tmp_path) == json.loads((tmp_path / "gpu.json").read_bytes())
+    assert list(run.merge(tmp_path)["parts"]) == ["tests", "update"]
+
+
+def test_a_dry_run_writes_elsewhere() -> None:
+    """Its figures would stand among real ones."""
+    assert run.options(["--dry"]).out != run.options([]).out == run.RESULTS
+    assert run.options(["--part", "step"]).part == ["step"]
+    assert run.options([]).part == list(PARTS)
+
+
+def test_the_table_is_plain_text_where_rich_is_not_installed() -> None:
+    """Columns as wide as what is in them."""
+    assert plain("title", [("update", "x", "1", "", "")]).splitlines() == [
+        "title",
+        "part    what  measured  goal  verdict",
+        "------  ----  --------  ----  -------",
+        "update  x     1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wheel", "is_ours"),
+    [
+        ("blake3-1.0.11-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", True),
+        ("blake3-1.0.11-cp311-cp311-manylinux_2_17_x86_64.whl", False),
+        ("psutil-7.2.2-cp36-abi3-manylinux2010_x86_64.whl", True),
+        ("thing-1-cp313-abi3-linux_x86_64.whl", False),
+        ("httpx-0.28.1-py3-none-any.whl", True),
+        ("six-1.17.0-py2.py3-none-any.whl", True),
+        ("thing-1.0-1-py3-none-any.whl", True),
+        ("notes.txt", False),
+    ],
+)
+def test_wheels_are_taken_by_their_names(wheel: str, is_ours: bool) -> None:
+    """Those that this Python can load."""
+    assert needed.fits(wheel, (3, 12)) is is_ours
+
+
+def test_wheels_are_unpacked_and_nothing_is_installed(tmp_path: Path) -> None:
+    """Those of another Python are named."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no \*\.whl"):
+        needed.unpack(wheels, tmp_path / "into")
+    with zipfile.ZipFile(wheels / "thing-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("thing/__init__.py", "")
+    (wheels / "other-1.0-cp39-cp39-win32.whl").write_bytes(b"")
+    assert needed.unpack(wheels, tmp_path / "into") == ["other-1.0-cp39-cp39-win32.whl"]
+    assert (tmp_path / "into" / "thing" / "__init__.py").exists()
+
+
+def test_what_is_missing_is_named_with_its_wheel() -> None:
+    """And what only the machine can bring."""
+    said = needed.advice(["dotenv", "torch"])
+    assert "dotenv: carry the wheel python-dotenv" in said
+    assert "torch: must be on the machine" in said
+    assert "gpu-wheels" in said
+
+
+IMPORTS = """
+import json, sys
+import gpu.measures, gpu.job
+files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+json.dump({name: file for name, file in files.items() if file}, sys.stdout)
+"""
+OPTIONAL = {"liger_kernel", "rich", "trl", "math_verify", "reasoning_gym", "tensorboard"}
+"""Looked for, and done without."""
+
+
+def test_all_that_is_imported_is_looked_for_beforehand() -> None:
+    """Every third-party name in our own files that a measurement loads, and those of the tests."""
+    path = os.pathsep.join(str(ROOT / name) for name in ("protocol", "client", "tests"))
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS],
+        env=os.environ | {"PYTHONPATH": path},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    ours = ("pubswap_", "gpu.", "benchmarks.")
+    files = {Path(file) for name, file in json.loads(done.stdout).items() if name.startswith(ours)}
+    assert len(files) > 40
+    files |= set((ROOT / "tests" / "gpu").rglob("*.py"))
+    names = {name for file in files for name in _imported(file)}
+    inside = {"gpu", "benchmarks", "support", "workload", "trl_side", "trl_async_side"}
+    known = {*needed.ON_THE_MACHINE, *needed.WHEELS, *OPTIONAL, *inside, *sys.stdlib_module_names}
+    assert not {name for name in names if not name.startswith("pubswap_")} - known
+
+
+def _imported(file: Path) -> set[str]:
+    """The first parts of what a file imports anywhere."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.full
+def test_the_whole_command_runs_in_a_copy_that_is_not_installed(tmp_path: Path) -> None:
+    """`make gpu DRY=1` as it is typed: processes, tests and table, from a copied tree."""
+    copy = tmp_path / "copy"
+    for name in ("protocol", "client", "tests/gpu", "tests/benchmarks"):
+        ignored = shutil.ignore_patterns("__pycache__", "results")
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    shutil.copy(ROOT / "Makefile", copy)
+    done = subprocess.run(
+        ["make", "gpu", "DRY=1", f"PYTHON={sys.executable}"],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((copy / "gpu-dry" / "gpu.json").read_bytes())
+    assert list(results["parts"]) == list(PARTS)
+    outcomes = results["parts"]["tests"]["tests"]
+    assert outcomes
+    assert set(outcomes.values()) <= {"passed", "skipped"}
+    assert "failed" not in done.stdout
+    assert not (copy / "tests" / "benchmarks" / "results").exists()
