@@ -1,26 +1,26 @@
-"""The ways in which a pack's attention can be computed, by name."""
+"""The ways in which an update's packs can be computed, by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpu.context import NotRun
+from pubswap_client.policy.attention_kernels import packed_kernels
+from pubswap_client.policy.padded import PADDED
 from pubswap_client.policy.policy import Policy
 
 
 @contextmanager
 def attend_by(policy: Policy, path: str | None) -> Iterator[str]:
-    """Inside, packs attend by this path, or by the policy's own choice; gives the path's name.
+    """Inside, the policy computes by this path, or by what its self-check chose; gives its name.
 
-    Raises NotRun for one that is not there.
+    Raises NotRun for one that cannot be here.
     """
-    before = policy.portable
+    before = policy.path
     if path is not None:
-        if path not in ("flash", "portable"):
-            raise NotRun(f"there is no {path} attention")
-        if path == "flash" and policy.device.type != "cuda":
-            raise NotRun("flash attention needs a GPU")
-        policy.portable = path == "portable"
+        if path not in (*packed_kernels(policy.device, policy.dtype), PADDED):
+            raise NotRun(f"{path} needs a GPU")
+        policy.path = path
     try:
-        yield "portable" if policy.portable else "flash"
+        yield policy.path
     finally:
-        policy.portable = before
+        policy.path = before

@@ -14,6 +14,7 @@ from benchmarks.timing import Clock
 from benchmarks.workload import Lengths, Workload, run_settings, start_adapter
 from gpu.models import saved_model, stops
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.settings import RunSettings
 
@@ -63,7 +64,7 @@ class Context:
     models: Path
     scratch: Path
     until: float
-    _loaded: tuple[Any, Policy] | None = field(default=None, init=False)
+    _loaded: tuple[str, Policy] | None = field(default=None, init=False)
 
     @property
     def scale(self) -> Scale:
@@ -82,17 +83,18 @@ class Context:
         """A shape's model on disk."""
         return saved_model(model, self.models, self.device, self.tiny, **changes)
 
-    def policy(self, model: str, mean: float | None = None, **load: Any) -> Policy:
-        """A shape's policy at the start adapter; responses end by chance at `mean` tokens.
+    def policy(self, model: str, mean: float | None = None) -> Policy:
+        """A shape's policy at the start adapter, with the path that its self-check chose.
 
-        One is kept: the last, which is freed before another is loaded.
+        Responses end by chance at `mean` tokens. The last policy is kept, and freed before
+        another is loaded.
         """
-        key = (model, tuple(sorted(load.items())))
-        if self._loaded is None or self._loaded[0] != key:
+        if self._loaded is None or self._loaded[0] != model:
             self.free()
             folder = self.folder(model)
-            policy = Policy.load(folder, _card(folder), self.settings, self.device, **load)
-            self._loaded = (key, policy)
+            policy = Policy.load(folder, _card(folder), self.settings, self.device)
+            check_packed_path(policy)
+            self._loaded = (model, policy)
         policy = self._loaded[1]
         ends = (1,) if mean is None else stops(policy.card.vocabulary, mean, self.scale.cut)
         policy.card = policy.card.model_copy(update={"eos_token_ids": ends})

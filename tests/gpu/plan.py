@@ -8,7 +8,7 @@ from typing import Any
 
 MODELS = ("Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Llama-3.2-3B", "Qwen3-4B")
 FIRST = MODELS[0]
-ATTENTION = ("flash", "flex", "portable")
+ATTENTION = ("flash", "flex", "portable", "padded")
 DEMO = "the demo's model"
 
 
@@ -47,9 +47,7 @@ MEASUREMENTS: dict[str, list[Measurement]] = {
         _peer("GRPOTrainer"),
         _peer("AsyncGRPOTrainer"),
         *(m for model in MODELS[1:] for m in (_update(model), _exactness(model))),
-        *(_update(FIRST, f"{path} attention", attention=path) for path in ATTENTION),
-        _update(FIRST, "with liger", liger=True),
-        _update(FIRST, "without liger", liger=False),
+        *(_update(FIRST, f"by {path}", attention=path) for path in ATTENTION),
         _update(FIRST, "layers recomputed", checkpointing=True),
     ],
     "rollout": [
@@ -57,6 +55,8 @@ MEASUREMENTS: dict[str, list[Measurement]] = {
         _rollout(FIRST, "all 2,048", full=True),
         Measurement("rollout", f"evaluator, {FIRST}, 512 rows", "evaluator", FIRST),
         *(_rollout(model, "mean 1,200") for model in MODELS[1:]),
+        _rollout(FIRST, "without CUDA graphs", graphs=False),
+        _rollout(FIRST, "unmerged, plain decoding", merge=False, static=False),
     ],
     "step": [
         Measurement("step", f"step, {model}", "step", model)

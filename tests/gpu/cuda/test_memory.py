@@ -9,8 +9,9 @@ import torch
 
 from benchmarks.workload import Lengths, Workload, frozen_groups
 from pubswap_client.policy.groups import Batch, collate
+from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
-from pubswap_client.training.memory import Shape, TokenBudget, factor_bytes, update_bytes
+from pubswap_client.training.memory import TokenBudget, factor_bytes, update_bytes
 from pubswap_client.training.update import update
 from pubswap_protocol.tensors.adapter import Adapter
 

@@ -1,5 +1,6 @@
 """Sampling: what the engine says of its tokens is what the trainer says, however rows are split."""
 
+import pytest
 import torch
 
 from benchmarks.workload import Workload
@@ -11,28 +12,48 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_protocol.tensors.responses import Response
 
-COUNT, LONG = 4, 60
+COUNT, LONG = 4, 30
 
 
 def prompts_of(context: Context, policy: Policy) -> list[list[int]]:
     return Workload.make(context.scale.lengths, policy.card.vocabulary).prompts
 
 
-def sampled(policy: Policy, prompts: list[list[int]], **how: int) -> list[list[Response]]:
-    engine = TransformersEngine(policy, **how)
+WAYS = {
+    "default": {},
+    "plain": {"merge": False, "static": False},
+    "merged": {"merge": True, "static": False},
+    "static": {"merge": False, "static": True, "graphs": False},
+    "all": {"merge": True, "static": True},
+}
+
+
+def sampled(
+    policy: Policy, prompts: list[list[int]], way: str = "default", rows: int = 512
+) -> list[list[Response]]:
+    engine = TransformersEngine(policy, max_rows=rows)
+    for name, value in WAYS[way].items():
+        setattr(engine, name, value)
     groups = engine.generate(prompts, COUNT, LONG, temperature=1.0, seed=5)
+    # Nothing was fallen back from, quietly.
+    assert {name: getattr(engine, name) for name in WAYS[way]} == WAYS[way]
+    if policy.device.type == "cuda" and way == "default":
+        assert engine.merge
+        assert engine.static
+        assert engine.graphs
     engine.close()
     return groups
 
 
-def test_the_engines_log_probabilities_are_the_trainers(context: Context) -> None:
-    """Of every model; the mean difference in nats is rounding's, and ragged ends change nothing."""
+@pytest.mark.parametrize("way", WAYS)
+def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: str) -> None:
+    """The mean difference in nats is rounding's, and ragged ends change nothing."""
     exact = context.device.type == "cpu"
-    for model in MODELS:
+    for model in (FIRST,) if exact and way != "all" else MODELS:
         policy = context.policy(model, mean=20)
         policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(range(2, 27))})
         prompts = prompts_of(context, policy)
-        groups = sampled(policy, prompts)
+        groups = sampled(policy, prompts, way)
         assert len({len(response.tokens) for group in groups for response in group}) > 3
         batch = collate(
             [Group(p, g, [0.0] * COUNT) for p, g in zip(prompts, groups, strict=True)],
@@ -50,7 +71,7 @@ def test_draws_are_keyed_by_place(context: Context) -> None:
     """Rows sampled a few at a time are those sampled all at once; on a GPU, up to rare ties."""
     policy = context.policy(FIRST)
     prompts = prompts_of(context, policy)
-    whole, split = (sampled(policy, prompts, max_rows=rows) for rows in (512, 8))
+    whole, split = (sampled(policy, prompts, rows=rows) for rows in (512, 8))
     same = [
         one.tokens.tolist() == other.tokens.tolist()
         for left, right in zip(whole, split, strict=True)

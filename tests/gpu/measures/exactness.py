@@ -1,10 +1,11 @@
 """How far the update's own numbers are from exact ones, beside what rounding alone does.
 
 Exact is a float64 forward pass of each row by itself, with the LoRA written out as W x + s B (A x):
-none of our code, and none of PEFT's. Rounding alone is that pass in the policy's own dtype.
+none of our code, and none of PEFT's. Rounding alone is that pass in the policy's own dtype, with
+the LoRA in float32.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from gpu.attention import attend_by
 from gpu.context import Context
 from gpu.models import config_of, random_model
 from pubswap_client.policy.groups import Group, collate
-from pubswap_client.policy.logprobs import score_pack, token_scores
+from pubswap_client.policy.logprobs import score_pack
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_protocol.model import model_card
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
@@ -35,8 +37,10 @@ def exactness(context: Context, model: str, attention: str | None = None) -> dic
     rows = draw_rows(policy.card.vocabulary)
     with attend_by(policy, attention) as path:
         packed = packed_scores(policy, rows)
-    plain = plain_scores(policy, rows)
-    exact = exact_scores(context, model, policy.adapter(), rows)
+    adapter = policy.adapter()
+    plain, exact = (
+        written_out(context, model, adapter, rows, dtype) for dtype in (policy.dtype, torch.float64)
+    )
     return {"attention": path, "packed": apart(packed, exact), "plain": apart(plain, exact)}
 
 
@@ -52,6 +56,7 @@ def shallow_policy(context: Context, model: str) -> Policy:
     settings = context.settings
     card = model_card(folder, settings.lora, "exactness", None)
     policy = Policy.load(folder, card, settings, context.device)
+    check_packed_path(policy)
     policy.load_adapter(start_adapter(card.layout))
     return policy
 
@@ -83,14 +88,17 @@ def draw_rows(vocabulary: int, prompt: int = PROMPT, lengths: Sequence[int] = LE
     )
 
 
-def exact_scores(context: Context, model: str, adapter: Adapter, rows: Rows) -> Scored:
-    """In float64, on the same weights."""
+def written_out(
+    context: Context, model: str, adapter: Adapter, rows: Rows, dtype: torch.dtype
+) -> Scored:
+    """Row by row through transformers' own model in this dtype, with the factors beside it."""
     reference = AutoModelForCausalLM.from_pretrained(
-        _folder(context, model), dtype=torch.float64, attn_implementation="eager"
+        _folder(context, model), dtype=dtype, attn_implementation="eager"
     ).to(context.device)
-    lora = context.settings.lora
+    lora, temperature = context.settings.lora, context.settings.grpo.temperature
+    precise = torch.promote_types(dtype, torch.float32)
     factors = {
-        name: torch.tensor(array, dtype=torch.float64, device=context.device, requires_grad=True)
+        name: torch.tensor(array, dtype=precise, device=context.device, requires_grad=True)
         for name, array in adapter.items()
     }
     reference.requires_grad_(False)
@@ -99,27 +107,31 @@ def exact_scores(context: Context, model: str, adapter: Adapter, rows: Rows) -> 
         if a is not None:
             b = factors[f"base_model.model.{name}.lora_B.weight"]
             module.register_forward_hook(_adding(a, b, lora.alpha / lora.rank))
-    scored = _row_by_row(reference, rows, context.settings.grpo.temperature, context.device)
-    gradients = {name: factor.grad.float().cpu() for name, factor in factors.items()}
-    return scored.detach().float().cpu(), gradients
+    prompt, responses, weights = rows
+    scored = []
+    for response, weight in zip(responses, weights, strict=True):
+        ids = torch.cat([prompt, response])[None].to(context.device)
+        logits = reference(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        scores = (logits.to(precise) / temperature).log_softmax(-1)
+        scores = scores.gather(1, ids[0, len(prompt) :, None]).squeeze(1)
+        (scores * weight.to(scores)).sum().backward()
+        scored.append(scores.detach().cpu())
+    return torch.cat(scored).double(), _gradients(factors)
 
 
 def _adding(a: Tensor, b: Tensor, scale: float) -> Callable[..., Tensor]:
     """A forward hook that adds s B (A x) to W x."""
-    return lambda _module, args, output: output + scale * (args[0] @ a.t() @ b.t())
 
+    def added(_module: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        return output + (scale * (inputs[0].to(a.dtype) @ a.t() @ b.t())).to(output.dtype)
 
-def plain_scores(policy: Policy, rows: Rows) -> Scored:
-    """Row by row through the policy's model as transformers runs it."""
-    _forget(policy)
-    temperature = policy.settings.grpo.temperature
-    scored = _row_by_row(policy.model, rows, temperature, policy.device)
-    return scored.detach().float().cpu(), _gradients(policy)
+    return added
 
 
 def packed_scores(policy: Policy, rows: Rows) -> Scored:
     """As an update computes them: all rows in one pack."""
-    _forget(policy)
+    for factor in policy.factors():
+        factor.grad = None
     prompt, responses, weights = rows
     group = [
         Response(response.int().numpy(), np.zeros(len(response), np.float32))
@@ -130,7 +142,8 @@ def packed_scores(policy: Policy, rows: Rows) -> Scored:
         part = pack(batch, range(len(group)), policy.device)
         logprobs = score_pack(policy, part, policy.settings.grpo.temperature).logprobs
         (logprobs * torch.cat(weights).to(policy.device)).sum().backward()
-    return logprobs.detach().float().cpu(), _gradients(policy)
+    factors = dict(zip(policy.trained_names(), policy.trainable(), strict=True))
+    return logprobs.detach().double().cpu(), _gradients(factors)
 
 
 def apart(found: Scored, exact: Scored) -> dict[str, float]:
@@ -147,31 +160,6 @@ def apart(found: Scored, exact: Scored) -> dict[str, float]:
     }
 
 
-def _row_by_row(model: Any, rows: Rows, temperature: float, device: torch.device) -> Tensor:
-    prompt, responses, weights = rows
-    parts = []
-    for response, weight in zip(responses, weights, strict=True):
-        ids = torch.cat([prompt, response])[None].to(device)
-        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-        targets = ids[0, len(prompt) :]
-        scores = (
-            (logits / temperature).log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
-            if logits.dtype == torch.float64
-            else token_scores(logits, targets, temperature)
-        )
-        (scores * weight.to(scores)).sum().backward()
-        parts.append(scores.detach())
-    return torch.cat(parts)
-
-
-def _forget(policy: Policy) -> None:
-    for factor in policy.factors():
-        factor.grad = None
-
-
-def _gradients(policy: Policy) -> dict[str, Tensor]:
-    return {
-        name: factor.grad.float().cpu()
-        for name, factor in zip(policy.trained_names(), policy.trainable(), strict=True)
-        if factor.grad is not None
-    }
+def _gradients(factors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found = {name: factor.grad for name, factor in factors.items()}
+    return {name: grad.double().cpu() for name, grad in found.items() if grad is not None}

@@ -9,6 +9,7 @@ from benchmarks.timing import Clock
 from gpu.context import Context
 from pubswap_client.daemon.evaluator import pass_at_1
 from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.trainer import LocalTrainer
@@ -42,6 +43,7 @@ def learning(context: Context, model: str) -> dict[str, Any]:
     tested = [problem for problem in problems if problem.id.startswith("test-")][: scale.tested]
     card = model_card(MODEL, settings.lora, "demo", None)
     policy = Policy.load(MODEL, card, settings, context.device)
+    check_packed_path(policy)
     engine = TransformersEngine(policy)
     trainer = LocalTrainer(
         policy, engine, settings, "gpu", private, exact, TokenBudget(default_budget(policy, False))

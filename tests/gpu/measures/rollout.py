@@ -7,15 +7,19 @@ import torch
 from benchmarks.timing import Clock
 from benchmarks.workload import Workload
 from gpu.context import Context, peak_bytes, reset_peak
+from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 
 MEMORY = 80e9  # bytes, which an evaluator is held to
 
 
-def rollout(context: Context, model: str, full: bool = False) -> dict[str, Any]:
-    """A step's responses, 8 to each of 8 prompts; if `full`, all end at the limit only."""
+def rollout(context: Context, model: str, full: bool = False, **engine: bool) -> dict[str, Any]:
+    """A step's responses, 8 to each of 8 prompts; if `full`, all end at the limit only.
+
+    `engine` are attributes of the engine: merge, static, graphs.
+    """
     policy = context.policy(model, None if full else context.scale.mean)
-    return _sampled(context, policy, context.workload(policy).prompts, 8)
+    return _sampled(context, policy, context.workload(policy).prompts, 8, **engine)
 
 
 def evaluator(context: Context, model: str) -> dict[str, Any]:
@@ -25,26 +29,27 @@ def evaluator(context: Context, model: str) -> dict[str, Any]:
     while len(prompts) < context.scale.evaluated:
         lengths = context.scale.lengths
         prompts += Workload.make(lengths, policy.card.vocabulary, seed=len(prompts)).prompts
-    limit = _limit(context.device, MEMORY)
-    try:
-        return _sampled(context, policy, prompts, 1) | {"memory_limit": limit}
-    finally:
-        _limit(context.device, None)
+    # What a larger GPU has more is taken away, so that the engine finds 80 GB.
+    ballast = _taken(context.device, MEMORY)
+    figures = _sampled(context, policy, prompts, 1)
+    if figures["peak_bytes"] is not None:
+        figures["peak_bytes"] -= ballast.numel()
+    return figures | {"ballast_bytes": ballast.numel()}
 
 
-def _limit(device: torch.device, wanted: float | None) -> float | None:
-    """Let torch have at most so many bytes of the GPU, or all; returns the limit there now is."""
-    if device.type != "cuda":
-        return None
-    total = torch.cuda.get_device_properties(device).total_memory
-    limit = min(total, wanted or total)
-    torch.cuda.set_per_process_memory_fraction(limit / total, device)
-    return limit
+def _taken(device: torch.device, rest: float) -> torch.Tensor:
+    """All of a GPU's memory but `rest` bytes; nothing of a CPU's."""
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return torch.empty(max(0, int(total - rest)), dtype=torch.uint8, device=device)
 
 
-def _sampled(context: Context, policy: Any, prompts: list[list[int]], count: int) -> dict[str, Any]:
+def _sampled(
+    context: Context, policy: Policy, prompts: list[list[int]], count: int, **ways: bool
+) -> dict[str, Any]:
     """Speed and memory; responses are cut shorter where a probe says that time would run out."""
     engine, clock = TransformersEngine(policy), Clock(context.device)
+    for name, value in ways.items():
+        setattr(engine, name, value)
     temperature = context.settings.grpo.temperature
     probe = min(64, context.scale.cut)
     for _ in range(2):  # the first compiles
@@ -65,6 +70,8 @@ def _sampled(context: Context, policy: Any, prompts: list[list[int]], count: int
         **times,
         "tokens_per_second": sum(lengths) / times["seconds"],
         "rows": len(lengths),
+        "rows_at_a_time": engine.max_rows,
+        "ways": {name: getattr(engine, name) for name in ("merge", "static", "graphs")},
         "response_mean": sum(lengths) / len(lengths),
         "response_max": max(lengths),
         "cut": cut,

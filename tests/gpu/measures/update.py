@@ -1,6 +1,5 @@
 """The update phase on frozen responses: speed, model FLOPs utilisation, memory."""
 
-import importlib.util
 import json
 from typing import Any
 
@@ -10,11 +9,11 @@ from benchmarks.flops import ModelShape, update_flops
 from benchmarks.timing import matmul_rate
 from benchmarks.workload import Workload, frozen_groups
 from gpu.attention import attend_by
-from gpu.context import Context, NotRun
+from gpu.context import Context
 from pubswap_client.policy.groups import collate
+from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import (
-    Shape,
     TokenBudget,
     default_budget,
     factor_bytes,
@@ -42,12 +41,9 @@ def update(
     model: str,
     attention: str | None = None,
     checkpointing: bool = False,
-    **load: Any,
 ) -> dict[str, Any]:
     """One update of two epochs, with its reference pass."""
-    if load.get("liger") and importlib.util.find_spec("liger_kernel") is None:
-        raise NotRun("liger-kernel is not installed")
-    policy = context.policy(model, **load)
+    policy = context.policy(model)
     workload = context.workload(policy)
     settings, shape = context.settings, Shape.of(policy.model.config, policy.dtype)
     grpo = settings.grpo
