@@ -139,7 +139,7 @@ def undisturbed(live: Live, start_beta: Callable[[], None]) -> None:
 def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -> None:
     """Over eighty deaths later, every round's global adapter is that of an undisturbed run.
 
-    Nothing but the piece of work that a death interrupted was done again.
+    Nothing was done again but the work that a death interrupted, and a step around it.
     """
     plan = planned()
 
@@ -161,10 +161,15 @@ def test_a_client_killed_at_any_point_ends_in_the_same_adapter(tmp_path: Path) -
     assert set(plan) <= set(trace)
     done = 2 * STEPS
     assert count(record, {"update after"}) == count(record, {"generate after"}) == done
-    assert count(trace, {"update after"}) == done + count(plan, LOSES_UPDATE)
-    assert count(trace, {"generate after"}) == (
-        done + count(plan, LOSES_PRIVATE_SAMPLES, "13") + count(plan, LOSES_PUBLIC_SAMPLES, "24")
-    )
+    lost = {
+        "update after": count(plan, LOSES_UPDATE),
+        "generate after": count(plan, LOSES_PRIVATE_SAMPLES, "13")
+        + count(plan, LOSES_PUBLIC_SAMPLES, "24"),
+    }
+    for what, least in lost.items():
+        again = count(trace, {what}) - done
+        # The step before may not have been on the disk yet, or the next one have begun.
+        assert least <= again <= least + len(plan)
 
 
 def test_a_client_killed_in_pipelined_rounds_ends_in_the_same_adapter(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Progress
 
-# A coordinator that answers is waited for so long: one that says "cancelled" ends the round before
-# another step is begun. One that does not answer is not waited for until it does.
+# A coordinator that answers is waited for so long, beside the next step: one that says "cancelled"
+# ends the round with that. One that does not answer is not waited for until it does.
 GRACE_SECONDS = 0.2
 
 

@@ -1,4 +1,7 @@
-"""One client's work in one round: tau local steps, each kept on disk before the next begins.
+"""One client's work in one round: tau local steps, each kept on disk while the next one is made.
+
+A step is reported, and anything that follows from it is kept or sent, once it is on disk. At most
+one write is under way: the next one, a public step and the hand-in wait for it.
 
 Public steps: prompts in, responses out, the exchange's groups back. In a pipelined run one is
 sampled and sent in its order, but updated on after the private step behind it: its peers may
@@ -7,6 +10,7 @@ answer meanwhile. Our responses are on disk until then.
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -64,28 +68,45 @@ class LocalRound:
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
+    _keeping: Future[None] | None = None  # the last step, on its way to the disk
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
-        settings = self.run.settings
-        with Heartbeats(partial(self.api.heartbeat, self.run.id)) as heartbeats:
+        with (
+            Heartbeats(partial(self.api.heartbeat, self.run.id)) as heartbeats,
+            ThreadPoolExecutor(1, "checkpoint") as thread,
+        ):
             reporter = Reporters([self.reporter, heartbeats])
-            for step in update_order(settings)[len(self._done) :]:
-                self._done.append(self._step(step))
+            for step in update_order(self.run.settings)[len(self._done) :]:
+                metrics = self._step(step)
+                self._wait_until_kept()
+                self._done.append(metrics)
                 snapshot = self.trainer.snapshot()
                 checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
-                self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
-                reporter.step(
-                    StepReport(
-                        round=self.number,
-                        rounds=settings.rounds,
-                        step=len(self._done),
-                        steps=settings.local_steps,
-                        public=public_step(settings, step) is not None,
-                        metrics=self._done[-1],
-                    )
-                )
+                self._keeping = thread.submit(self._keep, step, checkpoint, reporter)
+            self._wait_until_kept()
+
+    def _keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
+        """Write a checkpoint, then report its last step; in a thread of its own."""
+        settings = self.run.settings
+        self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
+        reporter.step(
+            StepReport(
+                round=self.number,
+                rounds=settings.rounds,
+                step=len(checkpoint.steps),
+                steps=settings.local_steps,
+                public=public_step(settings, step) is not None,
+                metrics=checkpoint.steps[-1],
+            )
+        )
+
+    def _wait_until_kept(self) -> None:
+        """Return when the last step is on disk and reported; raises what prevented it."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.result()
 
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
@@ -173,6 +194,7 @@ class LocalRound:
         body = encode_responses(rules.prompts, self.trainer.public_rollout(step, problems))
         # What the coordinator would refuse must not be kept, or no restart could mend it.
         decode_responses(body, rules)
+        self._wait_until_kept()
         self.journal.save_sampled(key, SampledResponses(body, self.trainer.rollout_seconds))
         return prompts, body
 
@@ -188,6 +210,7 @@ class LocalRound:
         kept = self.journal.received(key)
         if kept is not None:
             return decode_responses(kept, rules), 0.0
+        self._wait_until_kept()
         body, waited = self._exchange(step, prompts, own)
         groups = decode_responses(body, rules)
         self.journal.save_received(key, body)

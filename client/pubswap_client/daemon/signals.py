@@ -1,7 +1,7 @@
 """SIGTERM and Ctrl-C end a command at once and cleanly.
 
-Every finished local step is on disk and files are replaced whole, so that there is nothing to
-wait for: the signal raises wherever the main thread is, and `with` blocks clean up.
+Files are replaced whole, and only the checkpoint that is being written is waited for: the signal
+raises wherever the main thread is, and `with` blocks clean up.
 """
 
 import signal

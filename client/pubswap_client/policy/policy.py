@@ -1,12 +1,13 @@
 """The policy: a frozen base model with one LoRA adapter, on one device."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Device = Literal["auto", "cpu", "cuda"]
+Key = TypeVar("Key")
 
 
 class Policy:
@@ -145,10 +147,7 @@ class Policy:
 
     def adapter(self) -> Adapter:
         """A copy of the factors, under the layout's names."""
-        return {
-            name: parameter.detach().cpu().numpy().copy()
-            for name, parameter in self._parameters.items()
-        }
+        return copy_to_host(self._parameters)
 
     @contextmanager
     def reference(self) -> Iterator[None]:
@@ -302,6 +301,21 @@ def _checkpointed(decoder: Any, enabled: bool) -> Iterator[None]:
             decoder.gradient_checkpointing_disable()
             for layer in layers:
                 layer.training = False
+
+
+def copy_to_host(tensors: Mapping[Key, Tensor]) -> dict[Key, NDArray[Any]]:
+    """One copy of each tensor in host memory, which no later change of the tensor reaches.
+
+    From a GPU, all are under way at the same time, into pinned memory that torch keeps for the
+    next time.
+    """
+    copies = {
+        name: tensor.detach().to("cpu", copy=True, non_blocking=True)
+        for name, tensor in tensors.items()
+    }
+    if any(tensor.device.type == "cuda" for tensor in tensors.values()):
+        torch.cuda.synchronize()
+    return {name: copied.numpy() for name, copied in copies.items()}
 
 
 def positions(attention_mask: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from pubswap_protocol.errors import NotSaved
 _TEMPORARY = ".tmp"
 
 
-def write_whole(path: Path, data: bytes | memoryview) -> None:
+def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     """Replace a file, mode 0600; after a crash at any moment it is the old one or the new one.
+
+    Its bytes are those of the pieces, one after another.
 
     Raises NotSaved, naming the path and the bytes needed, if the disk does not take it; the old
     file is then as it was.
@@ -20,13 +22,15 @@ def write_whole(path: Path, data: bytes | memoryview) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            files.write_all(descriptor, data)
+            for piece in pieces:
+                files.write_all(descriptor, piece)
         finally:
             os.close(descriptor)
         files.publish(temporary, path)
     except OSError as error:
+        size = sum(len(piece) for piece in pieces)
         raise NotSaved(
-            f"{path} could not be saved, which takes {len(data)} bytes: {error.strerror}. "
+            f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
             "What was saved before is untouched; make room and start again."
         ) from None
     finally:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
 _CHECKPOINT = "checkpoint"
 _SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
 _UPDATE = "update"
@@ -158,7 +158,7 @@ class Journal:
 
     def _save(self, name: str, facts: Facts, tensors: Tensors) -> None:
         whole = {"format": FORMAT, "owner": asdict(self._owner), **facts}
-        write_whole(self._path(name), seal(whole, tensors))
+        write_whole(self._path(name), *seal(whole, tensors))
 
     def _batch(self, name: str, key: ExchangeKey) -> tuple[Facts, bytes] | None:
         batch = self._load(name, lambda facts, tensors: (facts, tensors["body"].tobytes()))

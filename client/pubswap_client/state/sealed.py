@@ -1,67 +1,65 @@
-"""A sealed file: tensors and facts in one safetensors file whose digest covers every byte.
+"""A sealed file: tensors and facts in one safetensors file that ends in its own digest.
 
-The facts are JSON in the file's metadata. Beside them stands the SHA-256 of the whole file with
-64 zeros instead of the digest, so that a file that is torn, rotten or edited is never used.
+The facts are JSON in a tensor `facts`. The last tensor, `digest`, holds the BLAKE3 digest of every
+byte before its own, so that a file that is torn, rotten or edited is never used.
 """
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
+
+from pubswap_protocol.digests import Digester, digest_of
+from pubswap_protocol.tensors.safetensors_header import TensorSpec, header_bytes
 
 Tensors = Mapping[str, NDArray[Any]]
 Facts = Mapping[str, Any]
 
-_ZEROS = b"0" * 64
-# A quotation mark inside the facts is escaped there, so that this matches the metadata's own key.
-_DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_FACTS, _DIGEST = "facts", "digest"
+_DIGEST_BYTES = len(digest_of(b""))
 
 
 class BrokenSeal(ValueError):
     """The bytes are not those of any sealed file."""
 
 
-def seal(facts: Facts, tensors: Tensors) -> bytes:
-    """The file of `tensors` (any shapes and dtypes that numpy has) and `facts` (JSON)."""
-    ordered = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    data: bytes = save(ordered, {"facts": json.dumps(facts), "sha256": _ZEROS.decode()})
-    start = _start(data)
-    return b"".join([data[:start], _digest(data, start), data[start + 64 :]])
+def seal(facts: Facts, tensors: Tensors) -> list[memoryview]:
+    """The file of `tensors` (any shapes and dtypes that numpy has) and `facts` (JSON), in pieces.
+
+    A tensor is copied only if it is not contiguous: the pieces are its own bytes.
+    """
+    whole = {**tensors, _FACTS: _bytes_of(json.dumps(facts).encode())}
+    specs, position = {}, 0
+    for name, array in whole.items():
+        dtype = f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
+        end = position + array.nbytes
+        specs[name] = TensorSpec(dtype, array.shape, position, end)
+        position = end
+    specs[_DIGEST] = TensorSpec("U8", (_DIGEST_BYTES,), position, position + _DIGEST_BYTES)
+    pieces = [memoryview(header_bytes(specs))]
+    pieces += [np.ravel(array).view(np.uint8).data for array in whole.values()]
+    digester = Digester()
+    for piece in pieces:
+        digester.update(piece)
+    return [*pieces, memoryview(digester.digest().encode())]
 
 
 def unseal(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The facts and the tensors of a file; raises BrokenSeal if it is not as it was written."""
-    start = _start(data)
-    if data[start : start + 64] != _digest(data, start):
+    sealed = memoryview(data)
+    if sealed[-_DIGEST_BYTES:] != digest_of(sealed[:-_DIGEST_BYTES]).encode():
         raise BrokenSeal("its digest is another one")
     try:
-        facts = json.loads(json.loads(data[8 : _header_end(data)])["__metadata__"]["facts"])
-        return facts, load(data)
+        tensors = load(data)
+        del tensors[_DIGEST]
+        return json.loads(tensors.pop(_FACTS).tobytes()), tensors
     except (ValueError, LookupError, SafetensorError) as error:
         raise BrokenSeal(f"it cannot be read: {error}") from None
 
 
-def _start(data: bytes) -> int:
-    """The digest's first byte."""
-    match = _DIGEST.search(data, 8, _header_end(data))
-    if match is None:
-        raise BrokenSeal("it has no digest")
-    return match.start(1)
-
-
-def _header_end(data: bytes) -> int:
-    return min(len(data), 8 + int.from_bytes(data[:8], "little"))
-
-
-def _digest(data: bytes, start: int) -> bytes:
-    view = memoryview(data)
-    digest = hashlib.sha256(view[:start])
-    digest.update(_ZEROS)
-    digest.update(view[start + 64 :])
-    return digest.hexdigest().encode()
+def _bytes_of(data: bytes) -> NDArray[Any]:
+    return np.frombuffer(data, np.uint8)

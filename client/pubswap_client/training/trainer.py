@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import choose
-from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.policy import Policy, copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
@@ -100,10 +100,10 @@ class LocalTrainer:
         if self._optimizer is None:
             raise WrongState("A snapshot was asked for before a round began.")
         names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
-        optimizer = {
-            names[index]: {key: value.cpu().numpy().copy() for key, value in state.items()}
-            for index, state in states.items()
-        }
+        flat = {(index, key): value for index in states for key, value in states[index].items()}
+        optimizer: dict[str, dict[str, NDArray[Any]]] = {names[index]: {} for index in states}
+        for (index, key), array in copy_to_host(flat).items():
+            optimizer[names[index]][key] = array
         return Snapshot(self.adapter(), optimizer)
 
     def restore(self, snapshot: Snapshot) -> None:

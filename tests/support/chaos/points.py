@@ -19,12 +19,17 @@ CALLS = (
 WAITING_SECONDS = 0.5
 
 
-class Points:
-    """Writes the name of each point that is passed; at the `last` one the process is killed."""
+class Points(threading.local):
+    """Writes the name of each point that is passed; at the `last` one the process is killed.
+
+    Each thread has a place of its own: a step is written to the disk while the next one is made.
+    """
+
+    place = "start"
+    saving = ""
+    pieces = 0  # to be written until half of the file is
 
     def __init__(self, trace: Path, last: str | None) -> None:
-        self.place = "start"
-        self.saving = ""
         self._last = last
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
@@ -34,6 +39,11 @@ class Points:
         os.write(self._trace, f"{name}\n".encode())
         if name == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def hit_at(self, place: str, what: str) -> None:
+        """Pass a point of another thread's place."""
+        self.place = place
+        self.hit(what)
 
     def around(self, owner: Any, name: str, what: str = "") -> None:
         """Put a point before and one after a function."""
@@ -73,7 +83,8 @@ def install(trace: Path, last: str | None) -> None:
 
     points = Points(trace, last)
     points.at(LocalRound, "train", lambda self: f"{self.number} begin")
-    points.at(LocalRound, "_step", lambda self, step: f"{self.number}.{step}")
+    for name in ("_step", "_keep"):
+        points.at(LocalRound, name, lambda self, step, *_: f"{self.number}.{step}")
     points.at(LocalRound, "hand_in", lambda self, _: f"{self.number} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
@@ -89,7 +100,7 @@ def _while_waiting(points: Points, client: Any) -> None:
     call = client.exchanged
 
     def exchanged(*args: Any) -> bytes:
-        timer = threading.Timer(WAITING_SECONDS, points.hit, ["exchanged waiting"])
+        timer = threading.Timer(WAITING_SECONDS, points.hit_at, [points.place, "exchanged waiting"])
         timer.start()
         try:
             found: bytes = call(*args)
@@ -108,15 +119,18 @@ def _inside_saves(points: Points) -> None:
     write_whole, write_all = journal.write_whole, files.write_all
     replace, sync = Path.replace, files.sync
 
-    def saving(path: Path, data: bytes) -> None:
+    def saving(path: Path, *pieces: bytes | memoryview) -> None:
         points.saving = f"save {path.stem.rpartition('-')[2]}"
+        points.pieces = len(pieces) // 2
         points.hit(f"{points.saving} before")
-        write_whole(path, data)
+        write_whole(path, *pieces)
         points.hit(f"{points.saving} after")
 
     def filling(descriptor: int, data: memoryview) -> None:
         write_all(descriptor, data[: len(data) // 2])
-        points.hit(f"{points.saving} half")
+        points.pieces -= 1
+        if points.pieces == 0:
+            points.hit(f"{points.saving} half")
         write_all(descriptor, data[len(data) // 2 :])
 
     def replacing(self: Path, target: Path) -> Path:

@@ -1,0 +1,81 @@
+"""A client's world without a network, made anew for each test."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pubswap_client.daemon.heartbeats import Heartbeats
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol import files
+from pubswap_protocol.messages import RunState, RunView
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.responses import Response
+from support.client.one_client import CALLS, PUBLIC, ROUNDS, STEPS, FakeCoordinator, Points, World
+
+Engine = Callable[[Policy], Any]
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tiny_qwen3: Path,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    problems: list[Problem],
+    even_scorer: Any,
+    make_responses: Callable[..., list[Response]],
+) -> Callable[..., World]:
+    """A function that makes a world with some settings replaced, and an engine."""
+    torch.set_num_threads(1)
+    card = card_of(tiny_qwen3)
+    numbers = itertools.count()
+    points = Points()
+
+    def fill(descriptor: int, data: memoryview, write: Any = files.write_all) -> None:
+        write(descriptor, data[: len(data) // 2])
+        points.hit()
+        write(descriptor, data[len(data) // 2 :])
+
+    monkeypatch.setattr(files, "write_all", fill)
+    monkeypatch.setattr(Heartbeats, "step", points.around(Heartbeats.step))
+    monkeypatch.setattr(Path, "replace", points.around(Path.replace))
+
+    def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
+        grpo = run_settings.grpo.model_copy(update=changes.pop("grpo", {}))
+        settings = run_settings.model_copy(
+            update={"grpo": grpo, "local_steps": STEPS, "rounds": ROUNDS, **changes}
+        )
+        run = RunView(
+            id="r1",
+            name="run",
+            state=RunState.TRAINING,
+            paused=False,
+            round=1,
+            settings=settings,
+            model=card,
+            created_at="2025-01-01T00:00:00Z",
+        )
+        peer = [make_responses([4, 5, 6, 7], seed, donated=range(4)) for seed in PUBLIC]
+        coordinator = FakeCoordinator(run, problems, peer)
+        for name in CALLS:
+            setattr(coordinator, name, points.around(getattr(coordinator, name)))
+
+        def trainer() -> LocalTrainer:
+            policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
+            return LocalTrainer(
+                policy, engine(policy), settings, "a", problems, even_scorer, TokenBudget(400)
+            )
+
+        return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
+
+    return make
