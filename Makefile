@@ -53,7 +53,7 @@ chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; abou
 
 # Most valuable first; stopped at any point, it goes on from there. Figures only: the text of
 # study/README.md is written by hand.
-STUDY = compare references periods fedprox milder beyond servers
+STUDY = compare references periods fedprox milder beyond servers sampling
 
 study: .venv/dev.stamp  ## the small study: hours on two cores, resumable
 	for recipe in $(STUDY); do \

@@ -26,13 +26,12 @@ def private_steps_per_round(settings: RunSettings) -> int:
     return settings.local_steps - public_steps_per_round(settings)
 
 
-def take(size: int, count: int, position: int, *key: int | str) -> list[int]:
-    """Indices (count,) of the position-th batch (0, 1, ...) of a set of `size` problems.
+def walk(size: int, first: int, count: int, *key: int | str) -> list[int]:
+    """Indices (count,) of problems first, first + 1, ... of an endless walk over a set of `size`.
 
     Without replacement within an epoch: the set is walked in a random order, drawn anew for each
-    epoch from (key, epoch). A batch may cross into the next epoch.
+    epoch from (key, epoch). What is taken may cross into the next epoch.
     """
-    first = position * count
     indices: list[int] = []
     while len(indices) < count:
         epoch, offset = divmod(first + len(indices), size)
@@ -67,16 +66,38 @@ def staleness(settings: RunSettings, step: int) -> int:
     return int(later <= settings.local_steps and overtaken(settings, later) == step)
 
 
-def private_batch(
-    settings: RunSettings, client: str, size: int, round_: int, step: int
-) -> list[int]:
-    """Indices (b,) into a client's private set for a private local step of a round."""
+def sampled_ahead(settings: RunSettings, step: int) -> int | None:
+    """The private step that is sampled before the update of `step`, the one before it (overlap).
+
+    Public steps are never sampled ahead, nor is anything across the end of a round.
+    """
+    if not settings.grpo.overlap:
+        return None
+    order = update_order(settings)
+    later = order[order.index(step) + 1 :]
+    return later[0] if later and public_step(settings, later[0]) is None else None
+
+
+def private_place(settings: RunSettings, round_: int, step: int) -> int:
+    """How many problems of its private set's walk a client has before a private step of a round.
+
+    What resampling has taken beyond b a step comes on top.
+    """
     done_in_round = sum(public_step(settings, s) is None for s in range(1, step))
-    position = (round_ - 1) * private_steps_per_round(settings) + done_in_round
-    return take(size, settings.grpo.prompts_per_step, position, settings.seed, "private", client)
+    steps = (round_ - 1) * private_steps_per_round(settings) + done_in_round
+    return steps * settings.grpo.prompts_per_step
+
+
+def private_prompts(
+    settings: RunSettings, client: str, size: int, first: int, count: int
+) -> list[int]:
+    """Indices (count,) into a client's private set, from place `first` of its walk."""
+    return walk(size, first, count, settings.seed, "private", client)
 
 
 def public_batch(settings: RunSettings, size: int, round_: int, swap: int) -> list[int]:
     """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round."""
-    position = (round_ - 1) * public_steps_per_round(settings) + swap - 1
-    return take(size, settings.grpo.prompts_per_step, position, settings.seed, "public")
+    first = ((round_ - 1) * public_steps_per_round(settings) + swap - 1) * (
+        settings.grpo.prompts_per_step
+    )
+    return walk(size, first, settings.grpo.prompts_per_step, settings.seed, "public")

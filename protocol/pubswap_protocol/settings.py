@@ -40,6 +40,7 @@ Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
 Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
+MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
 
 
 class LoraSettings(Strict):
@@ -99,6 +100,20 @@ class GrpoSettings(Strict):
         default="kl",
         description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
     )
+    # These two are left out unless they are set, so that a run from before them is the same run.
+    resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
+        default=0,
+        exclude_if=lambda draws: not draws,
+        description="How often a private step draws fresh prompts in place of those whose rewards "
+        "are all equal (DAPO's dynamic sampling). 0, never, is the paper's.",
+    )
+    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
+        default=0,
+        exclude_if=lambda steps: not steps,
+        description="1: a private step is sampled before the update of the step before it, which "
+        "a vLLM engine does beside that update; its responses are one update late. 0, which "
+        "is on-policy, is the paper's.",
+    )
     optimizer_state: Literal["reset", "keep"] = Field(
         default="reset", description="AdamW's state at the start of a round: new, or the last one."
     )
@@ -107,6 +122,15 @@ class GrpoSettings(Strict):
         default=1024, description="Sets with longer ones are refused."
     )
     max_response_tokens: Tokens = Field(default=2048, description="Responses end there.")
+
+    @model_validator(mode="after")
+    def _corrected(self) -> Self:
+        if self.overlap and self.rollout_correction == "none":
+            raise ValueError(
+                "overlap = 1 trains on responses of one update before, which rollout_correction = "
+                "'none' does not weigh; use rollout_correction = 'token_truncate' or overlap = 0"
+            )
+        return self
 
 
 class SwapSettings(Strict):

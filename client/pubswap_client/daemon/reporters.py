@@ -68,12 +68,20 @@ class LogLines(Reporter):
         """The figures that show whether training goes well."""
         metrics = report.metrics
         log.info(
-            "round %d step %d/%d %s  reward %.3f  zero variance %.2f  kl %.2e  clip %.3f  "
+            "round %d step %d/%d %s  reward %.3f  zero variance %.2f%s  kl %.2e  clip %.3f  "
             "length %.0f  %.0f tokens/s  %.1f GiB",
             *(report.round, report.step, report.steps, report.kind),
-            *(metrics.reward, metrics.zero_variance_share, metrics.kl, metrics.clip_share),
+            *(metrics.reward, metrics.zero_variance_share, _resampled(metrics)),
+            *(metrics.kl, metrics.clip_share),
             *(metrics.response_tokens, metrics.tokens_per_second, metrics.memory_bytes / 2**30),
         )
+
+
+def _resampled(metrics: StepMetrics) -> str:
+    """What resampling did, if it replaced any group."""
+    if not metrics.groups_replaced:
+        return ""
+    return f" ({metrics.groups_replaced} replaced, {metrics.prompts_sampled} prompts)"
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
     "reward": (lambda m: m.reward, "{:.3f}"),
     "groups without variance": (lambda m: m.zero_variance_share, "{:.2f}"),
+    "groups replaced": (lambda m: m.groups_replaced, "{:.0f}"),
     "KL": (lambda m: m.kl, "{:.2e}"),
     "clip fraction": (lambda m: m.clip_share, "{:.4f}"),
     "response length": (lambda m: m.response_tokens, "{:.0f}"),

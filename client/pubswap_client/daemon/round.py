@@ -36,7 +36,13 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import overtaken, public_step, staleness, update_order
+from pubswap_protocol.schedule import (
+    overtaken,
+    public_step,
+    sampled_ahead,
+    staleness,
+    update_order,
+)
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
 from pubswap_protocol.tensors.responses import (
     Response,
@@ -164,7 +170,14 @@ class LocalRound:
             self._ahead = {ahead: self._sampled(ahead)}
             self._submit(*self._ahead[ahead])
         self.reporter.doing(f"private step {step}")
-        return self.trainer.private_step(step)
+        metrics = self.trainer.private_step(step, sampled_ahead(self.run.settings, step))
+        if self.run.settings.grpo.resample and metrics.zero_variance_share == 1:
+            log.warning(
+                "Private step %d taught nothing: each of %d prompts had equal rewards for all its "
+                "responses. If it stays so, the private problems are too easy or too hard.",
+                *(step, metrics.prompts_sampled),
+            )
+        return metrics
 
     # Public steps
 
@@ -174,7 +187,9 @@ class LocalRound:
         self.reporter.doing(f"public step {step}: waiting for the other organisations")
         received, waited = self._received(step, prompts, own)
         self.reporter.doing(f"public step {step}: updating")
-        return replace(self.trainer.public_step(step, _problems(prompts), received), waited=waited)
+        ahead = sampled_ahead(self.run.settings, step)
+        metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
+        return replace(metrics, waited=waited)
 
     def _sampled(self, step: int) -> tuple[SwapPrompts, bytes]:
         """A public step's prompts, and the file of our responses: on disk before it is sent.

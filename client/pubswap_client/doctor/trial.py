@@ -103,7 +103,7 @@ def _own_folders(settings: ClientSettings) -> Iterator[ClientSettings]:
 
 
 @dataclass
-class _Watched:
+class _Watched(RolloutEngine):
     """An engine and a scorer whose work is announced and timed."""
 
     engine: RolloutEngine
@@ -124,15 +124,16 @@ class _Watched:
     ) -> list[list[Response]]:
         self.stage(f"trial step: sampling {len(prompts)} x {count} responses")
         started = time.monotonic()
-        self.groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
-        self.rollout_seconds = time.monotonic() - started
-        return self.groups
+        groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
+        self.rollout_seconds += time.monotonic() - started
+        self.groups += groups
+        return groups
 
     def score(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
         self.stage("trial step: verifying the responses")
         started = time.monotonic()
         rewards = self.scorer(cases)
-        self.reward_seconds = time.monotonic() - started
+        self.reward_seconds += time.monotonic() - started
         self.stage("trial step: updating the adapter")
         return rewards
 
@@ -141,6 +142,7 @@ class _Watched:
 
     def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
         """A private step of the trainer, whose engine and scorer we are."""
+        self.rollout_seconds, self.reward_seconds, self.groups = 0.0, 0.0, []
         metrics = trainer.private_step(step)
         flat = [response for group in self.groups for response in group]
         cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)

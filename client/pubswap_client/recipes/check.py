@@ -10,7 +10,7 @@ from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.tables import FEDERATED, MEMBERS, Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
-from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import ReducedForm
@@ -123,7 +123,8 @@ def _residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
 def cost_lines(recipe: Recipe, layout: AdapterLayout | None) -> Iterator[str]:
     """A run's steps, responses and bytes; the adapter's if the base model is here."""
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
-    responses = rounds * tau * grpo.prompts_per_step * grpo.responses_per_prompt
+    draws = rounds * (tau + grpo.resample * private_steps_per_round(recipe))
+    responses = draws * grpo.prompts_per_step * grpo.responses_per_prompt
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
     yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} of each client"
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"

@@ -9,7 +9,8 @@ import logging
 import shutil
 import uuid
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine
 from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import EngineFault, StaleAdapter
-from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class HotReloadEngine(RolloutEngine):
         self._unique = uuid.uuid4().hex[:8]
         self._number = 0
         self._served: AdapterVersion | None = None
+        self._held: Adapter | None = None
         self._clear()
 
     @abstractmethod
@@ -92,11 +94,11 @@ class HotReloadEngine(RolloutEngine):
         ]
 
     def current(self) -> AdapterVersion:
-        """The version that holds the policy's adapter, which is served on return.
+        """The version that holds the policy's adapter, or the one held, which is served on return.
 
         Raises StaleAdapter if something else is served in spite of it.
         """
-        adapter = encode_adapter(self.policy.card.layout, self.policy.adapter())
+        adapter = encode_adapter(self.policy.card.layout, self._held or self.policy.adapter())
         old = self._served
         if old is not None and old.digest == digest_of(adapter):
             try:
@@ -109,6 +111,15 @@ class HotReloadEngine(RolloutEngine):
             self.unload(old)
             shutil.rmtree(old.path, ignore_errors=True)
         return new
+
+    @contextmanager
+    def holding(self) -> Iterator[bool]:
+        """Inside, sample from the policy's adapter as it was on entry, beside the trainer."""
+        self._held = self.policy.adapter()
+        try:
+            yield True
+        finally:
+            self._held = None
 
     def close(self) -> None:
         """Unload the adapter, and delete all versions."""

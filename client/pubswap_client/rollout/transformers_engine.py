@@ -45,6 +45,14 @@ class RolloutEngine(Protocol):
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
 
+    @contextmanager
+    def holding(self) -> Iterator[bool]:
+        """Inside, sample from the policy as it was on entry; yields whether it may be trained.
+
+        Here it may not: it is sampled from itself.
+        """
+        yield False
+
     def close(self) -> None:
         """Give back memory and processes of its own; the engine cannot be used again."""
         return

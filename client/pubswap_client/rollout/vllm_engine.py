@@ -64,6 +64,15 @@ class VllmEngine(HotReloadEngine):
             for output in outputs
         ]
 
+    @contextmanager
+    def holding(self) -> Iterator[bool]:
+        """Inside, sample from the policy's adapter as it was on entry.
+
+        An engine that sleeps while the policy is updated needs its memory: it samples before that.
+        """
+        with super().holding():
+            yield not self._sleeps
+
     def close(self) -> None:
         """End vLLM's process, and delete the adapters."""
         try:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pubswap_client.state.files import sweep, write_whole
 from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.private_rollout import decode_rollout, encode_rollout
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Digest, RunView
@@ -114,10 +115,15 @@ class Journal:
             "start": checkpoint.start,
             "step": len(checkpoint.steps),
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
+            "resampled": checkpoint.snapshot.resampled,
         }
         tensors = {f"adapter/{name}": array for name, array in checkpoint.snapshot.adapter.items()}
         for name, state in checkpoint.snapshot.optimizer.items():
             tensors |= {f"optimizer/{key}/{name}": array for key, array in state.items()}
+        if checkpoint.snapshot.ahead is not None:
+            more, arrays = encode_rollout(checkpoint.snapshot.ahead)
+            facts |= {"ahead": more}
+            tensors |= {f"ahead/{name}": array for name, array in arrays.items()}
         self._save(_CHECKPOINT, facts, tensors)
         for name in () if under_way else (_RECEIVED, _SAMPLED):
             self._path(name).unlink(missing_ok=True)
@@ -193,14 +199,18 @@ def _body(body: bytes) -> dict[str, NDArray[Any]]:
 
 
 def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint:
-    snapshot = Snapshot(adapter={}, optimizer={})
+    adapter: Adapter = {}
+    optimizer: dict[str, dict[str, NDArray[Any]]] = {}
+    ahead: dict[str, NDArray[Any]] = {}
     for path, array in tensors.items():
         kind, _, rest = path.partition("/")
-        if kind == "adapter":
-            snapshot.adapter[rest] = array
-        else:
+        if kind == "optimizer":
             key, _, name = rest.partition("/")
-            snapshot.optimizer.setdefault(name, {})[key] = array
+            optimizer.setdefault(name, {})[key] = array
+        else:
+            {"adapter": adapter, "ahead": ahead}[kind][rest] = array
+    sampled = decode_rollout(facts["ahead"], ahead) if ahead else None
+    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"])
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
     return Checkpoint(facts["round"], facts["start"], steps, snapshot)
 

@@ -24,8 +24,10 @@ class StepMetrics:
     mismatch_max: float = 0.0
     mismatch_kl: float = 0.0
     memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
-    staleness: int = 0  # updates between sampling and this one, in a pipelined run
+    staleness: int = 0  # updates between sampling and this one; pipelined or with an overlap
     waited: float = 0.0  # seconds for the other organisations, which are not in `seconds`
+    prompts_sampled: int = 0  # of a private step, those of further draws included
+    groups_replaced: int = 0  # by groups of further draws, as their rewards were all equal
 
     @property
     def tokens_per_second(self) -> float:

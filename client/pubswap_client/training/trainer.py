@@ -4,10 +4,13 @@ Every random draw is a function of (run seed, client, round, step), so that a st
 after a restart gives the same numbers.
 """
 
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -19,18 +22,20 @@ from pubswap_client.policy.policy import Policy, copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.schedule import private_batch, staleness
+from pubswap_protocol.schedule import private_place, private_prompts, staleness
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 Groups = Sequence[Sequence[Response]]
+T = TypeVar("T")
 
 
 def score_groups(
@@ -52,10 +57,15 @@ def score_groups(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they)."""
+    """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they).
+
+    With them goes what later private steps depend on beside these.
+    """
 
     adapter: Adapter
     optimizer: dict[str, dict[str, NDArray[Any]]]
+    ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
+    resampled: int = 0  # prompts that resampling has taken from the walk, in the whole run
 
 
 @dataclass
@@ -77,6 +87,8 @@ class LocalTrainer:
     _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
     _round_start: list[Tensor] = field(default_factory=list, init=False)
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
+    _ahead: PrivateRollout | None = field(default=None, init=False)
+    _resampled: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidProblems if a private prompt is too long: now, not within a run."""
@@ -90,13 +102,14 @@ class LocalTrainer:
     def begin_round(self, round_: int, adapter: Adapter) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it."""
         self.round = round_
+        self._ahead = None
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
         if self._optimizer is None or self.settings.grpo.optimizer_state == "reset":
             self._optimizer = self._new_optimizer()
 
     def snapshot(self) -> Snapshot:
-        """A copy of the factors and of the optimizer's state."""
+        """A copy of the factors and of the optimizer's state, and what was sampled ahead."""
         if self._optimizer is None:
             raise WrongState("A snapshot was asked for before a round began.")
         names, states = self.policy.trained_names(), self._optimizer.state_dict()["state"]
@@ -104,11 +117,12 @@ class LocalTrainer:
         optimizer: dict[str, dict[str, NDArray[Any]]] = {names[index]: {} for index in states}
         for (index, key), array in copy_to_host(flat).items():
             optimizer[names[index]][key] = array
-        return Snapshot(self.adapter(), optimizer)
+        return Snapshot(self.adapter(), optimizer, self._ahead, self._resampled)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`."""
         self.policy.load_adapter(snapshot.adapter)
+        self._ahead, self._resampled = snapshot.ahead, snapshot.resampled
         self._optimizer = self._new_optimizer()
         states = {
             index: {key: torch.tensor(array) for key, array in snapshot.optimizer[name].items()}
@@ -119,20 +133,38 @@ class LocalTrainer:
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def private_step(self, step: int) -> StepMetrics:
-        """Local step 1..tau of the round on the next private problems."""
+    def private_step(self, step: int, ahead: int | None = None) -> StepMetrics:
+        """Local step 1..tau of the round on the next private problems.
+
+        The private step `ahead`, if any, is sampled from the policy before this step's update. The
+        reward reported is that of the prompts that the step takes without resampling.
+        """
         started = time.monotonic()
-        indices = private_batch(self.settings, self.client, len(self.problems), self.round, step)
-        problems = [self.problems[index] for index in indices]
-        groups = self._rollout(step, problems)
-        rewards = self._rewards(problems, groups)
-        metrics = self._update(problems, groups, rewards, self.max_mismatch)
-        return replace(metrics, seconds=time.monotonic() - started)
+        rollout = self._ahead
+        stale = rollout is not None and rollout.step == step
+        if rollout is None or not stale:
+            rollout = self._private_rollout(step)
+        with self._sampling(ahead):
+            metrics = self._update(
+                [self.problems[group.problem] for group in rollout.groups],
+                [group.responses for group in rollout.groups],
+                [group.rewards for group in rollout.groups],
+                # An update lies between sampling and now: the engine served what it should have.
+                max_mismatch=None if stale else self.max_mismatch,
+            )
+        return replace(
+            metrics,
+            reward=rollout.reward,
+            prompts_sampled=rollout.sampled,
+            groups_replaced=rollout.replaced,
+            staleness=int(stale),
+            seconds=time.monotonic() - started,
+        )
 
     def public_rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
         """Our own K responses to each public problem: what the exchange asks for."""
         started = time.monotonic()
-        groups = self._rollout(step, problems)
+        groups = self._rollout(problems, step)
         self._own_rewards = self._rewards(problems, groups)
         self.rollout_seconds = time.monotonic() - started
         return groups
@@ -149,21 +181,21 @@ class LocalTrainer:
             for problem, offer in zip(problems, offers, strict=True)
         ]
 
-    def public_step(self, step: int, problems: Sequence[Problem], groups: Groups) -> StepMetrics:
+    def public_step(
+        self, step: int, problems: Sequence[Problem], groups: Groups, ahead: int | None = None
+    ) -> StepMetrics:
         """Local step `step` on the groups that the exchange gave, rewarded anew.
 
-        The reward reported is that of our own responses before the exchange, and waiting for
-        peers does not count as our seconds.
+        `ahead` is as in a private step. The reward reported is that of our own responses before
+        the exchange, and waiting for peers does not count as our seconds.
         """
         started = time.monotonic()
         stale = staleness(self.settings, step)
-        metrics = self._update(
-            problems,
-            groups,
-            self._rewards(problems, groups),
-            # An update lies between sampling and now: the engine served what it should have.
-            max_mismatch=None if stale else self.max_mismatch,
-        )
+        rewards = self._rewards(problems, groups)
+        with self._sampling(ahead):
+            # As in a private step.
+            max_mismatch = None if stale else self.max_mismatch
+            metrics = self._update(problems, groups, rewards, max_mismatch)
         own = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
@@ -185,14 +217,57 @@ class LocalTrainer:
             fused=True if self.policy.device.type == "cuda" else None,
         )
 
-    def _rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
+    @contextmanager
+    def _sampling(self, step: int | None) -> Iterator[None]:
+        """Sample a private step from the policy as it is, beside the update inside or before it."""
+        self._ahead = None
+        if step is None:
+            yield
+            return
+        with self.engine.holding() as beside:
+            if not beside:
+                self._ahead = self._private_rollout(step)
+                yield
+                return
+            rollout = _in_thread(lambda: self._private_rollout(step))
+            yield
+            self._ahead = rollout.result()
+
+    def _private_rollout(self, step: int) -> PrivateRollout:
+        """The groups of a private step, sampled and rewarded; dead ones replaced."""
+        first = private_place(self.settings, self.round, step) + self._resampled
+        taken = 0
+
+        def draw(number: int, count: int) -> list[PrivateGroup]:
+            nonlocal taken
+            indices = private_prompts(
+                self.settings, self.client, len(self.problems), first + taken, count
+            )
+            taken += count
+            problems = [self.problems[index] for index in indices]
+            key = ("resample", number) if number else ()
+            groups = self._rollout(problems, step, *key)
+            rewards = self._rewards(problems, groups)
+            return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
+
+        grpo = self.settings.grpo
+        rollout = sample_private(
+            step, draw, grpo.prompts_per_step, grpo.resample, len(self.problems)
+        )
+        self._resampled += rollout.sampled - grpo.prompts_per_step
+        return rollout
+
+    def _rollout(
+        self, problems: Sequence[Problem], step: int, *draw: int | str
+    ) -> list[list[Response]]:
+        """Responses of the step; `draw` is what sets this draw of it apart from the first."""
         grpo = self.settings.grpo
         return self.engine.generate(
             [self.policy.encode(problem.prompt) for problem in problems],
             count=grpo.responses_per_prompt,
             max_tokens=grpo.max_response_tokens,
             temperature=grpo.temperature,
-            seed=seed_for(self.settings.seed, "rollout", self.client, self.round, step),
+            seed=seed_for(self.settings.seed, "rollout", self.client, self.round, step, *draw),
         )
 
     def _rewards(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
@@ -226,3 +301,17 @@ class LocalTrainer:
             self.team,
             max_mismatch,
         )
+
+
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """The work's result. The thread is a daemon: a client that is to stop waits for no answer."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="rollout", daemon=True).start()
+    return future

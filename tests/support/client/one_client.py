@@ -183,11 +183,11 @@ class World:
     def _watch(self, trainer: LocalTrainer) -> None:
         step_on = trainer.public_step
 
-        def public_step(step: int, problems: Any, groups: Any) -> Any:
+        def public_step(step: int, problems: Any, groups: Any, ahead: int | None) -> Any:
             seen = self.trained_on.setdefault((trainer.round, step), set())
             seen.add(digest_of(encode_responses(PUBLIC, groups)))
             self.points.hit()
-            return step_on(step, problems, groups)
+            return step_on(step, problems, groups, ahead)
 
         trainer.public_step = public_step  # type: ignore[method-assign]
         trainer.engine.generate = self.points.around(trainer.engine.generate)  # type: ignore[method-assign]

@@ -8,14 +8,16 @@ import pytest
 from pubswap_protocol.draws import rng_for, seed_for
 from pubswap_protocol.schedule import (
     overtaken,
-    private_batch,
+    private_place,
+    private_prompts,
     private_steps_per_round,
     public_batch,
     public_step,
     public_steps_per_round,
+    sampled_ahead,
     staleness,
-    take,
     update_order,
+    walk,
 )
 from pubswap_protocol.settings import GrpoSettings, RunSettings, SwapSettings
 
@@ -50,7 +52,7 @@ def test_the_baselines_have_no_public_step(method: str) -> None:
 @pytest.mark.parametrize(("size", "count"), [(10, 3), (7, 7), (5, 8), (64, 8), (1, 1)])
 def test_an_epoch_takes_each_problem_once(size: int, count: int) -> None:
     """Consecutive batches walk the set without replacement, epoch after epoch."""
-    walked = [i for position in range(3 * size) for i in take(size, count, position, "key")]
+    walked = [i for place in range(3 * size) for i in walk(size, place * count, count, "key")]
     epochs = [walked[start : start + size] for start in range(0, len(walked), size)]
     assert all(Counter(epoch) == Counter(range(size)) for epoch in epochs)
     if size >= 10:
@@ -61,9 +63,11 @@ def test_private_batches_go_on_from_round_to_round() -> None:
     """Over two rounds no private problem comes twice before all have come."""
     run = settings(grpo=GrpoSettings(prompts_per_step=4))
     steps = [s for s in range(1, 11) if public_step(run, s) is None]
-    seen = [i for r in (1, 2) for s in steps for i in private_batch(run, "a", 40, r, s)]
+    places = [private_place(run, r, s) for r in (1, 2) for s in steps]
+    assert places == list(range(0, 40, 4))
+    seen = [i for place in places for i in private_prompts(run, "a", 40, place, 4)]
     assert sorted(seen) == list(range(40))
-    assert private_batch(run, "a", 40, 1, 1) != private_batch(run, "b", 40, 1, 1)
+    assert private_prompts(run, "a", 40, 0, 4) != private_prompts(run, "b", 40, 0, 4)
 
 
 def test_public_batches_are_the_same_for_everyone_and_go_on_too() -> None:
@@ -104,6 +108,25 @@ def test_steps_are_made_in_their_order_otherwise(run: RunSettings) -> None:
     assert update_order(run) == list(range(1, 11))
     assert {overtaken(run, step) for step in range(1, 11)} == {None}
     assert {staleness(run, step) for step in range(1, 11)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("period", "mode", "ahead"),
+    [
+        (2, "synchronous", {1: None, 2: 3, 3: None, 4: 5, 5: None, 6: None}),
+        (3, "synchronous", {1: 2, 2: None, 3: 4, 4: 5, 5: None, 6: None}),
+        (2, "pipelined", {1: 3, 3: None, 2: 5, 5: None, 4: None, 6: None}),
+    ],
+)
+def test_only_a_private_step_that_comes_next_is_sampled_ahead(
+    period: int, mode: Any, ahead: dict[int, int | None]
+) -> None:
+    """Before the update of the one before it; nothing is where there is no overlap."""
+    swap = SwapSettings(period=period, mode=mode)
+    run = settings(local_steps=6, swap=swap, grpo=GrpoSettings(overlap=1))
+    assert {step: sampled_ahead(run, step) for step in update_order(run)} == ahead
+    run = settings(local_steps=6, swap=swap)
+    assert {sampled_ahead(run, step) for step in update_order(run)} == {None}
 
 
 def test_draws_are_functions_of_their_key() -> None:

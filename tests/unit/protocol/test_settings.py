@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 
 
@@ -36,6 +37,14 @@ def test_defaults_are_the_paper_s() -> None:
         "uniform",
         "synchronous",
     )
+
+
+def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
+    """Its JSON says nothing of them; one with them is the same after a way through JSON."""
+    assert not {"resample", "overlap"} & RunSettings().model_dump()["grpo"].keys()
+    run = RunSettings.model_validate({"grpo": {"resample": 2, "overlap": 1}})
+    assert RunSettings.model_validate_json(run.model_dump_json()) == run
+    assert {"grpo.resample", "grpo.overlap"} <= set(required(run))
 
 
 def test_a_run_without_template_options_says_nothing_of_them() -> None:
@@ -74,6 +83,11 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"aggregation": {"clip_norm": 0}}, "aggregation.clip_norm"),
         ({"grpo": {"temperature": 0}}, "grpo.temperature"),
         ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),
+        ({"grpo": {"resample": -1}}, "grpo.resample"),
+        ({"grpo": {"resample": 65}}, "grpo.resample"),
+        ({"grpo": {"resample": True}}, "grpo.resample"),
+        ({"grpo": {"overlap": 2}}, "grpo.overlap"),
+        ({"grpo": {"overlap": 1, "rollout_correction": "none"}}, "use rollout_correction"),
         ({"rounds": 0}, "rounds"),
         ({"tau": 3}, "tau"),
         ({"lora": {"rank": 0}}, "lora.rank"),

@@ -32,6 +32,8 @@ def report(step: int) -> StepReport:
         grad_norm=0.3,
         mismatch=1e-6,
         memory_bytes=3 << 30,
+        prompts_sampled=8 if step == 1 else 13,
+        groups_replaced=0 if step == 1 else 3,
     )
     return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, metrics=metrics)
 
@@ -44,7 +46,10 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = [record.getMessage() for record in caplog.records]
     wanted = ["round 2 step 2/4 public", "reward 0.500", "zero variance 0.50", "kl 1.00e-03"]
     wanted += ["clip 0.020", "length 17", "300 tokens/s", "3.0 GiB"]
+    wanted += ["zero variance 0.50 (3 replaced, 13 prompts)  kl"]
     assert all(part in line for part in wanted)
+    LogLines().step(report(1))
+    assert "zero variance 0.50  kl" in caplog.records[-1].getMessage()
 
 
 def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
@@ -60,7 +65,15 @@ def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
         console.print(display._draw())
     assert logging.getLogger().handlers == before
     shown = file.getvalue()
-    for part in ("round 2/3", "7/12", "now: waiting for the other", "0.750", "▁▅█", "3.00"):
+    for part in (
+        "groups replaced",
+        "round 2/3",
+        "7/12",
+        "now: waiting for the other",
+        "0.750",
+        "▁▅█",
+        "3.00",
+    ):
         assert part in shown
     assert "Going on with our own." in shown
 

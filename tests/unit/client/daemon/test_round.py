@@ -12,7 +12,6 @@ import pytest
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.logprobs import mean_logprobs
-from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
@@ -57,6 +56,12 @@ RUNS = {
     "fedavg keep": {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
     "fedavg int8": {"method": "fedavg", "wire": INT8},
     "pipelined": {"swap": PIPELINED},
+    "overlap": {"method": "fedavg", "grpo": {"overlap": 1, "resample": 2}},
+    "pubswap overlap keep": {
+        "swap": SwapSettings(period=3),
+        "grpo": {"overlap": 1, "optimizer_state": "keep"},
+    },
+    "resample": {"grpo": {"resample": 2}},
     "pipelined likely keep": {
         "swap": BOTH,
         "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
@@ -304,9 +309,9 @@ def test_a_finished_round_is_handed_in_without_training_again(
         made = trainer()
         begun = made.private_step
 
-        def private_step(step: int) -> Any:
+        def private_step(*args: Any) -> Any:
             assert made.round == 2, "round 1 was trained again"
-            return begun(step)
+            return begun(*args)
 
         made.private_step = private_step  # type: ignore[method-assign]
         return made
@@ -447,3 +452,27 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
     assert [beat.step for beat in beats] == [1]
     assert not one.coordinator.updates
     assert "The run is cancelled." in caplog.text
+
+
+def test_a_private_set_of_dead_prompts_is_said(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each step ends with its budget, all its groups without variance, and says what it is."""
+    one = world(method="fedavg", grpo={"resample": 64})
+    trainer, told = one.trainer, list[StepMetrics]()
+
+    def useless() -> LocalTrainer:
+        made = trainer()
+        made.scorer = lambda cases: [0.0] * len(cases)
+        return made
+
+    class Told(LogLines):
+        def step(self, report: StepReport) -> None:
+            told.append(report.metrics)
+
+    one.trainer = useless
+    one.live(Told())
+    assert {(m.zero_variance_share, m.prompts_sampled, m.groups_replaced) for m in told} == {
+        (1.0, 8, 0)
+    }
+    assert "Private step 1 taught nothing: each of 8 prompts had equal rewards" in caplog.text

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.daemon.factories import make_engine
+from pubswap_client.rollout.peft_folder import WEIGHTS
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.rollout.vllm_server_engine import VllmServerEngine, in_threads
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
+from pubswap_protocol.tensors.adapter import encode_adapter
 from support.vllm.fake_vllm import FakeVllm, fake_vllm
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ def generate(engine: Any) -> list[list[list[int]]]:
 
 def change(policy: "Policy", by: float = 0.1) -> None:
     policy.load_adapter({name: factor + by for name, factor in policy.adapter().items()})
+
+
+def served(folder: str) -> bytes:
+    """The adapter that a replica was told to load."""
+    return Path(folder, WEIGHTS).read_bytes()
 
 
 def test_prompts_are_spread_over_replicas_that_all_have_the_adapter(
@@ -97,6 +104,25 @@ def test_an_adapter_that_comes_back_gets_another_name(
             generate(engine)
             names += fakes[0].adapters
     assert len(set(names)) == 3
+
+
+def test_a_held_adapter_is_served_while_the_policy_is_trained(
+    policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
+) -> None:
+    """Also by a replica that restarts meanwhile; afterwards the policy's new one is."""
+    with closing(engine_on(policy, fakes, tmp_path)) as engine:
+        held = policy.adapter()
+        with engine.holding() as beside:
+            assert beside
+            change(policy)
+            fakes[1].fail["/v1/completions"] = [(404, {"error": {"message": "does not exist"}})]
+            fakes[1].adapters.clear()
+            generate(engine)
+            (folder,) = fakes[1].adapters.values()
+            assert served(folder) == encode_adapter(policy.card.layout, held)
+        generate(engine)
+        (folder,) = fakes[1].adapters.values()
+        assert served(folder) == encode_adapter(policy.card.layout, policy.adapter())
 
 
 def test_a_replica_that_restarts_between_the_check_and_the_prompt_is_loaded_again(

@@ -100,8 +100,8 @@ def test_a_sealed_file_gives_back_facts_and_tensors() -> None:
         "transposed": np.arange(6, dtype=np.int64).reshape(2, 3).T,
         "bytes": np.frombuffer(b"body", np.uint8),
     }
-    facts, found = unseal(b"".join(seal({"a": [0.1, "\""]}, tensors)))
-    assert facts == {"a": [0.1, "\""]}
+    facts, found = unseal(b"".join(seal({"a": [0.1, '"']}, tensors)))
+    assert facts == {"a": [0.1, '"']}
     assert found.keys() == tensors.keys()
     for name, array in tensors.items():
         assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)

@@ -18,12 +18,34 @@ from pubswap_client.state.journal import (
 )
 from pubswap_client.state.sealed import seal, unseal
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, encode_rollout
 from pubswap_client.training.trainer import Snapshot
+from pubswap_protocol.tensors.responses import Response
 
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
 STEP = ExchangeKey(round=1, start=START, swap=1)
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
+
+
+def rollout() -> PrivateRollout:
+    """Two groups of two responses, sampled ahead."""
+    rng = np.random.default_rng(7)
+    groups = [
+        PrivateGroup(
+            problem,
+            [
+                Response(
+                    rng.integers(0, 9, length).astype(np.int32),
+                    -rng.random(length).astype(np.float32),
+                )
+                for length in lengths
+            ],
+            [1.0, 1 / 3],
+        )
+        for problem, lengths in ((4, (3, 1)), (2, (2, 5)))
+    ]
+    return PrivateRollout(3, groups, 0.1 + 0.2, 7, 1)
 
 
 def checkpoint(steps: int = 2) -> Checkpoint:
@@ -35,8 +57,22 @@ def checkpoint(steps: int = 2) -> Checkpoint:
         "exp_avg": rng.normal(size=(3, 5)).astype(np.float32),
         "exp_avg_sq": np.full((3, 5), np.float32(1e-42)),  # a denormal number
     }
-    snapshot = Snapshot({"layer.lora_A.weight": factor}, {"layer.lora_A.weight": state})
+    snapshot = Snapshot(
+        {"layer.lora_A.weight": factor}, {"layer.lora_A.weight": state}, rollout(), resampled=5
+    )
     return Checkpoint(1, START, (METRICS,) * steps, snapshot)
+
+
+def same_rollout(one: PrivateRollout | None, other: PrivateRollout | None) -> bool:
+    """Whether two rollouts agree in every bit."""
+    if one is None or other is None:
+        return one is other
+    (facts, arrays), (others, more) = encode_rollout(one), encode_rollout(other)
+    same_arrays = all(
+        arrays[name].tobytes() == more[name].tobytes() and arrays[name].dtype == more[name].dtype
+        for name in arrays
+    )
+    return facts == others and same_arrays
 
 
 def same(one: Checkpoint | None, other: Checkpoint) -> bool:
@@ -45,6 +81,10 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
         return False
     states = [one.snapshot.optimizer, other.snapshot.optimizer]
     flat = [{f"{n}/{k}": a for n, s in state.items() for k, a in s.items()} for state in states]
+    if one.snapshot.resampled != other.snapshot.resampled:
+        return False
+    if not same_rollout(one.snapshot.ahead, other.snapshot.ahead):
+        return False
     pairs = [(one.snapshot.adapter, other.snapshot.adapter), (flat[0], flat[1])]
     return all(
         mine.keys() == theirs.keys()

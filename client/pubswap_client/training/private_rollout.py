@@ -1,0 +1,105 @@
+"""What a private step is trained on: its prompts' responses, rewarded, without dead groups.
+
+A group is dead when its K rewards are all equal: its advantages are 0, and it teaches nothing. With
+`grpo.resample` = n, as in DAPO's dynamic sampling (Yu et al., 2025, section 3.2), each dead one
+gives its place to a group of a fresh prompt that is not dead, in up to n further draws:
+
+    draw 0 takes b prompts; draw d = 1..n takes one for each group that is still dead, and of what
+    it gave, the groups that are not dead take the first places of those that are.
+
+What is dead after the last draw stays, so that a step has b groups whatever its prompts are.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pubswap_client.policy.groups import zero_variance
+from pubswap_protocol.tensors.responses import Response
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateGroup:
+    """K responses to a private problem, by its index in the set, and their rewards."""
+
+    problem: int
+    responses: Sequence[Response]
+    rewards: Sequence[float]
+
+    @property
+    def dead(self) -> bool:
+        """Whether all rewards are equal."""
+        return bool(zero_variance(torch.tensor([self.rewards], dtype=torch.float32)).item())
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateRollout:
+    """A private step's groups (b,), and what it took to get them."""
+
+    step: int
+    groups: Sequence[PrivateGroup]
+    reward: float  # mean over draw 0, which resampling has not selected
+    sampled: int  # prompts of all draws
+    replaced: int  # groups
+
+
+Draw = Callable[[int, int], list[PrivateGroup]]
+
+
+def sample_private(step: int, draw: Draw, count: int, draws: int, available: int) -> PrivateRollout:
+    """The groups of `count` prompts, dead ones replaced in at most `draws` further draws.
+
+    `draw(d, m)` samples m fresh prompts in draw d. No more than `available` prompts, the size of
+    the private set, are sampled in all: beyond them none is fresh.
+    """
+    groups = draw(0, count)
+    rewards = torch.tensor([group.rewards for group in groups], dtype=torch.float32)
+    dead = [place for place, group in enumerate(groups) if group.dead]
+    sampled, replaced = count, 0
+    for number in range(1, draws + 1):
+        fresh = min(len(dead), available - sampled)
+        if fresh <= 0:
+            break
+        sampled += fresh
+        for group in draw(number, fresh):
+            if not group.dead:
+                groups[dead.pop(0)] = group
+                replaced += 1
+    return PrivateRollout(step, groups, float(rewards.flatten().mean()), sampled, replaced)
+
+
+def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A rollout as JSON and as arrays: all responses' tokens and log-probabilities in a row."""
+    groups = rollout.groups
+    flat = [response for group in groups for response in group.responses]
+    facts = {
+        "step": rollout.step,
+        "problems": [group.problem for group in groups],
+        "rewards": [list(group.rewards) for group in groups],
+        "reward": rollout.reward,
+        "sampled": rollout.sampled,
+        "replaced": rollout.replaced,
+    }
+    return facts, {
+        "lengths": np.array([len(response.tokens) for response in flat]),
+        "tokens": np.concatenate([response.tokens for response in flat]),
+        "logprobs": np.concatenate([response.logprobs for response in flat]),
+    }
+
+
+def decode_rollout(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PrivateRollout:
+    """The rollout of `encode_rollout`."""
+    ends = np.cumsum(arrays["lengths"])[:-1]
+    parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
+    responses = (Response(tokens, logprobs) for tokens, logprobs in zip(*parts, strict=True))
+    groups = [
+        PrivateGroup(problem, [next(responses) for _ in rewards], rewards)
+        for problem, rewards in zip(facts["problems"], facts["rewards"], strict=True)
+    ]
+    return PrivateRollout(
+        facts["step"], groups, facts["reward"], facts["sampled"], facts["replaced"]
+    )
