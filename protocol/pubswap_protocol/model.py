@@ -93,6 +93,8 @@ def model_card(
         )
     weights = _weights(folder)
     shapes = _shapes(weights)
+    layout = adapter_layout(shapes, lora)
+    check_adaptable(layout, config, lora)
     return ModelCard(
         source=source,
         revision=revision,
@@ -103,16 +105,19 @@ def model_card(
         config_digest=fingerprint(config_bytes),
         tokenizer_digest=fingerprint(tokenizer_bytes),
         weights_digest=_weights_digest(weights),
-        layout=adapter_layout(shapes, lora),
+        layout=layout,
     )
 
 
 def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
-    """The layout of an adapter of the model in a folder, from the headers of its weights alone.
+    """The layout of an adapter of the model in a folder, from its config and its weights' headers.
 
-    Raises InvalidSettings if there are no weights, or none that `lora` chooses.
+    Raises InvalidSettings if there are no weights, or none that `lora` chooses, or some that no
+    client can adapt.
     """
-    return adapter_layout(_shapes(_weights(folder)), lora)
+    layout = adapter_layout(_shapes(_weights(folder)), lora)
+    check_adaptable(layout, json.loads((folder / "config.json").read_bytes()), lora)
+    return layout
 
 
 def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> AdapterLayout:
@@ -131,6 +136,50 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
     if not tensors:
         raise InvalidSettings(f"lora.target_modules {lora.target_modules!r} matches no layer.")
     return AdapterLayout(tensors=tensors)
+
+
+def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: LoraSettings) -> None:
+    """Raises InvalidSettings for chosen modules that no client can adapt, naming the ones it can.
+
+    By names alone: an operator's machine may have no torch.
+    """
+    text = config.get("text_config") or config
+    faults = {name: _fault(name, text) for name in target_modules(layout)}
+    wrong = {name: fault for name, fault in faults.items() if fault}
+    if not wrong:
+        return
+    names = sorted({_last(name) for name in faults} - {_last(name) for name in wrong})
+    first, fault = next(iter(wrong.items()))
+    chosen = lora.target_modules if lora.target_modules == "all-linear" else [*lora.target_modules]
+    advice = f"Set lora.target_modules = {json.dumps(names)}." if names else "Use another model."
+    raise InvalidSettings(
+        f"lora.target_modules = {json.dumps(chosen)} chooses {first} and {len(wrong) - 1} more, "
+        f"{fault}. {advice}"
+    )
+
+
+# Of these, state-space kernels read the last projection's weights past any adapter.
+_STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+_TRANSPOSED = ("gpt2", "openai-gpt")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def _fault(module: str, config: Mapping[str, Any]) -> str | None:
+    """Why a two-dimensional weight of a checkpoint is no linear layer that can be adapted."""
+    kind, last = config.get("model_type"), _last(module)
+    if ".experts." in module:
+        return "which are parts of one tensor that holds all experts of a layer"
+    if last in ("gate", "router") and any(config.get(name) for name in _EXPERTS):
+        return "which choose experts and are no linear layers"
+    if last in ("out_proj", "conv1d") and kind in _STATE_SPACE:
+        return "which state-space layers read past any adapter"
+    if kind in _TRANSPOSED:
+        return "whose weights GPT-2 keeps transposed"
+    return None
+
+
+def _last(module: str) -> str:
+    return module.rsplit(".", 1)[-1]
 
 
 def check_positions(config: Mapping[str, Any], longest: int) -> None:
@@ -166,7 +215,7 @@ def target_modules(layout: AdapterLayout) -> list[str]:
 
 
 def _targeted(module: str, lora: LoraSettings) -> bool:
-    last = module.rsplit(".", 1)[-1]
+    last = _last(module)
     if lora.target_modules == "all-linear":
         return not any(part in last for part in _NOT_LINEAR)
     return last in lora.target_modules

@@ -123,6 +123,11 @@ class GrpoSettings(Strict):
     )
     max_response_tokens: Tokens = Field(default=2048, description="Responses end there.")
 
+    @property
+    def longest_row(self) -> int:
+        """Tokens of the longest prompt with the longest response."""
+        return self.max_prompt_tokens + self.max_response_tokens
+
     @model_validator(mode="after")
     def _corrected(self) -> Self:
         if self.overlap and self.rollout_correction == "none":

@@ -1,5 +1,6 @@
 """From a run's file, which is a recipe, to its sets, and to a run that is open for members."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pubswap_client.recipes.tables import DataFiles
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import CreateRun, RunView, SetKind
-from pubswap_protocol.model import model_card
+from pubswap_protocol.model import check_positions, model_card
 from pubswap_protocol.problems import read_problems
 from pubswap_protocol.settings import RunSettings
 
@@ -36,6 +37,7 @@ def prepare(recipe: Recipe, files: DataFiles) -> Prepared:
     settings = recipe.run_settings
     model = recipe.model
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
+    check_positions(json.loads((folder / "config.json").read_bytes()), settings.grpo.longest_row)
     check_lengths(folder, settings, files)
     sets = {SetKind.PUBLIC: files.public.read_bytes(), SetKind.TEST: files.test.read_bytes()}
     create = CreateRun(name=recipe.name, settings=settings, model=card)

@@ -121,8 +121,10 @@ def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = F
     """
     hidden = policy.hidden(pack)
     if policy.linear_head:
-        scores = linear_logprobs(hidden, *policy.head(), pack.tokens, temperature, entropy=entropy)
-        return Scores(*scores)
+        weight, bias = policy.head()
+        # Some models keep the residual in float32; their own output layers round it, too.
+        hidden = hidden.to(weight.dtype)
+        return Scores(*linear_logprobs(hidden, weight, bias, pack.tokens, temperature, entropy))
     limit = GPU_LOGITS if hidden.is_cuda else CPU_LOGITS
     size = max(1, limit // policy.card.vocabulary)
     parts = []

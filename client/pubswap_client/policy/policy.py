@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer as CheckpointedLayer
 from transformers.utils import logging as transformers_logging
@@ -212,7 +212,9 @@ class Policy:
     @property
     def decoder(self) -> Any:
         """The model without its output layer."""
-        return self._causal_model.get_decoder()
+        causal = self._causal_model
+        decoder = causal.get_decoder()
+        return causal.model if decoder is causal else decoder  # Llama 4 finds none
 
     def hidden(self, pack: Pack) -> Tensor:
         """The decoder's hidden states (n, H) that predict a pack's response tokens."""
@@ -338,12 +340,13 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     targets = target_modules(card.layout)
     if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
         raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
-    known = {name for name, _ in model.named_modules()}
-    missing = [name for name in targets if name not in known]
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    missing = [name for name in targets if name not in linear]
     if missing:
         raise InvalidSettings(
-            f"The base model has no module {missing[0]!r} (and {len(missing) - 1} others), which "
-            f"the run adapts; it is a {type(model).__name__}, the run's a {card.architecture}."
+            f"The base model has no linear layer {missing[0]!r} (and {len(missing) - 1} others), "
+            f"which the run adapts; it is a {type(model).__name__}, the run's a "
+            f"{card.architecture}. Ask the operator for a run with other lora.target_modules."
         )
     config = LoraConfig(
         r=lora.rank,
@@ -356,8 +359,14 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     with warnings.catch_warnings():
         # PEFT asks transformers for a property by its old name; a user can do nothing about it.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
-        adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
+        try:
+            # autocast_adapter_dtype keeps the factors in float32 over a bfloat16 base.
+            adapted = get_peft_model(model, config, autocast_adapter_dtype=True)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidSettings(
+                f"PEFT cannot adapt this {type(model).__name__}: {error} Ask the operator for a "
+                "run with other lora.target_modules."
+            ) from None
     fuse_products(adapted)
     return adapted
 

@@ -117,7 +117,7 @@ def check_packed_path(policy: Policy) -> Verdict:
             policy.path = path
             if path == PADDED:
                 # Rows at their last positions cannot be tried there, so that it is looked up.
-                check_positions(policy.model.config.to_dict(), longest_row(policy))
+                check_positions(policy.model.config.to_dict(), policy.settings.grpo.longest_row)
             try:
                 difference = probe.difference(path)
             except Exception as error:  # whatever a kernel, a compiler or a model raises
@@ -246,14 +246,9 @@ class _Probe:
         return _Pass(scores.detach(), torch.cat([each.flatten() for each in gradients]))
 
 
-def longest_row(policy: Policy) -> int:
-    """Tokens of the run's longest prompt and response."""
-    return policy.settings.grpo.max_prompt_tokens + policy.settings.grpo.max_response_tokens
-
-
 def last_positions(policy: Policy) -> int:
     """The positions that a row of the run has, or fewer where the model has a table of fewer."""
-    count = longest_row(policy)
+    count = policy.settings.grpo.longest_row
     config = policy.model.config.get_text_config()
     if getattr(config, "rope_parameters", None):
         return count

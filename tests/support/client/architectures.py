@@ -1,6 +1,7 @@
 """Random models of many architectures, a few thousand parameters each."""
 
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -32,53 +33,72 @@ MOE: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
 }
-PHI3_ROPE = {
+LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
     "short_factor": [1.0] * 4,
     "long_factor": [4.0] * 4,
     "original_max_position_embeddings": 64,
 }
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "Qwen3": ("qwen3", {}),
-    "Qwen3 tied": ("qwen3", {"tie_word_embeddings": True}),
-    "Qwen2": ("qwen2", {}),
-    "Llama": ("llama", {}),
-    "Llama 3.2": (
+
+
+@dataclass(frozen=True)
+class Case:
+    """A config, and how it trains with all linear layers adapted.
+
+    `named` is how what is refused trains with the layers that the refusal names; None if it does
+    not.
+    """
+
+    kind: str
+    config: dict[str, Any]
+    way: Literal["packed", "padded", "refused"]
+    named: Literal["packed", "padded"] | None = None
+
+
+CASES: dict[str, Case] = {
+    "Qwen3": Case("qwen3", {}, "packed"),
+    "Qwen3, tied embeddings": Case("qwen3", {"tie_word_embeddings": True}, "packed"),
+    "Qwen2": Case("qwen2", {}, "packed"),
+    "Llama": Case("llama", {}, "packed"),
+    "Llama 3.2": Case(
         "llama",
         {
             "rope_parameters": {
                 "rope_type": "llama3",
-                "rope_theta": 5e5,
+                "rope_theta": 500000.0,
                 "factor": 32.0,
                 "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 64,
             }
         },
+        "packed",
     ),
-    "Llama biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
-    "Llama, dynamic RoPE": (
+    "Llama with biases": Case("llama", {"attention_bias": True, "mlp_bias": True}, "packed"),
+    "Llama, dynamic RoPE": Case(
         "llama",
         {
-            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
             "max_position_embeddings": 64,
         },
+        "packed",
     ),
-    "yarn": (
+    "Qwen3, YaRN": Case(
         "qwen3",
         {
             "rope_parameters": {
                 "rope_type": "yarn",
-                "rope_theta": 1e4,
+                "rope_theta": 10000.0,
                 "factor": 4.0,
                 "original_max_position_embeddings": 64,
             }
         },
+        "packed",
     ),
-    "Mistral": ("mistral", {"sliding_window": 16}),
-    "Gemma": ("gemma", {}),
-    "Gemma2": (
+    "Mistral": Case("mistral", {"sliding_window": 16}, "packed"),
+    "Gemma": Case("gemma", {}, "packed"),
+    "Gemma 2": Case(
         "gemma2",
         {
             "sliding_window": 16,
@@ -86,26 +106,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 5.0,
             "query_pre_attn_scalar": 8,
         },
+        "padded",
     ),
-    "Gemma3": ("gemma3_text", {"sliding_window": 16, "query_pre_attn_scalar": 8}),
-    "Phi": ("phi", {}),
-    "Phi3": ("phi3", {}),
-    "Phi-3, longrope": (
-        "phi3",
-        {"rope_parameters": PHI3_ROPE, "original_max_position_embeddings": 64},
+    "Gemma 3": Case("gemma3_text", {"sliding_window": 16, "query_pre_attn_scalar": 8}, "packed"),
+    "Phi": Case("phi", {}, "packed"),
+    "Phi-3": Case("phi3", {}, "packed"),
+    "Phi-3, longrope": Case(
+        "phi3", {"rope_parameters": LONGROPE} | {"original_max_position_embeddings": 64}, "packed"
     ),
-    "OLMo2": ("olmo2", {}),
-    "SmolLM3": ("smollm3", {}),
-    "GPT-NeoX": ("gpt_neox", {}),
-    "OPT": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
-    "GLM4": ("glm4", {}),
-    "EXAONE4": ("exaone4", {"sliding_window": 16}),
-    "Cohere": ("cohere", {"logit_scale": 0.25}),
-    "Cohere2": ("cohere2", {"sliding_window": 16, "logit_scale": 1.0}),
-    "Apertus": ("apertus", {}),
-    "Ernie4.5": ("ernie4_5", {}),
-    "Hunyuan": ("hunyuan_v1_dense", {}),
-    "Granite": (
+    "OLMo 2": Case("olmo2", {}, "packed"),
+    "SmolLM3": Case("smollm3", {}, "packed"),
+    "GPT-NeoX": Case("gpt_neox", {}, "packed"),
+    "OPT": Case("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}, "packed"),
+    "GLM-4": Case("glm4", {}, "packed"),
+    "EXAONE 4": Case("exaone4", {"sliding_window": 16}, "packed"),
+    "Cohere": Case("cohere", {"logit_scale": 0.25}, "packed"),
+    "Cohere 2": Case("cohere2", {"sliding_window": 16, "logit_scale": 1.0}, "packed"),
+    "Apertus": Case("apertus", {}, "packed"),
+    "ERNIE 4.5": Case("ernie4_5", {}, "packed"),
+    "Hunyuan": Case("hunyuan_v1_dense", {}, "packed"),
+    "Granite": Case(
         "granite",
         {
             "logits_scaling": 8.0,
@@ -113,15 +133,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "embedding_multiplier": 2.0,
             "attention_multiplier": 0.2,
         },
+        "packed",
     ),
-    "Bloom": ("bloom", {"n_head": 4, "n_layer": 2}),
-    "StableLM": ("stablelm", {}),
-    "Falcon": ("falcon", {"alibi": True, "head_dim": None}),
-    "MPT": ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}),
-    "Starcoder2": ("starcoder2", {}),
-    "GPT-2": ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2}),
-    "LFM2": ("lfm2", {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48}),
-    "Qwen3.5": (
+    "BLOOM": Case("bloom", {"n_head": 4, "n_layer": 2}, "padded"),
+    "StableLM": Case("stablelm", {}, "padded"),
+    "Falcon": Case("falcon", {"alibi": True, "head_dim": None}, "padded"),
+    "MPT": Case("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}, "padded"),
+    "StarCoder2": Case("starcoder2", {}, "packed"),
+    "GPT-2": Case("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "refused"),
+    "LFM2": Case("lfm2", {"layer_types": ["conv", "full_attention"], "block_ff_dim": 48}, "padded"),
+    "Qwen3.5": Case(
         "qwen3_5_text",
         {
             "layer_types": ["linear_attention", "full_attention"],
@@ -130,9 +151,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_key_head_dim": 8,
             "linear_value_head_dim": 8,
         },
+        "padded",
     ),
-    "Mamba": ("mamba", {"state_size": 4}),
-    "Mamba2": (
+    "Mamba": Case("mamba", {"state_size": 4}, "refused", "padded"),
+    "Mamba 2": Case(
         "mamba2",
         {
             "state_size": 4,
@@ -142,8 +164,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "expand": 2,
             "chunk_size": 8,
         },
+        "refused",
+        "padded",
     ),
-    "Falcon-H1": (
+    "Falcon-H1": Case(
         "falcon_h1",
         {
             "mamba_d_ssm": 64,
@@ -153,10 +177,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_d_state": 4,
             "mamba_chunk_size": 8,
         },
+        "refused",
+        "padded",
     ),
-    "Qwen3-MoE": ("qwen3_moe", MOE),
-    "Mixtral": ("mixtral", MOE),
-    "Qwen3-Next": (
+    "Qwen3-MoE": Case("qwen3_moe", MOE, "refused", "packed"),
+    "Mixtral": Case("mixtral", MOE, "refused", "packed"),
+    "Qwen3-Next": Case(
         "qwen3_next",
         MOE
         | {
@@ -167,8 +193,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "linear_key_head_dim": 8,
             "linear_value_head_dim": 8,
         },
+        "refused",
+        "padded",
     ),
-    "DeepSeek-V3": (
+    "DeepSeek-V3": Case(
         "deepseek_v3",
         MOE
         | {
@@ -179,15 +207,25 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "q_lora_rank": 8,
             "kv_lora_rank": 8,
             "qk_rope_head_dim": 4,
+            "head_dim": 4,
             "qk_nope_head_dim": 4,
             "v_head_dim": 8,
         },
+        "refused",
+        "packed",
     ),
-    "gpt-oss": ("gpt_oss", MOE | {"sliding_window": 16}),
-    "Llama4": ("llama4_text", MOE | {"attention_chunk_size": 16, "intermediate_size_mlp": 48}),
-    "RecurrentGemma": ("recurrent_gemma", {"lru_width": 32, "attention_window_size": 16}),
-    "RWKV": ("rwkv", {"attention_hidden_size": 32}),
-    "GraniteMoeHybrid": (
+    "gpt-oss": Case("gpt_oss", MOE | {"sliding_window": 16}, "refused", "padded"),
+    "Llama 4": Case(
+        "llama4_text",
+        MOE | {"attention_chunk_size": 16, "intermediate_size_mlp": 48},
+        "refused",
+        "padded",
+    ),
+    "RecurrentGemma": Case(
+        "recurrent_gemma", {"lru_width": 32, "attention_window_size": 16}, "padded"
+    ),
+    "RWKV": Case("rwkv", {"attention_hidden_size": 32}, "padded"),
+    "Granite 4 hybrid": Case(
         "granitemoehybrid",
         {
             "layer_types": ["mamba", "attention"],
@@ -198,13 +236,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "mamba_d_state": 4,
             "shared_intermediate_size": 48,
         },
+        "padded",
     ),
-    "OLMoE": ("olmoe", MOE),
-    "Nemotron": ("nemotron", {}),
-    "Persimmon": ("persimmon", {}),
-    "GPT-J": ("gptj", {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}),
-    "GPTBigCode": ("gpt_bigcode", {"n_embd": 32, "n_head": 4, "n_layer": 2}),
+    "OLMoE": Case("olmoe", MOE, "refused", "packed"),
+    "Nemotron": Case("nemotron", {}, "padded"),
+    "Persimmon": Case("persimmon", {}, "packed"),
+    "GPT-J": Case("gptj", {"n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "padded"),
+    "GPTBigCode": Case("gpt_bigcode", {"n_embd": 32, "n_head": 4, "n_layer": 2}, "packed"),
 }
+
 SETTINGS = RunSettings.model_validate(
     {
         "lora": {"rank": 2, "alpha": 4},
@@ -215,11 +255,16 @@ SETTINGS = RunSettings.model_validate(
 
 def random_model(name: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     """A causal model of CASES, as transformers makes it of its config."""
-    kind, own = CASES[name]
-    config = AutoConfig.for_model(kind, **(COMMON | own | changes))
+    case = CASES[name]
+    values = COMMON | case.config | changes
+    given = {key: value for key, value in values.items() if value is not None}
+    config = AutoConfig.for_model(case.kind, **given)
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    if dtype == torch.float64:  # which the fast product of all experts does not know
+        model.config._experts_implementation = "eager"
+    return model
 
 
 def random_policy(

@@ -5,9 +5,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.numpy import save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -20,9 +22,10 @@ from transformers import (
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
-from pubswap_protocol.model import model_card, target_modules
+from pubswap_protocol.model import check_positions, model_card, model_layout, target_modules
 from pubswap_protocol.settings import LoraSettings
 
+WEIGHTS = "model.safetensors"
 SMALL = {
     "vocab_size": 32,
     "hidden_size": 16,
@@ -125,3 +128,61 @@ def test_a_config_that_is_no_model_s_is_refused(tmp_path: Path, text: str) -> No
     (folder / "config.json").write_text(text)
     with pytest.raises(InvalidSettings, match=r"config\.json is no model's"):
         model_card(folder, LORA, "m", None)
+
+
+def named_model(folder: Path, config: dict[str, object], *names: str) -> Path:
+    """A folder with a config, and square weights of these names."""
+    shutil.copytree(MODEL, folder)
+    save_file({f"{name}.weight": np.zeros((4, 4), np.float32) for name in names}, folder / WEIGHTS)
+    kept = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(kept | config))
+    return folder
+
+
+ATTENTION = [f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"]
+EXPERT = "model.layers.0.mlp.experts.3.up_proj"
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "said"),
+    [
+        ({"num_experts": 8}, [EXPERT], 'experts.3.up_proj and 0 more.*"q_proj", "v_proj"]'),
+        ({"num_experts": 8}, ["model.layers.0.mlp.gate"], "mlp.gate and 0 more, which choose"),
+        ({"model_type": "falcon_h1"}, ["model.layers.0.mamba.out_proj"], "past any adapter. Set"),
+        ({"model_type": "gpt2"}, [], "keeps transposed. Use another model"),
+    ],
+)
+def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(
+    tmp_path: Path, config: dict[str, object], more: list[str], said: str
+) -> None:
+    """From names and config alone; with the named layers the card is made."""
+    folder = named_model(tmp_path / "model", config, *ATTENTION, *more)
+    with pytest.raises(InvalidSettings, match=said):
+        model_card(folder, LORA, "m", None)
+    with pytest.raises(InvalidSettings, match=said):
+        model_layout(folder, LORA)
+    if more:
+        chosen = LoraSettings(target_modules=("k_proj", "o_proj", "q_proj", "v_proj"))
+        layout = model_card(folder, chosen, "m", None).layout
+        assert target_modules(layout) == sorted(ATTENTION)
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic"}, "max_position_embeddings": 64}, 64),
+        ({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 32}, 32),
+        ({"rope_parameters": {"full": {"rope_type": "dynamic"}}, "max_position_embeddings": 9}, 9),
+        ({"text_config": {"rope_scaling": {"type": "su"}, "max_position_embeddings": 8}}, 8),
+        ({"rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": 64}, None),
+        ({"rope_scaling": None, "max_position_embeddings": 64}, None),
+    ],
+)
+def test_rows_beyond_rotations_that_change_with_them_are_refused(
+    config: dict[str, object], limit: int | None
+) -> None:
+    """The message says how long rows may be; other rotations have no such limit."""
+    check_positions(config, limit or 10**6)
+    if limit:
+        with pytest.raises(InvalidSettings, match=f"at most {limit} together, not {limit + 1}"):
+            check_positions(config, limit + 1)

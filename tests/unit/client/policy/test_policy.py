@@ -234,7 +234,7 @@ def test_a_model_without_the_runs_layers_is_refused(
     tiny_qwen3: Path, tiny_deep_qwen3: Path, card_of: CardOf, run_settings: RunSettings
 ) -> None:
     """The message names a module that the run adapts and this model has not."""
-    with pytest.raises(InvalidSettings, match=r"no module 'model\.layers\.2"):
+    with pytest.raises(InvalidSettings, match=r"no linear layer 'model\.layers\.2"):
         Policy.load(tiny_qwen3, card_of(tiny_deep_qwen3), run_settings, device="cpu")
 
 

@@ -83,7 +83,7 @@ def test_soft_capping_that_is_ignored_is_found(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
     """Gemma2's scores are capped: refused by the argument's name, and by the numbers without it."""
-    policy = random_policy("Gemma2", dtype)
+    policy = random_policy("Gemma 2", dtype)
     assert "use softcap" in check_packed_path(policy).refused[0]
     monkeypatch.setattr(attention, "HARMLESS", attention.HARMLESS | {"softcap"})
     verdict = check_packed_path(policy)
@@ -108,7 +108,7 @@ def test_rotations_that_change_with_the_longest_row_are_found(
     assert check_packed_path(policy).path == "portable"
 
 
-@pytest.mark.parametrize("name", ["Granite", "Cohere", "Gemma2"])
+@pytest.mark.parametrize("name", ["Granite", "Cohere", "Gemma 2"])
 def test_logits_that_are_scaled_or_capped_are_the_model_s_own(name: str) -> None:
     """And Qwen's are W h, of which nothing need be computed twice."""
     assert not head_is_linear(random_policy(name, torch.bfloat16))
