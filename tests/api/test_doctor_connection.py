@@ -47,6 +47,13 @@ def test_public_prompts_are_counted_as_this_member_encodes_them(server: Server) 
         check_prompts(member, PromptLimit(len("Say 9."), len), SetKind.PUBLIC)
 
 
+def test_an_evaluator_s_test_problems_are_counted_likewise(server: Server) -> None:
+    """The set that it will be asked."""
+    member = stored(begun(server), "judge")
+    found = check_prompts(member, PromptLimit(100, len), SetKind.TEST)
+    assert found.status is Status.OK and "5 of them" in found.found
+
+
 def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:
     """The advice is how to get another one."""
     federation = begun(server)
