@@ -9,7 +9,8 @@ All are sealed files. One that is damaged, or another run's, is set aside as `*.
 work it stood for is done again.
 
 The random state of a checkpoint is the step's number: every draw is a function of (seed, client,
-round, step) and no generator is carried along. The problems of a batch follow from it as well.
+round, step) and no generator is carried along. The problems of a batch follow from it as well,
+with how many prompts resampling has taken, which is kept; responses sampled ahead are kept, too.
 """
 
 import logging
