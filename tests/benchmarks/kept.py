@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AttentionInterface, Qwen3Config, Qwen3ForCausalLM
 
-from pubswap_client.policy.kernels import fuse_layers
+from pubswap_client.policy.liger import fuse_layers
 from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.memory import Shape
 from pubswap_client.training.memory import activation_bytes

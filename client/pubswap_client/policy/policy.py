@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from pubswap_client.policy.attention import tree_attention_in
 from pubswap_client.policy.attention_kernels import activated, packed_kernels
-from pubswap_client.policy.kernels import fuse_layers
+from pubswap_client.policy.liger import fuse_layers
 from pubswap_client.policy.lora import fuse_products
 from pubswap_client.policy.packing import Pack
 from pubswap_client.policy.padded import PADDED, padded_hidden

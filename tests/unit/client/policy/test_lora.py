@@ -25,6 +25,8 @@ from support.client.reference import reference_update
 
 ROUNDING = 2.0**-8  # bfloat16's, relative
 RANKS = [1, 2, 16, 64]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 
 
 def adapted(model: nn.Module, targets: str | list[str], rank: int) -> Any:
@@ -67,16 +69,17 @@ class Sharing(nn.Module):
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(1, 50, 24), (6, 1, 24), (5, 24)])
+@pytest.mark.parametrize("device", DEVICES)
 def test_outputs_and_gradients_are_the_formulas_but_for_rounding(
-    rank: int, bias: bool, shape: tuple[int, ...]
+    rank: int, bias: bool, shape: tuple[int, ...], device: str
 ) -> None:
     """y = x W^T + bias + (alpha / r) (x A^T) B^T, in float64, for modules that share x."""
     torch.manual_seed(0)
     base = Sharing(24, (40, 1, 16), bias).bfloat16()
-    model = adapted(base, ["parts.0", "parts.1", "parts.2"], rank)
+    model = adapted(base, ["parts.0", "parts.1", "parts.2"], rank).to(device)
     exact = copy.deepcopy(model).double()
     assert fuse_products(model) == 3
-    x, dy = torch.randn(shape).bfloat16(), torch.randn(*shape[:-1], 57).bfloat16()
+    x, dy = (torch.randn(*shape[:-1], width).to(device, torch.bfloat16) for width in (24, 57))
     found_x, exact_x = x.clone().requires_grad_(), x.double().requires_grad_()
     found, wanted = model(found_x), exact(exact_x)
     assert found.dtype == torch.bfloat16
@@ -90,15 +93,16 @@ def test_outputs_and_gradients_are_the_formulas_but_for_rounding(
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("folder", ["tiny_mild_qwen3", "tiny_untied_qwen2"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_models_gradients_are_as_exact_as_with_pefts_products(
-    folder: str, rank: int, request: pytest.FixtureRequest
+    folder: str, rank: int, device: str, request: pytest.FixtureRequest
 ) -> None:
     """Log-probabilities and gradients against float64, at most 1.3 times PEFT's error."""
     base = AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).bfloat16()
-    peft = adapted(base, "all-linear", rank)
+    peft = adapted(base, "all-linear", rank).to(device)
     fused, exact = copy.deepcopy(peft), copy.deepcopy(peft).double()
     assert fuse_products(fused) == 14
-    ids, weights = torch.randint(45, (4, 40)), torch.randn(4, 39)
+    ids, weights = torch.randint(45, (4, 40)).to(device), torch.randn(4, 39).to(device)
 
     def passed(model: Any) -> tuple[Tensor, Tensor]:
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]

@@ -1,8 +1,9 @@
-"""Kernels of other packages: what happens where they are, are not, or do not run."""
+"""liger-kernel: what happens where it is, is not, does not run or is wrong."""
 
 import logging
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from pubswap_client.policy import kernels
-from pubswap_client.policy.kernels import fuse_layers, try_liger
+from pubswap_client.policy import liger as fused
+from pubswap_client.policy.liger import fuse_layers, try_liger
 
 CPU = torch.device("cpu")
 
@@ -58,7 +59,7 @@ def test_a_model_keeps_its_own_layers_where_kernels_do_not_run(
     def fail(_: torch.device) -> None:
         raise RuntimeError("no C compiler")
 
-    monkeypatch.setattr(kernels, "try_liger", fail)
+    monkeypatch.setattr(fused, "try_liger", fail)
     model = torch.nn.Linear(2, 2)
     assert not fuse_layers(model)
     assert "liger-kernel does not run here" in caplog.text
@@ -69,7 +70,14 @@ def test_without_liger_kernel_it_is_said_what_it_would_do(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for each model that is loaded."""
-    monkeypatch.setattr(kernels, "find_spec", lambda _: None)
+    monkeypatch.setattr(fused, "find_spec", lambda _: None)
     with caplog.at_level(logging.INFO):
         assert not fuse_layers(torch.nn.Linear(2, 2))
     assert "liger-kernel is not installed" in caplog.text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(find_spec("liger_kernel") is None, reason="needs liger-kernel")
+def test_its_own_kernels_compute_the_formulas_on_a_gpu() -> None:
+    """In bfloat16, to its rounding, and they have gradients."""
+    try_liger(torch.device("cuda"))

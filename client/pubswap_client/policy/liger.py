@@ -1,4 +1,4 @@
-"""Faster CUDA kernels of other packages, used where they are installed and run."""
+"""liger-kernel's fused layers, which a model gets on a GPU where they are installed and run."""
 
 import logging
 from importlib.util import find_spec
