@@ -139,11 +139,17 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
 
 
 def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: LoraSettings) -> None:
-    """Raises InvalidSettings for chosen modules that no client can adapt, naming the ones it can.
+    """Raises InvalidSettings for chosen modules that no client can adapt, naming the ones it can,
+    and for models that no client can sample from.
 
     By names alone: an operator's machine may have no torch.
     """
     text = config.get("text_config") or config
+    if text.get("model_type") in _CACHELESS:
+        raise InvalidSettings(
+            f"A {text['model_type']} model has no key-value cache, from which responses are "
+            "sampled. Use a model of docs/models.md."
+        )
     faults = {name: _fault(name, text) for name in target_modules(layout)}
     wrong = {name: fault for name, fault in faults.items() if fault}
     if not wrong:
@@ -159,7 +165,9 @@ def check_adaptable(layout: AdapterLayout, config: Mapping[str, Any], lora: Lora
 
 
 # Of these, state-space kernels read the last projection's weights past any adapter.
-_STATE_SPACE = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+_STATE_SPACE = ("falcon_h1", "nemotron_h")
+# They do not give back what they know of a prompt as other models do.
+_CACHELESS = ("falcon_mamba", "mamba", "mamba2", "recurrent_gemma", "rwkv")
 _TRANSPOSED = ("gpt2", "openai-gpt")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 

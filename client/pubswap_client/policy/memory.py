@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+_INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -25,7 +27,10 @@ class Shape:
         heads = text.num_attention_heads
         return cls(
             hidden=text.hidden_size,
-            intermediate=text.intermediate_size,
+            intermediate=next(
+                (size for name in _INTERMEDIATE if (size := getattr(text, name, None))),
+                4 * text.hidden_size,
+            ),
             layers=text.num_hidden_layers,
             heads=heads,
             key_heads=getattr(text, "num_key_value_heads", None) or heads,

@@ -153,7 +153,7 @@ CASES: dict[str, Case] = {
         },
         "padded",
     ),
-    "Mamba": Case("mamba", {"state_size": 4}, "refused", "padded"),
+    "Mamba": Case("mamba", {"state_size": 4}, "refused"),
     "Mamba 2": Case(
         "mamba2",
         {
@@ -165,7 +165,6 @@ CASES: dict[str, Case] = {
             "chunk_size": 8,
         },
         "refused",
-        "padded",
     ),
     "Falcon-H1": Case(
         "falcon_h1",
@@ -208,6 +207,7 @@ CASES: dict[str, Case] = {
             "kv_lora_rank": 8,
             "qk_rope_head_dim": 4,
             "head_dim": 4,
+            "num_key_value_heads": 4,
             "qk_nope_head_dim": 4,
             "v_head_dim": 8,
         },
@@ -222,9 +222,11 @@ CASES: dict[str, Case] = {
         "padded",
     ),
     "RecurrentGemma": Case(
-        "recurrent_gemma", {"lru_width": 32, "attention_window_size": 16}, "padded"
+        "recurrent_gemma",
+        {"lru_width": 32, "attention_window_size": 16, "num_hidden_layers": 3},
+        "refused",
     ),
-    "RWKV": Case("rwkv", {"attention_hidden_size": 32}, "padded"),
+    "RWKV": Case("rwkv", {"attention_hidden_size": 32}, "refused"),
     "Granite 4 hybrid": Case(
         "granitemoehybrid",
         {

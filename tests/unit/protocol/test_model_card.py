@@ -148,8 +148,9 @@ EXPERT = "model.layers.0.mlp.experts.3.up_proj"
     [
         ({"num_experts": 8}, [EXPERT], 'experts.3.up_proj and 0 more.*"q_proj", "v_proj"]'),
         ({"num_experts": 8}, ["model.layers.0.mlp.gate"], "mlp.gate and 0 more, which choose"),
-        ({"model_type": "falcon_h1"}, ["model.layers.0.mamba.out_proj"], "past any adapter. Set"),
-        ({"model_type": "gpt2"}, [], "keeps transposed. Use another model"),
+        ({"model_type": "falcon_h1"}, ["model.layers.0.mamba.out_proj"], r"past any adapter\. Set"),
+        ({"model_type": "mamba"}, [], "A mamba model has no key-value cache"),
+        ({"model_type": "gpt2"}, [], r"keeps transposed\. Use another model"),
     ],
 )
 def test_layers_that_nobody_can_adapt_are_refused_with_those_that_can_be(

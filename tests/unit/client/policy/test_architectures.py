@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from pubswap_client.policy.groups import Batch, Group, collate
-from pubswap_client.policy.logprobs import plan_of, score_pack
+from pubswap_client.policy.logprobs import plan_of, response_logprobs, score_pack
+from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
+from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.settings import RunSettings
@@ -85,6 +88,17 @@ def by_packs(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return learned(policy, torch.cat(parts))
 
 
+def check_sampling(policy: Policy) -> None:
+    """Responses are sampled from the very policy that is trained, prompts of any length beside."""
+    prompts = [[5, 6, 7, 8, 9, 10, 11], [12, 13]]
+    sampled = TransformersEngine(policy).generate(prompts, 2, 12, TEMPERATURE, seed=1)
+    groups = [Group(p, r, [0.0] * len(r)) for p, r in zip(prompts, sampled, strict=True)]
+    batch = collate(groups, (1,), 1e-6)
+    scores = response_logprobs(policy, batch, TEMPERATURE, 1 << 20)
+    limit = 1e-3 if policy.dtype == torch.float32 else 0.5
+    assert float((scores - batch.behaviour).abs().max()) < limit
+
+
 def off(found: tuple[torch.Tensor, torch.Tensor], true: tuple[torch.Tensor, torch.Tensor]) -> Any:
     """Root mean square of log-probabilities, and relative L2 of gradients."""
     scores = (found[0] - true[0]).square().mean().sqrt()
@@ -108,7 +122,7 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
     model.save_pretrained(tmp_path)
     way = case.way
     if way == "refused":
-        with pytest.raises(InvalidSettings, match="chooses") as refusal:
+        with pytest.raises(InvalidSettings, match=r"chooses|no key-value cache") as refusal:
             model_layout(tmp_path, run.lora)
         named = re.search(r"Set lora.target_modules = (\[.*\])", str(refusal.value))
         assert (named is None) == (case.named is None)
@@ -131,6 +145,7 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
     with torch.no_grad():
         for ours, theirs in zip(policy.factors(), reference.factors(), strict=True):
             theirs.copy_(ours)
+    check_sampling(policy)
     batch = random_batch()
     true = by_rows(reference, batch)
     assert true[1].norm() > 1e-2
@@ -143,6 +158,17 @@ def test_each_architecture_trains_as_listed(name: str, dtype: torch.dtype, tmp_p
         own_scores, own_gradients = off(by_rows(policy, batch), true)
         assert scores < 1.5 * own_scores + 1e-3
         assert gradients < 1.5 * own_gradients + 1e-2
+
+
+@pytest.mark.parametrize("kind", sorted({case.kind for case in CASES.values()}))
+def test_the_sizes_of_each_that_trains_are_read_from_its_own_config(kind: str) -> None:
+    """By whatever name a config has for its MLP: memory is estimated from them."""
+    if all(
+        case.way == "refused" and not case.named for case in CASES.values() if case.kind == kind
+    ):
+        return
+    shape = Shape.of(AutoConfig.for_model(kind), torch.float32)
+    assert shape.intermediate > 0 and shape.layers > 0 and shape.head_dim > 0
 
 
 def test_the_page_lists_them() -> None:
