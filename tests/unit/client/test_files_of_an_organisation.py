@@ -1,7 +1,9 @@
 """Membership, settings, run files, PEFT export: what the client keeps and reads."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,6 +127,30 @@ def test_a_run_file_with_an_unusable_set_is_refused(tmp_path: Path) -> None:
     overrides = {"model.source": str(MODEL), "data.public": str(tmp_path / "public.jsonl")}
     with pytest.raises(InvalidProblems, match=r"line 1: answer"):
         recipe = load_recipe(RUN_FILE, overrides)
+        prepare(recipe, recipe.data.files(recipe.clients))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "gpt2"}, "Use another model"),
+        ({"rope_scaling": {"type": "dynamic"}, "max_position_embeddings": 9}, "at most 9 together"),
+    ],
+)
+def test_a_model_that_no_member_could_train_is_refused(
+    tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    """Before anything is sent: by `pubswap run create`, not by each member's machine."""
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    changed = json.loads((folder / "config.json").read_text()) | {"rope_parameters": None} | config
+    (folder / "config.json").write_text(json.dumps(changed))
+    sets = {f"data.{name}": str(tmp_path / f"{name}.jsonl") for name in ("public", "test")}
+    lines = "".join(f'{{"id": "{n}", "prompt": "1=", "answer": "1"}}\n' for n in range(40))
+    for path in sets.values():
+        Path(path).write_text(lines)
+    recipe = load_recipe(RUN_FILE, {"model.source": str(folder), **sets})
+    with pytest.raises(InvalidSettings, match=said):
         prepare(recipe, recipe.data.files(recipe.clients))
 
 
