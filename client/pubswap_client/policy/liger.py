@@ -1,6 +1,10 @@
 """liger-kernel's fused layers, which a model gets on a GPU where they are installed and run."""
 
 import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,11 +31,41 @@ def fuse_layers(model: Any) -> bool:
         # Its layer for experts is another than a gated MLP, and is not tried here.
         dense = not any("experts" in name for name, _ in model.named_modules())
         wanted = {"fused_linear_cross_entropy": False, "cross_entropy": False, "swiglu": dense}
-        apply_liger_kernel(model, wanted)
+        with _for_this_model_alone(model):
+            apply_liger_kernel(model, wanted)
     except Exception as error:  # whatever it is, the model's own layers are right
         log.warning("liger-kernel does not run here, going on without it: %s", error)
         return False
     return True
+
+
+@contextmanager
+def _for_this_model_alone(model: Any) -> Iterator[None]:
+    """Take back what is put in the place of its module's classes, for models to come.
+
+    A function stays replaced where a GPU computes in half precision: layers look it up by name.
+    """
+    module = sys.modules[type(model).__module__]
+    before = dict(vars(module))
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            fused = getattr(module, name)
+            if fused is not own:
+                setattr(module, name, own if isinstance(own, type) else _either(fused, own))
+
+
+def _either(fused: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """The fused function for half precision on a GPU, the model's own for anything else."""
+    own = getattr(own, "__wrapped__", own)  # replaced before, for another model
+
+    @wraps(own)
+    def chosen(first: Tensor, *others: Any, **named: Any) -> Any:
+        half = first.is_cuda and first.dtype in (torch.bfloat16, torch.float16)
+        return (fused if half else own)(first, *others, **named)
+
+    return chosen
 
 
 def try_liger(device: torch.device) -> None:

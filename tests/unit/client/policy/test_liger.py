@@ -9,10 +9,12 @@ from types import ModuleType
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from pubswap_client.policy import liger as fused
 from pubswap_client.policy.liger import fuse_layers, try_liger
+from support.client.models import SIZES
 
 CPU = torch.device("cpu")
 
@@ -64,6 +66,35 @@ def test_a_model_keeps_its_own_layers_where_kernels_do_not_run(
     assert not fuse_layers(model)
     assert "liger-kernel does not run here" in caplog.text
     assert "no C compiler" in caplog.text
+
+
+def test_other_models_of_the_process_keep_their_own_layers(
+    liger: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made later, on a CPU or in another dtype: liger-kernel replaces what their module names."""
+    module = sys.modules[LlamaForCausalLM.__module__]
+    own_norm, own_rotation = module.LlamaRMSNorm, module.apply_rotary_pos_emb
+    monkeypatch.setattr(module, "apply_rotary_pos_emb", own_rotation)  # put back afterwards
+
+    def apply(model: object, options: dict[str, bool]) -> None:
+        assert options == {
+            "fused_linear_cross_entropy": False,
+            "cross_entropy": False,
+            "swiglu": True,
+        }
+        module.__dict__.update(LlamaRMSNorm=torch.nn.Identity, apply_rotary_pos_emb=pytest.fail)
+
+    monkeypatch.setattr(fused, "try_liger", lambda _: None)
+    monkeypatch.setattr("transformers.integrations.liger.apply_liger_kernel", apply)
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    ids = torch.arange(6)[None]
+    before = model(input_ids=ids).logits
+    for _ in range(2):
+        assert fuse_layers(model)
+        assert module.LlamaRMSNorm is own_norm
+        assert module.apply_rotary_pos_emb is not own_rotation
+        assert module.apply_rotary_pos_emb.__wrapped__ is own_rotation
+    assert torch.equal(model(input_ids=ids).logits, before)
 
 
 def test_without_liger_kernel_it_is_said_what_it_would_do(
