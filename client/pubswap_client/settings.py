@@ -7,13 +7,45 @@ winning. What is trained is the run's to say; where and on what is the organisat
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
 
 Positive = Annotated[int, Field(gt=0)]
+
+# vLLM's engine arguments that have another place, and that place.
+NOT_EXTRA = {
+    "model": "model",
+    "tokenizer": "model",
+    "revision": "revision",
+    "tokenizer_revision": "revision",
+    "dtype": "device: bfloat16 on a GPU and float32 on a CPU",
+    "max_model_len": "the run's grpo.max_prompt_tokens and grpo.max_response_tokens",
+    "max_lora_rank": "the run's lora.rank",
+    "enable_lora": "nothing: the adapter is always served so",
+    "max_loras": "nothing: one adapter is served at a time",
+    "max_cpu_loras": "nothing: one adapter is served at a time",
+    "logprobs_mode": "nothing: training needs the sampled distribution's",
+    "enable_sleep_mode": "vllm.sleep",
+    "gpu_memory_utilization": "vllm.gpu_memory_utilization",
+    "kv_cache_memory_bytes": "vllm.kv_cache_gib",
+    "tensor_parallel_size": "vllm.tensor_parallel",
+    "enforce_eager": "vllm.enforce_eager",
+    "data_parallel_size": "processes",
+    "device_ids": "processes, or CUDA_VISIBLE_DEVICES",
+    "disable_log_stats": "nothing: vLLM's output is kept short",
+}
 
 
 class VllmSettings(BaseModel):
@@ -40,9 +72,10 @@ class VllmSettings(BaseModel):
     response_seconds: float = Field(
         default=3600, gt=0, description="vllm-server: how long one prompt's responses may take."
     )
-    sleep: bool = Field(
-        default=True,
-        description="vllm: leave the GPU's memory to the trainer while nothing is sampled.",
+    sleep: bool | Literal["auto"] = Field(
+        default="auto",
+        description="vllm: leave the GPU's memory to the trainer while nothing is sampled. auto: "
+        "unless both are estimated to fit at once.",
     )
     gpu_memory_utilization: float = Field(
         default=0.4, gt=0, lt=1, description="vllm: the share of the GPU's memory it may take."
@@ -56,12 +89,27 @@ class VllmSettings(BaseModel):
     enforce_eager: bool | None = Field(
         default=None, description="vllm: no CUDA graphs and no compilation; by default on a CPU."
     )
-    max_mismatch: float = Field(
-        default=0.05,
+    max_mismatch: float | None = Field(
+        default=None,
         gt=0,
-        description="Mean difference between the engine's and the trainer's log-probabilities, "
-        "in nats a token, from which the engine is taken to serve another policy.",
+        description="Mean difference between the engine's and the trainer's log-probabilities, in "
+        "nats a token, from which the engine is taken to serve another policy. By default "
+        "0.25 / temperature, more than bfloat16 rounds; quantized weights may need more.",
     )
+    extra: dict[str, JsonValue] = Field(
+        default={},
+        description="vllm: a table of further engine arguments under vLLM's own names, such as "
+        "max_num_seqs, kv_cache_dtype, quantization or speculative_config.",
+    )
+
+    @field_validator("extra")
+    @classmethod
+    def _extra_is_not_ours(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name in extra.keys() & NOT_EXTRA.keys():
+            raise ValueError(
+                f"{name} does not belong in vllm.extra; it follows from {NOT_EXTRA[name]}"
+            )
+        return extra
 
 
 class ClientSettings(BaseSettings):

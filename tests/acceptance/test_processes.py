@@ -33,7 +33,9 @@ pytestmark = pytest.mark.full
 PROGRAM = Path(__file__).parents[1] / "support" / "client" / "crewed.py"
 SingleProcess = Callable[[int], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+TESTS = str(Path(__file__).parents[1])
+PATHS = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS}
 
 
 def command(model: Path, out: Path, processes: int, kind: str, rows: int) -> list[str]:
@@ -42,6 +44,7 @@ def command(model: Path, out: Path, processes: int, kind: str, rows: int) -> lis
 
 
 def run(model: Path, out: Path, processes: int, kind: str, rows: int) -> dict[str, Any]:
+    out.parent.mkdir(exist_ok=True)
     done = subprocess.run(
         command(model, out, processes, kind, rows),
         env=ENVIRONMENT,
@@ -89,6 +92,20 @@ def test_processes_together_do_what_one_does(
         assert several["held"] < 0.8 * one["held"]
     else:
         assert several["held"] == one["held"]
+
+
+def test_each_process_samples_its_part_of_the_prompts_by_a_vllm_of_its_own(
+    model: Path, tmp_path: Path
+) -> None:
+    """Draws are keyed by place: two processes sample what one samples, and train as it does.
+
+    vLLM is a stand-in where it is not installed.
+    """
+    one = run(model, tmp_path / "one" / "out.json", 1, "vllm", 4)
+    two = run(model, tmp_path / "two" / "out.json", 2, "vllm", 4)
+    assert two["tokens"] == one["tokens"]
+    assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert not list(tmp_path.glob("two/adapters*"))
 
 
 @pytest.fixture

@@ -78,4 +78,4 @@ def test_a_client_that_is_stopped_leaves_no_process_of_vllm(tmp_path: Path) -> N
         assert started
     # They end by themselves when the client has ended, which may be a moment later.
     assert psutil.wait_procs(started, timeout=20)[1] == []
-    assert list((state / "adapters").iterdir()) == []
+    assert not (state / "adapters").exists()

@@ -3,14 +3,17 @@
 import hashlib
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from pubswap_client.distributed.local_engine import start_engine
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
-from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import TokenBudget, default_budget
+from pubswap_client.training.mismatch import rounding_limit
 from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.problems import Problem
@@ -28,15 +31,13 @@ def make_trainer(
     process_group: ProcessGroup | None,
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
-    checkpointing, engine_name = (
-        settings.gradient_checkpointing,
-        chosen_engine(settings, policy.settings),
-    )
+    checkpointing, run = settings.gradient_checkpointing, policy.settings
+    limit = settings.vllm.max_mismatch or rounding_limit(run.grpo.temperature)
     tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
     return LocalTrainer(
         policy,
         engine,
-        policy.settings,
+        run,
         client,
         problems,
         scorer,
@@ -44,25 +45,26 @@ def make_trainer(
         checkpointing,
         process_group or SINGLE,
         # transformers samples from the weights that are trained, on a GPU merged.
-        max_mismatch=None if engine_name == "transformers" else settings.vllm.max_mismatch,
+        max_mismatch=None if chosen_engine(settings, run) == "transformers" else limit,
     )
 
 
 def make_engine(
-    settings: ClientSettings, policy: Policy, model: Path, process_group: ProcessGroup | None = None
+    settings: ClientSettings,
+    policy: Policy,
+    model: Path,
+    process_group: ProcessGroup | None = None,
+    evaluator: bool = False,
 ) -> RolloutEngine:
     """The engine for a policy on the base model in the folder `model`; to be closed after use.
 
-    In a process group, transformers samples on all processes; vLLM has its own parallelism.
+    In a process group all processes sample, each on its device; only a vLLM that is itself spread
+    over several GPUs is the leader's alone.
 
     Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
     """
     chosen = chosen_engine(settings, policy.settings)
     log.info("Sampling by %s.%s", chosen, _reason(settings, policy))
-    if chosen == "vllm":
-        from pubswap_client.rollout.vllm_engine import VllmEngine
-
-        return VllmEngine(policy, model, settings.state / "adapters", settings.vllm)
     if chosen == "vllm-server":
         from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
@@ -71,8 +73,11 @@ def make_engine(
         owner = hashlib.sha256(str(settings.state.resolve()).encode()).hexdigest()[:12]
         work = settings.vllm.adapter_dir / f"member-{owner}"
         return VllmServerEngine(policy, model, work, settings.vllm)
-    engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
-    return engine if process_group is None else ProcessGroupEngine(process_group, policy, engine)
+    start = partial(start_engine, settings, policy, model, evaluator=evaluator)
+    spread = chosen == "vllm" and settings.vllm.tensor_parallel > 1
+    if process_group is None or spread:
+        return start(settings.state)
+    return ProcessGroupEngine(process_group, policy, settings.state, start)
 
 
 def _reason(settings: ClientSettings, policy: Policy) -> str:

@@ -69,10 +69,9 @@ def run_client(settings: ClientSettings) -> RunState | None:
     with (
         open_process_group(settings) as process_group,
         _open_session(settings, Role.CLIENT, process_group) as session,
+        _reporter(settings, session.run) as reporter,
     ):
-        check_packed_path(session.policy)
-        with _reporter(settings, session.run) as reporter:
-            return make_daemon(settings, session, problems, reporter, process_group).work()
+        return make_daemon(settings, session, problems, reporter, process_group).work()
 
 
 def make_daemon(
@@ -215,6 +214,9 @@ def _open_session(
         api.hello(run.id, hello_of(card, run.settings.verifier))
         policy = load_policy(settings, folder, run.model, run.settings, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
-        with closing(make_engine(settings, policy, folder, process_group)) as engine:
+        if role is Role.CLIENT:
+            check_packed_path(policy)  # before the engine, as the followers do
+        evaluator = role is Role.EVALUATOR
+        with closing(make_engine(settings, policy, folder, process_group, evaluator)) as engine:
             score = partial(pool.score_many, run.settings.verifier)
             yield Session(api, membership.name, run, policy, engine, score)

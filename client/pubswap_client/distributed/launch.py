@@ -10,14 +10,15 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from pubswap_client.distributed.local_engine import start_engine
 from pubswap_client.distributed.process_group import ProcessGroup, follow
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
@@ -153,5 +154,6 @@ def run_follower(settings: ClientSettings) -> None:
             return
         policy = load_policy(settings, *policy_of_run, process_group)
         check_packed_path(policy)
-        engine = TransformersEngine(policy, max_rows=settings.rollout_rows)
-        follow(process_group, policy, engine, settings.gradient_checkpointing)
+        folder, rank = policy_of_run[0], process_group.rank
+        start = partial(start_engine, settings, policy, folder, rank=rank)
+        follow(process_group, policy, start, settings.gradient_checkpointing)

@@ -5,9 +5,11 @@ commands: with each update they are given the factors, compute their packs, and 
 gradients. So only the leader's progress has to survive a crash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +18,7 @@ from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from pubswap_client.distributed.local_engine import LocalEngine
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, TransformersEngine
@@ -29,6 +32,9 @@ T = TypeVar("T")
 # A follower waits for its leader, which may wait for other organisations for days.
 PATIENCE = timedelta(days=365)
 
+Start = Callable[[Path], LocalEngine]
+"""Starts a process's engine, whose files go below a folder."""
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -36,6 +42,13 @@ class Update:
 
     batch: Batch
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartEngine:
+    """Start an engine, whose files go below `state`."""
+
+    state: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +137,13 @@ class ProcessGroupEngine(RolloutEngine):
     """The leader's engine that samples on all processes: a share of the prompts on each."""
 
     def __init__(
-        self, process_group: ProcessGroup, policy: Policy, engine: TransformersEngine
+        self, process_group: ProcessGroup, policy: Policy, state: Path, start: Start
     ) -> None:
+        """Start an engine on all processes, at the same time."""
         self.process_group = process_group
         self.policy = policy
-        self.engine = engine
+        process_group.broadcast_object(StartEngine(state))
+        self.engine = start(state)
 
     def generate(
         self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
@@ -140,17 +155,21 @@ class ProcessGroupEngine(RolloutEngine):
         self.process_group.broadcast(self.policy.factors())
         return generate_together(self.process_group, self.engine, command)
 
+    def close(self) -> None:
+        """Close our own; followers close theirs when the process group closes."""
+        self.engine.close()
+
 
 def generate_together(
-    process_group: ProcessGroup, engine: TransformersEngine, command: Generate
+    process_group: ProcessGroup, engine: LocalEngine, command: Generate
 ) -> list[list[Response]]:
     """Every process's part of the prompts, put together on all of them.
 
-    Sharded, a forward pass needs everyone at the same time, so that all do all the prompts.
+    A forward pass of a sharded policy needs everyone at the same time: all do all the prompts.
     """
     prompts = command.prompts
     arguments = command.count, command.max_tokens, command.temperature, command.seed
-    if process_group.lockstep:
+    if process_group.lockstep and isinstance(engine, TransformersEngine):
         return engine.generate(prompts, *arguments)
     size = -(-len(prompts) // process_group.size)
     first = process_group.rank * size
@@ -158,20 +177,24 @@ def generate_together(
     return [group for part in process_group.gather(mine) for group in part]
 
 
-def follow(
-    process_group: ProcessGroup, policy: Policy, engine: TransformersEngine, checkpointing: bool
-) -> None:
+def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpointing: bool) -> None:
     """Do what the leader commands until it closes."""
-    command: Update | Generate | None
-    while (command := process_group.broadcast_object(None)) is not None:
-        process_group.broadcast(policy.factors())
-        if isinstance(command, Update):
-            budget = TokenBudget(command.tokens)
-            follow_update(
-                policy, command.batch, policy.settings, budget, checkpointing, process_group
-            )
-        else:
-            generate_together(process_group, engine, command)
+    engine: LocalEngine | None = None
+    command: StartEngine | Update | Generate | None
+    with ExitStack() as stack:
+        while (command := process_group.broadcast_object(None)) is not None:
+            if isinstance(command, StartEngine):
+                engine = stack.enter_context(closing(start(command.state)))
+                continue
+            process_group.broadcast(policy.factors())
+            if isinstance(command, Update):
+                budget = TokenBudget(command.tokens)
+                follow_update(
+                    policy, command.batch, policy.settings, budget, checkpointing, process_group
+                )
+            else:
+                assert engine is not None  # its start came first
+                generate_together(process_group, engine, command)
 
 
 def _scatter(flat: Tensor, tensors: Sequence[Tensor]) -> None:

@@ -57,22 +57,35 @@ def check_memory(
     advice = []
     if needs.fixed + needs.update > free:
         changes = fitting_update(settings, estimate, free)
+        if needs.awake and device.cuda:
+            changes.append("vllm.sleep = true")
         advice.append(
             f"Set {' or '.join(changes)}."
             if changes
             else "Set gradient_checkpointing = true, and share the machine with nothing else."
         )
     if needs.fixed + needs.rollout > free:
+        advice.append(_for_sampling(settings, device, estimate, free))
+    return warning(text, " ".join(advice)) if advice else ok(text)
+
+
+def _for_sampling(settings: ClientSettings, device: Device, estimate: Estimate, free: int) -> str:
+    """Advice where sampling does not fit beside the trainer."""
+    needs = estimate(settings)
+    if needs.rows:
         rows = fitting_rows(settings, estimate, free)
         change = f"rollout_rows = {rows}, or " if rows else ""
-        advice.append(f"For sampling, set {change}engine = 'vllm' (docs/engines.md).")
-    return warning(text, " ".join(advice)) if advice else ok(text)
+        return f"For sampling, set {change}engine = 'vllm' (docs/engines.md)."
+    left = free - needs.weights - needs.factors
+    if left <= needs.weights:
+        return "vLLM's own weights do not fit beside the trainer's: set engine = 'transformers'."
+    share = left * 100 // device.total
+    return f"For sampling, set vllm.gpu_memory_utilization = {share / 100:g}."
 
 
 def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
     """What the memory is for, part by part."""
-    rows = f" {needs.rows} of {wanted_rows(run, evaluator)} responses at a time" * bool(needs.rows)
-    sampling = f"sampling{rows} {size_text(needs.rollout + needs.engine)}"
+    sampling = _sampling(needs, wanted_rows(run, evaluator))
     weights = f"weights {size_text(needs.weights)}"
     if evaluator:
         return f"{weights}, adapter {size_text(needs.factors)}, {sampling}"
@@ -82,11 +95,22 @@ def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
     )
 
 
+def _sampling(needs: MemoryEstimate, wanted: int) -> str:
+    size = size_text(needs.rollout + needs.engine)
+    if needs.rows:
+        return f"sampling {needs.rows} of {wanted} responses at a time {size}"
+    if needs.awake:
+        return f"vLLM {size}, which stays awake beside it"
+    if needs.engine:
+        return f"vLLM {size}, of which it keeps {size_text(needs.engine)} in its sleep"
+    return f"sampling {size}"
+
+
 def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> str:
     """Advice where not even the weights fit."""
     if not device.cuda:
         return f"Take a machine with {size_text(needs.peak)} of free memory for each process."
-    if needs.engine:
+    if needs.awake:
         return "Set vllm.sleep = true, or a smaller vllm.gpu_memory_utilization."
     count = -(-2 * needs.weights // max(1, device.free - needs.factors))
     return (

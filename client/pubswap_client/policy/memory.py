@@ -1,5 +1,6 @@
 """A decoder's sizes, from which memory is estimated, and the errors of memory that ran out."""
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,3 +46,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def release_cached_memory() -> None:
+    """Give what torch holds of a GPU without using it back to other processes, and to itself."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

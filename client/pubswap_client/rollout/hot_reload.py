@@ -53,7 +53,8 @@ class HotReloadEngine(RolloutEngine):
         self._number = 0
         self._served: AdapterVersion | None = None
         self._held: Adapter | None = None
-        self._clear()
+        self._delete()
+        self.root.mkdir(parents=True)
 
     @abstractmethod
     def load(self, version: AdapterVersion) -> None:
@@ -72,16 +73,24 @@ class HotReloadEngine(RolloutEngine):
         """The responses of the `current` version to each prompt, in the order of their seeds."""
 
     def generate(
-        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Prompts,
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        first: int = 0,
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
 
-        Raises StaleAdapter if another adapter than the policy's is served, EngineFault for an
-        answer that cannot be used.
+        `first` is the first prompt's index, if they are a part of more. Raises StaleAdapter if
+        another adapter than the policy's is served, EngineFault for an answer that cannot be used.
         """
+        if not prompts:
+            return []
         card = self.policy.card
         parameters = [
-            sampling_parameters(card, count, max_tokens, temperature, seed, index)
+            sampling_parameters(card, count, max_tokens, temperature, seed, first + index)
             for index in range(len(prompts))
         ]
         groups = self.sample(prompts, parameters)
@@ -130,7 +139,7 @@ class HotReloadEngine(RolloutEngine):
         except EngineFault as error:
             log.warning("The adapter could not be unloaded: %s", error.detail)
         finally:
-            self._clear()
+            self._delete()
 
     def _load(self, adapter: bytes) -> AdapterVersion:
         self._number += 1
@@ -151,10 +160,9 @@ class HotReloadEngine(RolloutEngine):
             raise
         return version
 
-    def _clear(self) -> None:
+    def _delete(self) -> None:
         """Delete all versions, also those of an earlier process."""
         shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
 
 
 def longest_sequence(policy: Policy) -> int:

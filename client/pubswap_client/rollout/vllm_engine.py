@@ -1,28 +1,27 @@
 """Rollouts by vLLM in this process's care: its engine is a child process on the same device.
 
-On a GPU it shares the memory with the trainer: it sleeps (weights in host memory, no key-value
-cache) whenever it does not sample.
+On a GPU it shares the memory with the trainer: where both do not fit at once, it sleeps (weights
+in host memory, no key-value cache) whenever it does not sample.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from pubswap_client.policy.memory import release_cached_memory
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.hot_reload import (
-    AdapterVersion,
-    HotReloadEngine,
-    Sampled,
-    longest_sequence,
-)
+from pubswap_client.rollout.hot_reload import AdapterVersion, HotReloadEngine, Sampled
 from pubswap_client.rollout.transformers_engine import Prompts
-from pubswap_client.rollout.vllm_sampling import lora_rank
+from pubswap_client.rollout.vllm_arguments import check_extra, engine_arguments, without_own_head
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, PubSwapError, StaleAdapter
 
-CPU_CACHE_GIB = 1.0
+log = logging.getLogger(__name__)
+
 # A supervisor kills what does not end within ten.
 SHUTDOWN_SECONDS = 5.0
 
@@ -30,7 +29,14 @@ SHUTDOWN_SECONDS = 5.0
 class VllmEngine(HotReloadEngine):
     """vLLM with the policy's adapter on the frozen base model."""
 
-    def __init__(self, policy: Policy, model: Path, work: Path, settings: VllmSettings) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        model: Path,
+        work: Path,
+        settings: VllmSettings,
+        sleeps: bool = False,
+    ) -> None:
         """Start vLLM on the base model's folder; adapters are written below `work`.
 
         Raises InvalidSettings if vLLM is not installed or refuses the settings.
@@ -38,14 +44,15 @@ class VllmEngine(HotReloadEngine):
         vllm = _import_vllm()
         self._sampling_params = vllm.SamplingParams
         self._lora_request = vllm.lora.request.LoRARequest
-        self._sleeps = settings.sleep and policy.device.type == "cuda"
-        try:
-            self._llm = vllm.LLM(**_arguments(policy, model, settings, self._sleeps))
-        except (ValueError, RuntimeError) as error:
-            raise InvalidSettings(f"vLLM does not start with these settings: {error}") from error
+        self._sleeps = sleeps
+        check_extra(
+            settings.extra, (field.name for field in fields(vllm.EngineArgs)), vllm.__version__
+        )
+        self._llm = _start(vllm, policy, model, settings, sleeps)
         super().__init__(policy, model, work)
         if self._sleeps:
-            self._llm.sleep(level=1)
+            with _faults("fall asleep"):
+                self._llm.sleep(level=1)
 
     def sample(self, prompts: Prompts, parameters: Sequence[dict[str, Any]]) -> list[list[Sampled]]:
         inputs = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
@@ -105,11 +112,33 @@ class VllmEngine(HotReloadEngine):
         if not self._sleeps:
             yield
             return
-        self._llm.wake_up()
+        # What the update has freed, torch keeps: beside that, vLLM would find no memory.
+        release_cached_memory()
+        with _faults("wake up beside the trainer", _WAKING):
+            self._llm.wake_up()
         try:
             yield
-        finally:
+        except BaseException:
+            with suppress(Exception):  # a vLLM that has died cannot sleep, and is not the cause
+                self._llm.sleep(level=1)
+            raise
+        with _faults("fall asleep"):
             self._llm.sleep(level=1)
+
+
+def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleeps: bool) -> Any:
+    """A vLLM; if it refuses logits in float32, one without. Raises InvalidSettings."""
+    arguments = engine_arguments(policy, model, settings, sleeps)
+    plain = without_own_head(arguments, settings)
+    release_cached_memory()
+    with _refusals():
+        if plain is None:
+            return vllm.LLM(**arguments)
+        try:
+            return vllm.LLM(**arguments)
+        except Exception as error:
+            log.info("vLLM did not start with logits in float32; trying without: %r", error)
+        return vllm.LLM(**plain)
 
 
 def _sampled(output: Any) -> Sampled:
@@ -117,36 +146,36 @@ def _sampled(output: Any) -> Sampled:
     return output.token_ids, [step[token].logprob for step, token in steps]
 
 
-def _arguments(policy: Policy, model: Path, settings: VllmSettings, sleeps: bool) -> dict[str, Any]:
-    on_cpu = policy.device.type == "cpu"
-    cache = settings.kv_cache_gib or (CPU_CACHE_GIB if on_cpu else None)
-    return {
-        "model": str(model),
-        "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "enable_lora": True,
-        "max_loras": 1,
-        "max_cpu_loras": 2,
-        "max_lora_rank": lora_rank(policy.settings.lora.rank),
-        "logprobs_mode": "processed_logprobs",
-        "max_model_len": longest_sequence(policy),
-        "enable_sleep_mode": sleeps,
-        "gpu_memory_utilization": settings.gpu_memory_utilization,
-        "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
-        "tensor_parallel_size": settings.tensor_parallel,
-        "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
-        "disable_log_stats": True,
-    }
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Whatever vLLM raises at its start, some of it as bare errors, as InvalidSettings."""
+    try:
+        yield
+    except Exception as error:
+        raise InvalidSettings(
+            f"vLLM does not start with these settings: {error} Its output says why. If that is "
+            "memory, set another vllm.gpu_memory_utilization: it must hold the weights and a "
+            "key-value cache, and be free on the GPU."
+        ) from error
+
+
+_WAKING = (
+    "If that is memory, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, or "
+    "vllm.sleep = false, with which vLLM's memory is its own from the start."
+)
 
 
 @contextmanager
-def _faults(what: str) -> Iterator[None]:
+def _faults(what: str, advice: str = "") -> Iterator[None]:
     """Any error of vLLM's own, such as that its process has died, as an EngineFault."""
     try:
         yield
     except PubSwapError:
         raise
     except Exception as error:
-        raise EngineFault(f"vLLM could not {what}: {error!r}; its output says why.") from error
+        raise EngineFault(
+            f"vLLM could not {what}: {error!r}; its output says why. {advice}".rstrip()
+        ) from error
 
 
 def _import_vllm() -> Any:

@@ -1,9 +1,9 @@
 """Estimates of what an update keeps in memory, so that a token budget can be chosen before it."""
 
-import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +12,11 @@ import torch
 from transformers import AutoConfig
 
 from pubswap_client.policy.logprobs import CPU_LOGITS, GPU_LOGITS
-from pubswap_client.policy.memory import Shape
+from pubswap_client.policy.memory import Shape, release_cached_memory
 from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
+from pubswap_client.rollout.vllm_arguments import CPU_CACHE_GIB
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.model import ModelCard
@@ -27,6 +28,9 @@ GPU_TOKENS = (1024, 32_768)
 # 2.7 to 3.3 times where layers are recomputed.
 HEAP, HEAP_RECOMPUTED = 1.5, 2.5
 USABLE = 0.6  # of the free memory: kernels, fragmentation and the estimate's error need the rest
+ENOUGH_TOKENS = 8192  # at a time: more hardly make a GPU's update faster
+MARGIN = 0.9  # of the free memory: vLLM's share is held whether the trainer needs more or not
+ASLEEP = 2 << 30  # a sleeping vLLM keeps its CUDA context and graphs
 
 
 def activation_bytes(shape: Shape, checkpointing: bool) -> int:
@@ -104,9 +108,7 @@ class TokenBudget:
                 "grpo.max_response_tokens in the run."
             )
         self.tokens //= 2
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_cached_memory()
         log.warning("Memory ran out: going on with %d tokens at a time.", self.tokens)
 
 
@@ -127,9 +129,9 @@ class MemoryEstimate:
 
     weights: int
     factors: int
-    engine: int  # what a vLLM that does not sleep keeps
+    engine: int  # what vLLM keeps while nothing is sampled: all of it, unless it sleeps
     update: int
-    rollout: int
+    rollout: int  # beside that, while something is sampled
     tokens: int  # in a micro-batch of the update
     rows: int  # responses sampled at a time by transformers
 
@@ -141,6 +143,19 @@ class MemoryEstimate:
     @property
     def peak(self) -> int:
         return self.fixed + max(self.update, self.rollout)
+
+    @property
+    def awake(self) -> bool:
+        """Whether there is a vLLM that does not sleep."""
+        return self.engine > 0 and self.rollout == 0
+
+
+def both_fit(awake: MemoryEstimate, asleep: MemoryEstimate, free: int) -> bool:
+    """Whether vLLM can stay awake: a GPU then holds it and the update at once, whose packs are no
+    smaller for it, or large enough all the same.
+    """
+    enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
+    return enough and awake.peak <= MARGIN * free
 
 
 def measure_device(settings: ClientSettings) -> Device:
@@ -164,8 +179,29 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """The estimate for the longest prompts and responses that the run allows.
 
-    An evaluator has no optimizer and makes no update.
+    An evaluator has no optimizer and makes no update. With `vllm.sleep = "auto"`, it is the one
+    with a vLLM that is awake where `both_fit`.
     """
+    estimate = partial(
+        _estimate, run=run, card=card, folder=folder, device=device, evaluator=evaluator
+    )
+    if settings.vllm.sleep != "auto":
+        return estimate(settings)
+    awake, asleep = (
+        estimate(settings.model_copy(update={"vllm": settings.vllm.model_copy(update=change)}))
+        for change in ({"sleep": False}, {"sleep": True})
+    )
+    return awake if both_fit(awake, asleep, device.free) else asleep
+
+
+def _estimate(
+    settings: ClientSettings,
+    run: RunSettings,
+    card: ModelCard,
+    folder: Path,
+    device: Device,
+    evaluator: bool,
+) -> MemoryEstimate:
     dtype = torch.bfloat16 if device.cuda else torch.float32
     shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
     weights = card.parameters * dtype.itemsize
@@ -175,17 +211,16 @@ def estimate_memory(
     parameters = card.layout.parameters
     factors = 4 * parameters if evaluator else factor_bytes(parameters)
     sampling = _sampling(settings, run, card, shape, device, weights, factors, evaluator)
-    engine = sampling.bytes if sampling.kept else 0
     tokens = update = 0
     if not evaluator:
-        tokens = _update_tokens(settings, run, shape, device, weights + factors + engine)
+        tokens = _update_tokens(settings, run, shape, device, weights + factors + sampling.kept)
         update = update_bytes(shape, tokens, settings.gradient_checkpointing, device.cuda)
     return MemoryEstimate(
         weights=weights,
         factors=factors,
-        engine=engine,
+        engine=sampling.kept,
         update=update,
-        rollout=0 if sampling.kept else sampling.bytes,
+        rollout=sampling.more,
         tokens=tokens,
         rows=sampling.rows,
     )
@@ -243,8 +278,8 @@ def fitting_rows(
 
 
 class _Sampling(NamedTuple):
-    bytes: int
-    kept: bool  # also while nothing is sampled
+    kept: int  # also while nothing is sampled
+    more: int
     rows: int = 0
 
 
@@ -261,11 +296,13 @@ def _sampling(
     """What the engine takes of this device beside weights and factors."""
     grpo, vllm, engine = run.grpo, settings.vllm, chosen_engine(settings, run)
     if engine == "vllm-server":
-        return _Sampling(0, False)
+        return _Sampling(0, 0)
     if engine == "vllm":
-        if device.cuda:
-            return _Sampling(int(vllm.gpu_memory_utilization * device.total), not vllm.sleep)
-        return _Sampling(weights + int((vllm.kv_cache_gib or 1) * 2**30), True)
+        if not device.cuda:
+            return _Sampling(weights + int((vllm.kv_cache_gib or CPU_CACHE_GIB) * 2**30), 0)
+        share = int(vllm.gpu_memory_utilization * device.total)
+        kept = min(ASLEEP, share) if vllm.sleep else share
+        return _Sampling(kept, share - kept)
     rows = min(settings.rollout_rows, wanted_rows(run, evaluator))
     group = run.evaluation.samples if evaluator else grpo.responses_per_prompt
     lengths = Lengths(grpo.max_prompt_tokens, grpo.max_response_tokens, group)
@@ -273,7 +310,7 @@ def _sampling(
     if device.cuda and not settings.shard:
         merged = merged_bytes(card.layout, shape)
         rows = rows_that_fit(shape, rows, lengths, device.free - weights - factors - merged)
-    return _Sampling(merged + rollout_bytes(shape, rows, lengths), False, rows)
+    return _Sampling(0, merged + rollout_bytes(shape, rows, lengths), rows)
 
 
 def wanted_rows(run: RunSettings, evaluator: bool) -> int:

@@ -7,6 +7,9 @@ import json
 import logging
 import sys
 import time
+from contextlib import closing
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +17,28 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pubswap_client.distributed.launch import die_with_the_leader, followers, launched_rank
+from pubswap_client.distributed.local_engine import start_engine
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine, follow
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
+from support.vllm.fake_engine import FakeEngine
 
-GRPO = {"kl_beta": 0.05, "zero_variance": "drop"}
+VLLM = VllmSettings(kv_cache_gib=0.1)
+GRPO = {
+    "kl_beta": 0.05,
+    "zero_variance": "drop",
+    "max_prompt_tokens": 16,
+    "max_response_tokens": 16,
+}
 PROMPTS = [[4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17]]
 
 
@@ -35,9 +47,13 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
     torch.set_num_threads(1)
     logging.basicConfig()
     sharded, busy = kind == "sharded", kind == "busy"
+    settings = ClientSettings(engine="vllm" if kind == "vllm" else "transformers", vllm=VLLM)
+    if kind == "vllm" and find_spec("vllm") is None:
+        FakeEngine().install(sys.modules)
     if processes == 1:
         policy = _policy(folder, None)
-        _lead(policy, TransformersEngine(policy), SINGLE, out, rows)
+        with closing(start_engine(settings, policy, folder, out.parent)) as engine:
+            _lead(policy, engine, SINGLE, out, rows)
     elif launched_rank() is None:
         with followers(processes - 1):
             process_group = ProcessGroup(cpu=True, sharded=sharded)
@@ -46,20 +62,17 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
             if busy:
                 out.with_suffix(".busy").touch()
                 time.sleep(600)
-            _lead(
-                policy,
-                ProcessGroupEngine(process_group, policy, TransformersEngine(policy)),
-                process_group,
-                out,
-                rows,
-            )
+            start = partial(start_engine, settings, policy, folder)
+            with closing(ProcessGroupEngine(process_group, policy, out.parent, start)) as engine:
+                _lead(policy, engine, process_group, out, rows)
             process_group.close()
     else:
         die_with_the_leader()
         process_group = ProcessGroup(cpu=True, sharded=sharded)
         policy = _policy(folder, process_group)
         check_packed_path(policy)
-        follow(process_group, policy, TransformersEngine(policy), checkpointing=False)
+        start = partial(start_engine, settings, policy, folder, rank=process_group.rank)
+        follow(process_group, policy, start, checkpointing=False)
         process_group.close()
 
 

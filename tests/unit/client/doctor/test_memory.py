@@ -193,12 +193,62 @@ def test_weights_that_do_not_fit_are_a_failure() -> None:
 
 def test_a_vllm_that_does_not_sleep_is_there_all_the_time() -> None:
     """Asleep, it and the update take turns; beside a CPU's trainer it is always awake."""
-    awake = ClientSettings(engine="vllm", vllm=VllmSettings(sleep=False))
-    assert look(awake, place(80 * GIB))[1].engine == int(0.4 * 80 * GIB)
-    assert look(ClientSettings(engine="vllm"), place(80 * GIB))[1].rollout == int(0.4 * 80 * GIB)
+    awake, asleep = (
+        ClientSettings(engine="vllm", vllm=VllmSettings(sleep=sleep)) for sleep in (False, True)
+    )
+    found, needs = look(awake, place(80 * GIB))
+    assert (needs.engine, needs.rollout) == (int(0.4 * 80 * GIB), 0)
+    assert "vLLM 34.4 GB, which stays awake beside it" in found.found
+    found, needs = look(asleep, place(80 * GIB))
+    assert needs.engine == 2 * GIB  # its CUDA context and graphs
+    assert needs.engine + needs.rollout == int(0.4 * 80 * GIB)
+    assert "vLLM 34.4 GB, of which it keeps 2.1 GB in its sleep" in found.found
     assert look(ClientSettings(engine="vllm"), place(GIB, cuda=False))[1].engine > GIB
     found, _ = look(awake, place(16 * GIB))
     assert "vllm.sleep = true" in found.advice
+
+
+@pytest.mark.parametrize(("total", "awake"), [(141, True), (80, True), (48, False), (24, False)])
+def test_vllm_stays_awake_where_it_and_the_trainer_fit(
+    real_shape: tuple[Path, ModelCard], total: int, awake: bool
+) -> None:
+    """Qwen3-1.7B, a row of 3,072 tokens, two fifths of the GPU for vLLM: as cards are sold."""
+    run = RunSettings.model_validate(
+        {"grpo": {"max_prompt_tokens": 1024, "max_response_tokens": 2048}}
+    )
+    folder, card = real_shape
+    size = total * 10**9
+    there = Device("a GPU", cuda=True, free=size - GIB, total=size, count=1)
+
+    def estimate(settings: ClientSettings) -> MemoryEstimate:
+        return estimate_memory(settings, run, card, folder, there)
+
+    needs = estimate(ClientSettings(engine="vllm"))
+    assert needs.awake == awake
+    assert needs == estimate(ClientSettings(engine="vllm", vllm=VllmSettings(sleep=not awake)))
+    assert needs.peak < there.free
+    if awake:
+        assert needs.engine == int(0.4 * size)
+        assert needs.tokens >= 8192
+
+
+def test_a_vllm_that_does_not_fit_beside_the_trainer_gets_a_smaller_share(
+    real_shape: tuple[Path, ModelCard],
+) -> None:
+    """The largest that fits; below the size of its weights, none does."""
+    folder, card = real_shape
+    there = Device("a GPU", cuda=True, free=20 * GIB, total=24 * GIB, count=1)
+
+    def advice(parameters: int, share: float) -> str:
+        larger = card.model_copy(update={"parameters": parameters})
+        vllm = VllmSettings(sleep=True, gpu_memory_utilization=share)
+        settings = ClientSettings(engine="vllm", vllm=vllm, micro_batch_tokens=16)
+        estimate = partial(estimate_memory, run=RUN, card=larger, folder=folder, device=there)
+        return check_memory(settings, RUN, there, estimate).advice
+
+    assert "vllm.gpu_memory_utilization" not in advice(1_720_000_000, 0.6)
+    assert "vllm.gpu_memory_utilization = 0.67" in advice(1_720_000_000, 0.8)
+    assert "engine = 'transformers'" in advice(6_000_000_000, 0.8)
 
 
 def test_shards_hold_less() -> None:

@@ -1,0 +1,35 @@
+"""An engine's log-probabilities against the trainer's own."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pubswap_client.training.mismatch import Mismatch, measure
+from pubswap_protocol.tensors.responses import Response
+
+if TYPE_CHECKING:
+    from pubswap_client.policy.policy import Policy
+
+TEXTS = ["1 + 2 =", "30 + 4 =", "5 - 3 + 8 =", "9 ="]
+Groups = Sequence[Sequence[Response]]
+
+
+def compared(policy: "Policy", groups: Groups, temperature: float = 0.7) -> Mismatch:
+    """The engine's log-probabilities against the trainer's own forward pass."""
+    import torch
+
+    from pubswap_client.policy.groups import Group, collate
+    from pubswap_client.policy.logprobs import response_logprobs
+
+    batch = collate(
+        [
+            Group(policy.encode(text), group, [0.0] * len(group))
+            for text, group in zip(TEXTS, groups, strict=True)
+        ],
+        policy.card.eos_token_ids,
+        1e-4,
+    )
+    ours = response_logprobs(policy, batch, temperature, budget=2048)
+    theirs = torch.zeros_like(ours)
+    for row, response in enumerate(response for group in groups for response in group):
+        theirs[row, : len(response.logprobs)] = torch.tensor(response.logprobs)
+    return measure(ours, theirs, batch.response_mask)

@@ -1,0 +1,212 @@
+"""The vLLM that we start, against a stand-in: its arguments, its sleep, and its errors."""
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout import vllm_engine
+from pubswap_client.rollout.vllm_arguments import engine_arguments
+from pubswap_client.rollout.vllm_engine import VllmEngine
+from pubswap_client.settings import NOT_EXTRA, VllmSettings, load_settings
+from pubswap_protocol.errors import EngineFault, InvalidSettings
+from pubswap_protocol.tensors.responses import Response
+from support.vllm.fake_engine import FakeEngine
+
+MODEL = Path("/model")
+PROMPTS = [[4, 5], [6, 7, 8], [9]]
+
+
+@pytest.fixture
+def policy(make_policy: Callable[..., Policy]) -> Policy:
+    return make_policy("qwen3")
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """In the place of the real one, if there is one."""
+    for name in ("vllm", "vllm.lora", "vllm.lora.request"):
+        monkeypatch.setitem(sys.modules, name, None)
+    fake = FakeEngine()
+    fake.install(sys.modules)
+    return fake
+
+
+@dataclass
+class Elsewhere:
+    """A policy as it would be on another device and in another precision."""
+
+    policy: Policy
+    device: torch.device
+    dtype: torch.dtype
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    @property
+    def model(self) -> Any:
+        return self
+
+
+def on_gpu(policy: Policy, place: str = "cuda") -> Any:
+    return Elsewhere(policy, torch.device(place), torch.bfloat16)
+
+
+def generate(engine: VllmEngine, prompts: list[list[int]] = PROMPTS, first: int = 0) -> Any:
+    return tokens(engine.generate(prompts, 2, 8, 0.7, seed=3, first=first))
+
+
+def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:
+    return [[response.tokens.tolist() for response in group] for group in groups]
+
+
+def test_a_part_of_the_prompts_gets_what_it_gets_among_all(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """Seeds are keyed by a prompt's place, so that it is no matter which process samples it."""
+    with closing(VllmEngine(policy, MODEL, tmp_path / "work", VllmSettings())) as engine:
+        together = generate(engine)
+        assert generate(engine, PROMPTS[:1]) + generate(engine, PROMPTS[1:], first=1) == together
+        assert generate(engine, PROMPTS[1:]) != together[1:]
+    assert vllm.told == ["start", *(f"generate {n}" for n in (3, 1, 2, 2)), "shutdown"]
+    assert not (tmp_path / "work").exists()
+
+
+def test_it_sleeps_between_rollouts_and_wakes_to_an_empty_cache(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch keeps of the last update is given back first, at the start too."""
+    monkeypatch.setattr(vllm_engine, "release_cached_memory", lambda: vllm.note("release"))
+    with closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine:
+        generate(engine)
+    started, rollout = ["release", "start", "sleep"], ["release", "wake up", "generate 3", "sleep"]
+    assert vllm.told == [*started, *rollout, "shutdown"]
+
+
+def test_a_vllm_that_cannot_wake_up_says_what_to_set(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """vLLM raises a bare Exception for what went wrong in its process."""
+    vllm.fail["wake up"] = [Exception("Call to wake_up method failed: CUDA Error: out of memory")]
+    with (
+        closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine,
+        pytest.raises(EngineFault, match="out of memory") as caught,
+    ):
+        generate(engine)
+    for setting in ("vllm.sleep = false", "vllm.gpu_memory_utilization", "micro_batch_tokens"):
+        assert setting in caught.value.detail
+
+
+def test_an_error_while_sampling_is_not_hidden_by_one_of_falling_asleep(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """A process that has died can do neither."""
+    vllm.fail = {"generate 3": [RuntimeError("died")], "sleep": [None, RuntimeError("dead")]}
+    with (
+        closing(VllmEngine(policy, MODEL, tmp_path, VllmSettings(), sleeps=True)) as engine,
+        pytest.raises(EngineFault, match=r"could not sample.*died"),
+    ):
+        generate(engine)
+    assert vllm.told[-2:] == ["sleep", "shutdown"]
+
+
+def test_any_engine_argument_is_passed_through(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """As client.toml has it: numbers, words and tables."""
+    config = tmp_path / "client.toml"
+    config.write_text(
+        """
+        [vllm.extra]
+        max_num_seqs = 96
+        kv_cache_dtype = "fp8"
+        speculative_config = { method = "ngram", num_speculative_tokens = 4 }
+        """
+    )
+    settings = load_settings(config).vllm
+    VllmEngine(policy, MODEL, tmp_path / "work", settings).close()
+    (arguments,) = vllm.started
+    assert arguments["max_num_seqs"] == 96
+    assert arguments["kv_cache_dtype"] == "fp8"
+    assert arguments["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 4}
+    assert "hf_overrides" not in arguments  # all is in float32 here
+
+
+def test_an_argument_that_vllm_does_not_know_is_named(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """Before anything is started, with the nearest that it knows."""
+    settings = VllmSettings(extra={"max_num_seq": 96})
+    with pytest.raises(InvalidSettings, match=r"vllm\.extra\.max_num_seq:.*max_num_seqs"):
+        VllmEngine(policy, MODEL, tmp_path, settings)
+    assert vllm.started == []
+
+
+def test_an_argument_that_has_a_setting_is_refused_with_it(tmp_path: Path) -> None:
+    """So that nothing is said twice."""
+    config = tmp_path / "client.toml"
+    config.write_text("[vllm.extra]\nkv_cache_memory_bytes = 1\n")
+    with pytest.raises(InvalidSettings, match=r"kv_cache_memory_bytes.*vllm\.kv_cache_gib"):
+        load_settings(config)
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda", "cuda:1"])
+def test_every_argument_that_we_set_is_refused_among_the_extra_ones(
+    policy: Policy, place: str
+) -> None:
+    """All but the overrides of the model's config, which are joined."""
+    policy = Elsewhere(policy, torch.device(place), torch.bfloat16)  # type: ignore[assignment]
+    arguments = engine_arguments(policy, MODEL, VllmSettings(), sleeps=True)
+    assert arguments.keys() - NOT_EXTRA.keys() == {"hf_overrides"}
+
+
+def test_a_process_of_several_has_its_own_gpu(policy: Policy) -> None:
+    """One that is alone leaves it to vLLM, and one vLLM over several takes the first ones."""
+    settings = VllmSettings()
+    assert engine_arguments(on_gpu(policy, "cuda:3"), MODEL, settings, False)["device_ids"] == [3]
+    assert "device_ids" not in engine_arguments(on_gpu(policy), MODEL, settings, False)
+    wide = VllmSettings(tensor_parallel=2)
+    assert "device_ids" not in engine_arguments(on_gpu(policy, "cuda:0"), MODEL, wide, False)
+
+
+def test_logits_in_bfloat16_s_place_are_asked_for_in_float32(policy: Policy) -> None:
+    """Beside other overrides, unless the settings say otherwise."""
+    for own, expected in (
+        ({}, {"head_dtype": "float32"}),
+        ({"rope_theta": 1e6}, {"head_dtype": "float32", "rope_theta": 1e6}),
+        ({"head_dtype": "model"}, {"head_dtype": "model"}),
+    ):
+        settings = VllmSettings(extra={"hf_overrides": own} if own else {})
+        assert engine_arguments(on_gpu(policy), MODEL, settings, False)["hf_overrides"] == expected
+
+
+def test_logits_in_float32_are_given_up_where_vllm_refuses_them(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with a quantized output layer; the log says so."""
+    vllm.fail["start"] = [RuntimeError("only supported for an unquantized lm_head")]
+    settings = VllmSettings(extra={"hf_overrides": {"rope_theta": 1e6}})
+    with caplog.at_level(logging.INFO):
+        VllmEngine(on_gpu(policy), MODEL, tmp_path, settings).close()
+    assert [each["hf_overrides"] for each in vllm.started] == [
+        {"head_dtype": "float32", "rope_theta": 1e6},
+        {"rope_theta": 1e6},
+    ]
+    assert "trying without" in caplog.text
+
+
+def test_a_vllm_that_does_not_start_is_a_setting_s_fault(
+    policy: Policy, vllm: FakeEngine, tmp_path: Path
+) -> None:
+    """In its own words, and tried once where there is nothing to give up."""
+    vllm.fail["start"] = [TypeError("no KV cache")]
+    with pytest.raises(InvalidSettings, match=r"no KV cache.*vllm\.gpu_memory_utilization"):
+        VllmEngine(policy, MODEL, tmp_path, VllmSettings())
+    assert len(vllm.started) == 1
