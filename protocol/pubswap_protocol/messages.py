@@ -141,12 +141,26 @@ class SwapSummary(Message):
     correct_share: dict[Name, Share] = Field(description="Correct share of own responses.")
 
 
+class RoundMeans(Message):
+    """Means over a round's updates that count, and over its exchanges."""
+
+    reward: Measured = None
+    loss: Measured = None
+    kl: Measured = None
+    clip_share: Measured = None
+    zero_variance_share: Measured = None
+    response_tokens: Measured = None
+    seconds: Measured = Field(default=None, description="Of an organisation's local training.")
+    replaced_share: Measured = None
+
+
 class RoundSummary(Message):
     """One round: its adapter (after aggregation), its evaluation, its exchanges."""
 
     round: Number
     adapter: Digest | None = None
     updates: Number = 0
+    means: RoundMeans | None = None
     drift: Drift | None = None
     evaluation: Evaluation | None = None
     swaps: list[SwapSummary] = Field(default=[])

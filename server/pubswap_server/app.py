@@ -36,6 +36,7 @@ from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
+from pubswap_server.web import forms, pages, stream
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -60,7 +61,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    for group in (health, runs, members, rounds, uploads, blobs, exchanges):
+    for group in (health, runs, members, rounds, uploads, blobs, exchanges, pages, forms, stream):
         app.include_router(group.router)
     problems.install(app)
     app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)

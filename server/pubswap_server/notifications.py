@@ -33,6 +33,11 @@ class ChangeNotifier:
             if event := self._awaited.pop(name, None):
                 event.set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the server is stopping."""
+        return self._closed
+
     def close(self) -> None:
         """Wake all members, and let none wait any more: the server is stopping."""
         self._closed = True

@@ -27,7 +27,7 @@ from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, SwapRow, UpdateRow, UploadRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.donation import Exchange
-from pubswap_server.runs import events, members, retention, rounds, runs, uploads
+from pubswap_server.runs import events, history, members, retention, rounds, runs, uploads
 from pubswap_server.runs.events import record
 from pubswap_server.runs.quorum import missing
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
@@ -300,6 +300,8 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
             raise WrongState(f"Run {run} moved on while round {inputs.round} was averaged.")
         done = session.get_one(RoundRow, (run, inputs.round))
         done.adapter = result.adapter
+        counted = rounds.counted_updates(session, row, inputs.round)
+        done.means = history.means_of(session, run, inputs.round, counted).model_dump(mode="json")
         done.drift = result.drift.model_dump(mode="json") if result.drift else None
         done.residual, done.server_state = result.residual, result.server_state
         for note in result.notes:

@@ -204,6 +204,7 @@ class RoundRow(_Round, Base):
     adapter: Mapped[str | None] = mapped_column(String(71))
     residual: Mapped[str | None] = mapped_column(String(71))
     server_state: Mapped[str | None] = mapped_column(String(71))
+    means: Mapped[dict[str, Any] | None]
     drift: Mapped[dict[str, Any] | None]
     evaluation: Mapped[dict[str, Any] | None]
 

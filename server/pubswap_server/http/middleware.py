@@ -149,7 +149,8 @@ class RequestLog:
                 status, answering = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers[REQUEST_ID_HEADER] = request_id
-                headers.update(SAFETY_HEADERS)
+                for name, value in SAFETY_HEADERS.items():
+                    headers.setdefault(name, value)  # a page has a policy of its own
             await send(message)
 
         try:

@@ -31,15 +31,28 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 
-def events_after(session: Session, run: str, after: int) -> list[Event]:
-    """At most 500 events with larger ids, in order."""
-    rows = session.scalars(
-        select(EventRow)
-        .where(EventRow.run_id == run, EventRow.id > after)
-        .order_by(EventRow.id)
-        .limit(PAGE)
-    )
-    return [Event(id=row.id, at=row.at, kind=row.kind, details=row.details) for row in rows]
+def events_after(session: Session, run: str, after: int, kind: str | None = None) -> list[Event]:
+    """At most 500 events with larger ids, in order; those of a kind alone, if one is named."""
+    query = select(EventRow).where(EventRow.run_id == run, EventRow.id > after)
+    if kind is not None:
+        query = query.where(EventRow.kind == kind)
+    return [_event(row) for row in session.scalars(query.order_by(EventRow.id).limit(PAGE))]
+
+
+def last(session: Session, run: str, count: int) -> list[Event]:
+    """The last events, newest first."""
+    query = select(EventRow).where(EventRow.run_id == run).order_by(EventRow.id.desc())
+    return [_event(row) for row in session.scalars(query.limit(count))]
+
+
+def kinds(session: Session, run: str) -> list[str]:
+    """The kinds that a run's log has."""
+    query = select(EventRow.kind).where(EventRow.run_id == run).distinct()
+    return sorted(session.scalars(query))
+
+
+def _event(row: EventRow) -> Event:
+    return Event(id=row.id, at=row.at, kind=row.kind, details=row.details)
 
 
 def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:

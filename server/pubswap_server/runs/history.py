@@ -1,16 +1,28 @@
 """The results of a run's rounds: counted by the database, and read in pages."""
 
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from sqlalchemy import false, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import NotFound
-from pubswap_protocol.messages import Drift, Evaluation, RoundSummary, Score, SwapSummary, Traffic
+from pubswap_protocol.messages import (
+    Drift,
+    Evaluation,
+    RoundMeans,
+    RoundSummary,
+    Score,
+    SwapSummary,
+    Traffic,
+)
 from pubswap_server.database.tables import RoundRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
+MOST_POINTS = 2000  # of a chart
 # Each exchange has two numbers for each client; a page of large rounds holds fewer of them.
 MOST_NUMBERS = 200_000
 
@@ -33,6 +45,7 @@ def page(
             round=row.round,
             adapter=row.adapter,
             updates=updates.get(row.round, 0),
+            means=RoundMeans(**row.means) if row.means else None,
             drift=Drift(**row.drift) if row.drift else None,
             evaluation=Evaluation(**row.evaluation) if row.evaluation else None,
             swaps=swaps[row.round],
@@ -77,6 +90,59 @@ def scores(session: Session, run: str) -> tuple[Score | None, Score | None]:
     rows = [session.execute(query.order_by(*order).limit(1)).first() for order in orders]
     latest, best = (Score(round=row[0], pass_at_1=row[1]) if row else None for row in rows)
     return latest, best
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A round's numbers for a chart; None where it has none."""
+
+    round: int
+    pass_at_1: float | None
+    drift: float | None
+    reward: float | None
+    kl: float | None
+    response_tokens: float | None
+    zero_variance_share: float | None
+    replaced_share: float | None
+    seconds: float | None
+
+
+_MEANS = ("reward", "kl", "response_tokens", "zero_variance_share", "replaced_share", "seconds")
+
+
+def curves(session: Session, run: str) -> list[CurvePoint]:
+    """The last rounds in order, MOST_POINTS at most."""
+    query = select(
+        RoundRow.round, _PASS_AT_1, RoundRow.drift["from_mean"].as_float(), RoundRow.means
+    )
+    query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MOST_POINTS)
+    return [
+        CurvePoint(round_, score, drift, *((means or {}).get(name) for name in _MEANS))
+        for round_, score, drift, means in session.execute(query).all()[::-1]
+    ]
+
+
+def first_and_last_evaluation(
+    session: Session, run: str
+) -> tuple[Evaluation | None, Evaluation | None]:
+    query = select(RoundRow.evaluation).where(
+        RoundRow.run_id == run, RoundRow.evaluation.is_not(None)
+    )
+    ends = (RoundRow.round, RoundRow.round.desc())
+    found = [session.scalar(query.order_by(end).limit(1)) for end in ends]
+    first, last = (Evaluation(**each) if each else None for each in found)
+    return first, last
+
+
+def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRow]) -> RoundMeans:
+    """Of a round's updates, and of its exchanges so far."""
+    swaps = _swaps(session, run, round_, round_)[round_]
+    shares = [share for swap in swaps for share in swap.replaced_share.values()]
+    by_name = {
+        name: [update.metrics[name] for update in updates if update.metrics.get(name) is not None]
+        for name in RoundMeans.model_fields
+    } | {"replaced_share": shares}
+    return RoundMeans(**{name: fmean(found) for name, found in by_name.items() if found})
 
 
 def final_and_best(session: Session, run: str) -> set[int]:

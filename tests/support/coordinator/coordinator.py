@@ -218,14 +218,15 @@ class Federation:
         count = self.run.settings.grpo.responses_per_prompt
         groups = [
             [
-                self._say(entry.problem.answer if k < correct else f"no-{name}-{k}")
+                self.say(entry.problem.answer if k < correct else f"no-{name}-{k}")
                 for k in range(count)
             ]
             for entry, correct in zip(prompts, right, strict=True)
         ]
         return encode_responses([entry.index for entry in prompts], groups)
 
-    def _say(self, text: str) -> Response:
+    def say(self, text: str) -> Response:
+        """A response that states an answer and ends."""
         tokens = load_tokenizer(TOKENIZER).encode(f"Answer: {text}").ids
         tokens = np.array([*tokens[:15], self.run.model.eos_token_ids[0]], dtype=np.int32)
         return Response(tokens, np.full(len(tokens), -0.5, dtype=np.float32))

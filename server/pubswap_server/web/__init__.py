@@ -1,0 +1,1 @@
+"""The dashboard at `/`: pages for people, of the same views that the JSON interface gives."""

@@ -1,0 +1,58 @@
+"""Who may see a page, and what a form says."""
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from fastapi import Depends, Request
+
+from pubswap_protocol.bounds import Word
+from pubswap_protocol.errors import Forbidden, TooLarge
+from pubswap_server.http.dependencies import RunAccess, ServicesDep
+from pubswap_server.runs.auth import Operator
+from pubswap_server.web.rendering import SignedOut
+from pubswap_server.web.sessions import COOKIE, Sessions, WebSession
+
+MOST_FORM_BYTES = 64 << 10
+
+
+async def get_session(request: Request, services: ServicesDep) -> WebSession:
+    """The session of the request's cookie; raises SignedOut."""
+    session = Sessions(services.operator_sha256).read(request.cookies.get(COOKIE))
+    if session is None:
+        raise SignedOut
+    return session
+
+
+SessionDep = Annotated[WebSession, Depends(get_session)]
+
+
+async def get_form(request: Request) -> Mapping[str, str]:
+    """A form's fields; raises TooLarge."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_FORM_BYTES:
+            raise TooLarge(f"A form has at most {MOST_FORM_BYTES} bytes.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+FormDep = Annotated[Mapping[str, str], Depends(get_form)]
+
+
+async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
+    """A form of this very session; raises Forbidden for one that another site has made."""
+    if not session.owns(form.get("form_token", "")):
+        raise Forbidden("This form is not from your session; go back, reload the page, try again.")
+    return form
+
+
+OwnForm = Annotated[Mapping[str, str], Depends(get_own_form)]
+
+
+async def get_run(run: Word, session: SessionDep, services: ServicesDep) -> RunAccess[Operator]:
+    """Any run."""
+    return RunAccess(run, Operator(), services)
+
+
+WebRun = Annotated[RunAccess[Operator], Depends(get_run)]

@@ -1,0 +1,100 @@
+"""What an operator does from a page: each act with its consequence in words, and a confirmation."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import Invalid, NotFound, fault_text
+from pubswap_protocol.messages import CreateInvite, Role, RunState
+from pubswap_server.database.tables import RunRow
+from pubswap_server.runs import members, rounds, runs
+from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, cancelled, paused, resumed
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """`consequence` is shown before it is done; {member} and {round} in it are filled in."""
+
+    label: str
+    consequence: str
+    work: Callable[[Session, RunRow, Form], None]
+
+
+def _cancel(session: Session, run: RunRow, form: Form) -> None:
+    if run.state != RunState.CANCELLED:
+        runs.move(session, run, cancelled)
+
+
+ACTS: dict[str, Act] = {
+    "start": Act(
+        "Start",
+        "Round 1 begins: the organisations that have enrolled get work, and no other can join.",
+        lambda session, run, form: runs.start(session, run),
+    ),
+    "pause": Act(
+        "Pause",
+        "No new work is given out. What is under way may be handed in; nothing is lost.",
+        lambda session, run, form: runs.move(session, run, paused),
+    ),
+    "resume": Act(
+        "Resume",
+        "Work is given out again, from where the run was.",
+        lambda session, run, form: runs.move(session, run, resumed),
+    ),
+    "cancel": Act(
+        "Cancel for good",
+        "The run ends for all organisations, and cannot be started again. The adapters of finished "
+        "rounds are kept; the round under way is lost.",
+        _cancel,
+    ),
+    "suspend": Act(
+        "Suspend",
+        "{member} is refused from now on, and nobody waits for it. What it has handed in counts. "
+        "You can reinstate it at any time.",
+        lambda session, run, form: members.suspend(session, run, form["member"]),
+    ),
+    "reinstate": Act(
+        "Reinstate",
+        "{member} takes part again, from the round under way on.",
+        lambda session, run, form: members.reinstate(session, run, form["member"]),
+    ),
+    "exclude": Act(
+        "Exclude the update",
+        "The update of {member} is left out of the round under way, as if it had come too late. "
+        "Below its quorum, the round waits.",
+        lambda session, run, form: rounds.exclude(session, run, run.round, form["member"]),
+    ),
+}
+
+
+def act_named(name: str) -> Act:
+    """Raises NotFound."""
+    if name not in ACTS:
+        raise NotFound(f"There is no act {name!r}.")
+    return ACTS[name]
+
+
+def possible(run: RunRow) -> list[str]:
+    """The acts on a run as it is now."""
+    state = RunState(run.state)
+    if state in ENDED:
+        return []
+    acts = ["start"] if state is RunState.OPEN else []
+    if state in ROUND_UNDER_WAY or state is RunState.AGGREGATING:
+        acts.append("resume" if run.paused else "pause")
+    return [*acts, "cancel"]
+
+
+def invited(session: Session, run: RunRow, form: Form) -> str:
+    """A new invite's code, which is shown once."""
+    try:
+        wish = CreateInvite.model_validate(
+            {"name": form.get("member", ""), "role": form.get("role", Role.CLIENT)}, strict=False
+        )
+    except ValidationError as error:
+        raise Invalid(fault_text(error.errors()[0])) from None
+    return members.invite(session, run, wish).invite

@@ -1,0 +1,201 @@
+"""The pages to look at, and the parts of a run's page that are fetched again when it changes."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.bounds import MAX_COUNT, Word
+from pubswap_protocol.errors import NotFound
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_server.database.tables import RunRow
+from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
+from pubswap_server.http.routes.runs import get_adapter
+from pubswap_server.runs import events, history, members, runs
+from pubswap_server.runs.auth import Operator
+from pubswap_server.web import acts
+from pubswap_server.web.access import SessionDep, WebRun
+from pubswap_server.web.activity import read_activity
+from pubswap_server.web.charts import chart, sparkline
+from pubswap_server.web.rendering import PageRoute, page, static_file
+from pubswap_server.web.responses import read_prompt
+from pubswap_server.web.sessions import WebSession
+
+Values = dict[str, Any]
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+RUNS_A_PAGE = 50
+EVENTS_SHOWN = 20
+ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
+
+
+@router.get("/")
+async def show_runs(
+    session: SessionDep, services: ServicesDep, after: Word | None = None
+) -> Response:
+    """The runs, newest first."""
+
+    def work(database: Session) -> list[tuple[RunView, Any, Any]]:
+        listed = []
+        for view in runs.page(database, after, RUNS_A_PAGE):
+            row = database.get_one(RunRow, view.id)
+            scores = [r.pass_at_1 for r in history.curves(database, view.id) if r.pass_at_1]
+            listed.append((view, sparkline(scores), read_activity(database, row)))
+        return listed
+
+    listed = await services.database.read(work)
+    more = listed[-1][0].id if len(listed) == RUNS_A_PAGE else None
+    return page("runs.html", session=session, listed=listed, more=more)
+
+
+def _activity(database: Session, row: RunRow) -> Values:
+    possible = {name: acts.ACTS[name] for name in acts.possible(row)}
+    return {"activity": read_activity(database, row), "acts": possible}
+
+
+def _members(database: Session, row: RunRow) -> Values:
+    return {"members": members.views(database, row.id)}
+
+
+CURVES = {
+    "pass@1": "pass_at_1",
+    "Reward": "reward",
+    "KL to the base model": "kl",
+    "Tokens of a response": "response_tokens",
+    "Groups of equal rewards, share": "zero_variance_share",
+    "Replaced responses, share": "replaced_share",
+    "Drift from the mean": "drift",
+    "Seconds of local training": "seconds",
+}
+
+
+def _curves(database: Session, row: RunRow) -> Values:
+    """A chart by round for each measure, and each topic's pass@1, first and last evaluated."""
+    rounds, charts = history.curves(database, row.id), {}
+    for title, name in CURVES.items():
+        points = [(point.round, getattr(point, name)) for point in rounds]
+        known = [(float(round_), value) for round_, value in points if value is not None]
+        charts[title] = chart(title, known)
+    first, last = history.first_and_last_evaluation(database, row.id)
+    before, after = (each.by_topic if each else {} for each in (first, last))
+    topics = [(topic, before.get(topic), share) for topic, share in sorted(after.items())]
+    return {"charts": charts, "topics": topics}
+
+
+def _steps(database: Session, row: RunRow) -> Values:
+    settings = runs.settings_of(row)
+    numbers = 2 * settings.clients * public_steps_per_round(settings)
+    after = max(-1, row.round - ROUNDS_SHOWN)
+    return {"rounds": history.page(database, row.id, after, ROUNDS_SHOWN + 1, numbers)[::-1]}
+
+
+def _log(database: Session, row: RunRow) -> Values:
+    return {"events": events.last(database, row.id, EVENTS_SHOWN)}
+
+
+# In the page's order, each with what its template shows beside the run itself.
+PARTS = {
+    "activity": _activity,
+    "members": _members,
+    "curves": _curves,
+    "steps": _steps,
+    "log": _log,
+}
+
+
+@router.get("/runs/{run}")
+async def show_run(run: WebRun, session: SessionDep) -> Response:
+    """One run."""
+    return page("run.html", **await _read(run, session, *PARTS), parts=list(PARTS))
+
+
+@router.get("/runs/{run}/parts/{part}")
+async def show_part(run: WebRun, session: SessionDep, part: Word) -> Response:
+    """A part of a run's page."""
+    if part not in PARTS:
+        raise NotFound(f"A run's page has no part {part!r}.")
+    return page(f"{part}.html", **await _read(run, session, part))
+
+
+async def _read(run: RunAccess[Operator], session: WebSession, *parts: str) -> Values:
+    def work(database: Session, row: RunRow) -> Values:
+        values = {"session": session, "run": runs.view(database, row)}
+        for part in parts:
+            values |= PARTS[part](database, row)
+        return values
+
+    await run.services.heartbeats.flush()
+    return await run.read(work)
+
+
+@router.get("/runs/{run}/log")
+async def show_log(
+    run: WebRun,
+    session: SessionDep,
+    kind: Annotated[str, Query(max_length=100)] = "",
+    after: Annotated[int, Query(ge=0, le=MAX_COUNT)] = 0,
+) -> Response:
+    """The append-only log, oldest first."""
+
+    def work(database: Session, row: RunRow) -> Values:
+        return {
+            "run": runs.view(database, row),
+            "kinds": events.kinds(database, row.id),
+            "events": events.events_after(database, row.id, after, kind or None),
+        }
+
+    values = await run.read(work)
+    return page("log_page.html", session=session, kind=kind, page_size=events.PAGE, **values)
+
+
+@router.get("/runs/{run}/settings")
+async def show_settings(run: WebRun, session: SessionDep) -> Response:
+    """All settings, with those that differ from the paper's."""
+
+    def work(database: Session, row: RunRow) -> Values:
+        settings = runs.settings_of(row)
+        return {
+            "run": runs.view(database, row),
+            "differing": settings.model_dump(mode="json", exclude_defaults=True),
+            "all": settings.model_dump(mode="json"),
+        }
+
+    return page("settings.html", session=session, **await run.read(work))
+
+
+@router.get("/runs/{run}/rounds/{round}/steps/{swap}")
+async def show_exchange(
+    run: WebRun,
+    session: SessionDep,
+    round: Number,
+    swap: SwapNumber,
+    prompt: Annotated[int, Query(ge=0, le=MAX_COUNT)] = 0,
+) -> Response:
+    """A public step's prompt, and the responses of all organisations to it, as inert text."""
+    stored = await run.read(partial(read_prompt, round_=round, swap=swap, prompt=prompt))
+    shown = await to_thread.run_sync(stored.load, run.services)
+    view = await run.read(lambda database, row: runs.view(database, row))
+    return page("exchange.html", session=session, run=view, round=round, swap=swap, **asdict(shown))
+
+
+@router.get("/runs/{run}/adapters/{which}")
+async def download_adapter(run: WebRun, which: Word) -> Response:
+    """The JSON interface's own answer, as a file."""
+    reply = await get_adapter(run, which)
+    name = f"adapter-round-{reply.headers.get('X-PubSwap-Round', which)}.safetensors"
+    reply.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return reply
+
+
+@router.get("/static/{name}")
+async def show_static(name: Word) -> Response:
+    """A script or a style; anybody may have it."""
+    reply = static_file(name)
+    if reply is None:
+        raise NotFound(f"There is no file {name!r}.")
+    return reply

@@ -1,0 +1,131 @@
+"""Pages from templates, with their policy; refusals as pages, and the way to the sign-in."""
+
+import hashlib
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
+from pubswap_server.clock import now
+
+# Nothing from elsewhere, nothing inline, no form to elsewhere, no frame around it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+class SignedOut(Exception):
+    """A page is for people who have signed in."""
+
+
+class PageRoute(APIRoute):
+    """A route whose refusals are pages."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except SignedOut:
+                return RedirectResponse(f"/sign-in?to={quote(request.url.path)}", 303)
+            except PubSwapError as error:
+                return refusal(error)
+            except RequestValidationError as error:
+                return refusal(Invalid(fault_text(error.errors()[0])))
+
+        return answer
+
+
+def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """A template's page, or a part of one."""
+    return HTMLResponse(_environment.get_template(template).render(values), status, headers=HEADERS)
+
+
+def refusal(error: PubSwapError) -> HTMLResponse:
+    """The page of an error."""
+    return page("error.html", error.status, problem=error.problem(), session=None)
+
+
+def static_file(name: str) -> Response | None:
+    """A script or style, for good: pages ask for it by its digest."""
+    if name not in _STATIC:
+        return None
+    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+    return Response(_STATIC[name], media_type=_TYPES[_suffix(name)], headers=headers)
+
+
+def _suffix(name: str) -> str:
+    return name[name.rfind(".") :]
+
+
+_STATIC = {
+    file.name: file.read_bytes()
+    for file in files(__package__).joinpath("static").iterdir()
+    if _suffix(file.name) in _TYPES
+}
+
+
+def _static_url(name: str) -> str:
+    return f"/static/{name}?{hashlib.sha256(_STATIC[name]).hexdigest()[:12]}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(seconds: float | None) -> str:
+    """A length of time in its largest unit."""
+    if seconds is None:
+        return "never"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.0f} s"
+
+
+def _until(moment: datetime) -> str:
+    return _span(max(0.0, (moment - now()).total_seconds()))
+
+
+def _size(count: int) -> str:
+    """Bytes, in units of a thousand."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def _number(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:.3g}"
+
+
+_environment = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {
+    "moment": _moment,
+    "span": _span,
+    "until": _until,
+    "size": _size,
+    "number": _number,
+}
+_environment.globals |= {"static": _static_url}
