@@ -22,7 +22,7 @@ from pubswap_server.database.tables import RoundRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
-MOST_POINTS = 2000  # of a chart
+MOST_POINTS = 500  # of a chart
 # Each exchange has two numbers for each client; a page of large rounds holds fewer of them.
 MOST_NUMBERS = 200_000
 

@@ -31,6 +31,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 RUNS_A_PAGE = 50
 EVENTS_SHOWN = 20
+MEMBERS_SHOWN = 200
 ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
 
 
@@ -59,7 +60,8 @@ def _activity(database: Session, row: RunRow) -> Values:
 
 
 def _members(database: Session, row: RunRow) -> Values:
-    return {"members": members.views(database, row.id)}
+    views = members.views(database, row.id)
+    return {"members": views[:MEMBERS_SHOWN], "more_members": len(views[MEMBERS_SHOWN:])}
 
 
 CURVES = {
