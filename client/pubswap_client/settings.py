@@ -93,8 +93,9 @@ class VllmSettings(BaseModel):
         default=None,
         gt=0,
         description="Mean difference between the engine's and the trainer's log-probabilities, in "
-        "nats a token, from which the engine is taken to serve another policy. By default "
-        "0.25 / temperature, more than bfloat16 rounds; quantized weights may need more.",
+        "nats a token, from which the engine is taken to serve another policy. By default more "
+        "than rounding gives: 0.25 / temperature on a GPU, 0.05 on a CPU. Quantized weights may "
+        "need more.",
     )
     extra: dict[str, JsonValue] = Field(
         default={},

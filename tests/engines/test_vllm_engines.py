@@ -13,7 +13,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.rollout.peft_folder import WEIGHTS
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings, VllmSettings
-from pubswap_client.training.mismatch import check, rounding_limit
+from pubswap_client.training.mismatch import UNUSUAL, check
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
@@ -187,11 +187,11 @@ def test_old_weights_under_a_new_name_are_noticed_by_their_log_probabilities(
         patch.setattr(loader, "load", load_old_weights)
         groups = sampled(engine, policy)
     with pytest.raises(StaleAdapter, match="nats a token"):
-        check(compared(policy, groups), rounding_limit(0.7))
+        check(compared(policy, groups), UNUSUAL)
     policy.load_adapter(adapter(1))
-    check(compared(policy, groups), rounding_limit(0.7))
+    check(compared(policy, groups), UNUSUAL)
     policy.load_adapter(adapter(3))
-    check(compared(policy, sampled(engine, policy)), rounding_limit(0.7))
+    check(compared(policy, sampled(engine, policy)), UNUSUAL)
 
 
 def server_engine(policy: "Policy", urls: tuple[str, ...], work: Path) -> Any:

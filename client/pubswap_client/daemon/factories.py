@@ -32,7 +32,7 @@ def make_trainer(
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
     checkpointing, run = settings.gradient_checkpointing, policy.settings
-    limit = settings.vllm.max_mismatch or rounding_limit(run.grpo.temperature)
+    limit = settings.vllm.max_mismatch or rounding_limit(policy.dtype, run.grpo.temperature)
     tokens = settings.micro_batch_tokens or default_budget(policy, checkpointing)
     return LocalTrainer(
         policy,

@@ -20,10 +20,9 @@ log = logging.getLogger(__name__)
 # adapter. On larger models bfloat16 alone gives 0.017 to 0.035. An adapter that is one small step
 # old is hidden in that (0.008 to 0.04): against it there are the names and digests of hot reload.
 UNUSUAL = 0.05
-# bfloat16 rounds by a part of at most 2^-9, and large models' logits reach 32.
-LARGEST_ROUNDING = 32 * 2**-9
-# The engine's and the trainer's logits are rounded, and before them what they are made from.
-SIDES, LAYERS = 2, 2
+# Large models' logits reach 32, where a float is rounded by 8 times its type's epsilon. So are the
+# engine's and the trainer's, and before them what they are made from: four times in all.
+ROUNDING = 4 * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,12 @@ def measure(trainer: Tensor, engine: Tensor, mask: Tensor) -> Mismatch:
     return Mismatch(float(size.mean()), float(size.max()), float(k3.mean()))
 
 
-def rounding_limit(temperature: float) -> float:
-    """Nats a token that rounding to bfloat16 cannot reach in the mean: 0.25 / temperature."""
-    return SIDES * LAYERS * LARGEST_ROUNDING / temperature
+def rounding_limit(dtype: torch.dtype, temperature: float) -> float:
+    """Nats a token that rounding cannot reach in the mean: 0.25 / temperature in bfloat16.
+
+    In float32 it is what is unusual: an engine in bfloat16 beside such a trainer may be right.
+    """
+    return max(UNUSUAL, ROUNDING * torch.finfo(dtype).eps / temperature)
 
 
 def check(mismatch: Mismatch, limit: float) -> None:

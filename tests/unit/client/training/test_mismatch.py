@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from pubswap_client.training.mismatch import Mismatch, check, measure, rounding_limit
+from pubswap_client.training.mismatch import UNUSUAL, Mismatch, check, measure, rounding_limit
 from pubswap_protocol.errors import StaleAdapter
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
@@ -66,14 +66,18 @@ def test_rounding_to_bfloat16_stays_far_below_the_limit(temperature: float) -> N
     exact = (logits / temperature).log_softmax(-1)
     tokens = torch.multinomial(exact.exp(), 4, replacement=True, generator=generator)
 
+    limit = rounding_limit(torch.bfloat16, temperature)
+    assert limit == pytest.approx(0.25 / temperature)
+    assert rounding_limit(torch.float32, temperature) == UNUSUAL
+
     def of(other: torch.Tensor) -> Mismatch:
         logprobs = (other.double() / temperature).log_softmax(-1)
         return measure(exact.gather(1, tokens), logprobs.gather(1, tokens), torch.ones(200, 4))
 
     rounded = of(hidden.bfloat16() @ head.bfloat16())
-    assert 0.001 < rounded.mean_abs < rounding_limit(temperature) / 4
+    assert 0.001 < rounded.mean_abs < limit / 4
     moved = head + 0.1 * torch.randn(head.shape, dtype=torch.float64, generator=generator)
-    assert of(hidden @ moved).mean_abs > rounding_limit(temperature)
+    assert of(hidden @ moved).mean_abs > limit
 
 
 def test_not_a_number_is_a_mismatch() -> None:
