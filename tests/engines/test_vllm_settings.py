@@ -82,6 +82,7 @@ def test_what_vllm_does_not_take_is_our_own_error(
         VllmEngine(policy, MODEL, tmp_path, VllmSettings(kv_cache_gib=0.1, extra=extra))
 
 
+@pytest.mark.full  # `pytest --full tests/engines`: four starts of vLLM take many minutes
 @pytest.mark.timeout(900)
 def test_two_processes_sample_by_a_vllm_each_what_one_samples(tmp_path: Path) -> None:
     """Draws are keyed by place; the second step is sampled from the adapter of the first."""
