@@ -49,7 +49,7 @@ def test_an_upgrade_is_ignored_and_its_connection_closed_in_time(
         held = [stack.enter_context(connected(hasty.url)) for _ in range(50)]
         since = time.monotonic()
         for raw in held:
-            raw.sendall(b"POST / HTTP/1.1\r\n" + UPGRADE + body)
+            raw.sendall(b"POST /nothing HTTP/1.1\r\n" + UPGRADE + body)
         answers = [statuses(rest(raw)) for raw in held]
     assert answers == [[404]] * 50
     assert time.monotonic() - since < PATIENCE_SECONDS + 10
