@@ -240,7 +240,7 @@ def _imported(file: Path) -> set[str]:
 @pytest.mark.full
 def test_the_whole_command_runs_in_a_copy_that_is_not_installed(tmp_path: Path) -> None:
     """`make gpu DRY=1` as it is typed: processes, tests and table, from a copied tree."""
-    parts = ["tests", "step", "learning"]  # the others differ in what they measure alone
+    parts = ["tests", "learning"]  # the others differ in what they measure alone
     copy = tmp_path / "copy"
     for name in ("protocol", "client", "tests/gpu", "tests/benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__", "results")
