@@ -4,7 +4,6 @@ A response's random draws are a function of the seed and of its indices (prompt,
 alone: neither padding nor the way prompts are split into batches changes them.
 """
 
-import gc
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from pubswap_client.policy.groups import PAD
 from pubswap_client.policy.logprobs import token_scores
-from pubswap_client.policy.memory import Shape, is_out_of_memory
+from pubswap_client.policy.memory import Shape, is_out_of_memory, release_cached_memory
 from pubswap_client.policy.policy import Policy, positions
 from pubswap_client.rollout.kv_cache import Cursor, fill, is_plain, preallocate
 from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, free_bytes, rows_that_fit
@@ -184,9 +183,7 @@ class TransformersEngine(RolloutEngine):
                 "in the run."
             )
         self.max_rows = rows // 2
-        gc.collect()
-        if self.policy.device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_cached_memory()
 
     def _generate(
         self, prompts: Prompts, draws: Tensor, temperature: float
@@ -227,9 +224,8 @@ class TransformersEngine(RolloutEngine):
         size = max(1, PREFILL_TOKENS // width)
         output = self._prompt_pass(ids[:size], mask[:size])
         if size < len(ids) and not is_plain(output.past_key_values):
-            size = len(
-                ids
-            )  # what such layers keep of one prompt and of another is not put together
+            # What such layers keep of one prompt and of another is not put together.
+            size = len(ids)
             output = self._prompt_pass(ids, mask)
         cache, cursor = output.past_key_values, Cursor(width)
         parts = [output.logits[:, -1]]
