@@ -50,9 +50,11 @@ def test_a_client_whose_rollouts_are_vllm_s_finishes_a_run(
             assert view.state is RunState.FINISHED
             adapters = [coordinator.api.global_adapter(run.id, str(n)) for n in range(3)]
     assert len(set(adapters)) == 3
-    left = tmp_path / "shared" if engine == "vllm-server" else state / "adapters"
-    assert left.is_dir()
-    assert list(left.rglob("*.safetensors")) == []
+    # The client's own folder goes with its engine; one that is shared with servers stays.
+    assert not (state / "adapters").exists()
+    shared = tmp_path / "shared"
+    assert shared.is_dir() == (engine == "vllm-server")
+    assert list(shared.rglob("*.safetensors")) == []
 
 
 def test_a_client_that_is_stopped_leaves_no_process_of_vllm(tmp_path: Path) -> None:
