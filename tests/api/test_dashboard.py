@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator
 from html import unescape
 
@@ -9,11 +10,14 @@ import httpx
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Evaluation, Progress, SetKind
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.messages import Evaluation, Progress, SetKind, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.responses import encode_responses
 from pubswap_server.web.acts import ACTS
 from pubswap_server.web.rendering import POLICY
+from pubswap_server.web.sessions import SECONDS, Sessions
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -94,6 +98,18 @@ def test_the_session_is_for_this_site_alone_and_for_no_script(server: Server) ->
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
 
 
+def test_a_session_ends_after_half_a_day_and_with_the_operators_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its cookie is signed with the token's hash, and with its time."""
+    cookie, began = Sessions("a").begin(), time.time()
+    assert Sessions("a").read(cookie) is not None
+    assert Sessions("b").read(cookie) is None
+    for later, good in ((SECONDS - 60, True), (SECONDS + 60, False)):
+        monkeypatch.setattr(time, "time", lambda later=later: began + later)
+        assert (Sessions("a").read(cookie) is not None) == good
+
+
 def test_a_form_that_another_site_made_changes_nothing(
     server: Server, browser: httpx.Client
 ) -> None:
@@ -130,6 +146,8 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
         assert str(answer.url).endswith(base)
         assert done(), act
     assert browser.get(f"{base}/acts/nothing").status_code == 404
+    nobody = browser.post(f"{base}/acts/suspend", data={"form_token": fields["form_token"]})
+    assert nobody.status_code == 404
     answer = browser.post(f"{base}/acts/pause", data=fields)
     assert answer.status_code == 409 and 'role="alert"' in answer.text
 
@@ -164,19 +182,27 @@ def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> 
 def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None:
     """pass@1 as the evaluator reported it, the others as the round's updates did."""
     fed = begun(server)
-    for name in "ab":
-        fed.submit(name, 1, fed.adapter(1))
-    fed.wait_for(1)
-    for round_, score in ((0, 0.25), (1, 0.75)):
+    # The model's KL is reported by one of them alone.
+    for name, reward, kl in (("a", 0.25, 0.125), ("b", 0.5, None)):
+        file = encode_adapter(fed.run.model.layout, fed.adapter(1))
+        fed.members[name].put_blob(fed.run.id, file)
+        metrics = UpdateMetrics(examples=10, steps=2, reward=reward, kl=kl)
+        update = SubmitUpdate(adapter=digest_of(file), metrics=metrics)
+        fed.members[name].submit_update(fed.run.id, 1, update)
+    means = fed.wait_for(1).rounds[1].means
+    assert means is not None
+    assert (means.reward, means.kl, means.loss) == (0.375, 0.125, None)
+    for round_, score in ((0, 0.0), (1, 0.75)):
         fed.members["judge"].submit_evaluation(
             fed.run.id,
             round_,
             Evaluation(pass_at_1=score, by_topic={"sums": score}, problems=5, seconds=1.0),
         )
     page = browser.get(f"/runs/{fed.run.id}").text
-    assert "pass@1: 0.75 in round 1, from 0.25" in page
-    assert "<td>0.25</td><td>0.75</td>" in page
-    assert "from 0.25 to 0.75" in browser.get("/").text
+    assert "Reward: 0.375 in round 1" in page
+    assert "pass@1: 0.75 in round 1, from 0" in page
+    assert "<td>0</td><td>0.75</td>" in page
+    assert "from 0 to 0.75" in browser.get("/").text
 
 
 def test_what_prompts_and_models_say_is_inert(server: Server, browser: httpx.Client) -> None:

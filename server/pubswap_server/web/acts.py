@@ -55,18 +55,18 @@ ACTS: dict[str, Act] = {
         "Suspend",
         "{member} is refused from now on, and nobody waits for it. What it has handed in counts. "
         "You can reinstate it at any time.",
-        lambda session, run, form: members.suspend(session, run, form["member"]),
+        lambda session, run, form: members.suspend(session, run, form.get("member", "")),
     ),
     "reinstate": Act(
         "Reinstate",
         "{member} takes part again, from the round under way on.",
-        lambda session, run, form: members.reinstate(session, run, form["member"]),
+        lambda session, run, form: members.reinstate(session, run, form.get("member", "")),
     ),
     "exclude": Act(
         "Exclude the update",
         "The update of {member} is left out of the round under way, as if it had come too late. "
         "Below its quorum, the round waits.",
-        lambda session, run, form: rounds.exclude(session, run, run.round, form["member"]),
+        lambda session, run, form: rounds.exclude(session, run, run.round, form.get("member", "")),
     ),
 }
 

@@ -45,7 +45,8 @@ async def show_runs(
         listed = []
         for view in runs.page(database, after, RUNS_A_PAGE):
             row = database.get_one(RunRow, view.id)
-            scores = [r.pass_at_1 for r in history.curves(database, view.id) if r.pass_at_1]
+            points = history.curves(database, view.id)
+            scores = [each.pass_at_1 for each in points if each.pass_at_1 is not None]
             listed.append((view, sparkline(scores), read_activity(database, row)))
         return listed
 
