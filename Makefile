@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full coverage test-vllm venv-vllm bench bench-grpo bench-coordinator gpu gpu-wheels venv-bench chaos study docs check format install up down clean
+.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling gpu gpu-wheels venv-bench chaos study docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -21,15 +21,21 @@ coverage: .venv/dev.stamp  ## the same, with the lines that no test runs
 	$(BIN)/coverage erase
 	$(PYTEST) --full --cov --cov-report=term
 
+screenshots: .venv/dev.stamp  ## docs/screenshots, of a run with real daemons in a real Chromium
+	PUBSWAP_SCREENSHOTS=docs/screenshots $(PYTEST) -n 0 --full tests/acceptance/test_browser.py -k real_daemons
+
 test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 	OMP_NUM_THREADS=1 .venv-vllm/bin/pytest tests/engines
 
 venv-vllm: .venv-vllm/stamp
 
-bench: bench-grpo bench-coordinator  ## all benchmarks
+bench: bench-grpo bench-coordinator bench-sampling  ## all benchmarks
 
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
+
+bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are found; 10 minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/sampling.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
@@ -73,6 +79,10 @@ check: .venv/dev.stamp  ## format, lint, types, import contracts, the tree's sha
 	$(BIN)/lint-imports
 	$(BIN)/pytest --quiet tests/unit/test_structure.py
 
+# Half an hour where torch has to be fetched, gigabytes of a temporary folder, and the network.
+release-check: .venv-release/stamp  ## sdist, wheel and SBOM in dist/; a demo from each, nothing else installed
+	scripts/release_check.sh
+
 format: .venv/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -92,11 +102,16 @@ install: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: .venv/demo.stamp
-	$(INSTALL) -e '.[server,client,research,dev]'
+	$(INSTALL) -e '.[server,client,research,dp,dev]'
 	touch $@
 
 .venv/docs.stamp: .venv/demo.stamp
 	$(INSTALL) -e '.[server,client,docs]'
+	touch $@
+
+.venv-release/stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build cyclonedx-bom
 	touch $@
 
 # A second environment: vLLM and the coordinator want different versions of fastapi. Nothing is
@@ -125,4 +140,4 @@ down:
 	umask 077; printf 'POSTGRES_PASSWORD=%s\n' "$$($(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(24))')" > $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-bench-flower .venv-bench-nvflare demo-out site gpu-dry gpu-wheels
+	rm -rf .venv .venv-vllm .venv-release .venv-bench-flower .venv-bench-nvflare demo-out site gpu-dry gpu-wheels

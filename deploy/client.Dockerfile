@@ -1,19 +1,31 @@
 # The client daemon and the evaluator: torch, transformers, peft. Build from the project's root.
 # PYTHON_IMAGE may be any image with python3 >= 3.11 and its venv module.
+#
+# For GPUs, with vLLM, which chooses most versions itself; kernels are compiled where they run, for
+# which the image without `slim` has a compiler:
+#
+#   docker build -f deploy/client.Dockerfile -t pubswap-client-vllm \
+#       --build-arg PYTHON_IMAGE=python:3.11-bookworm --build-arg EXTRAS=client,vllm \
+#       --build-arg PINNED='^(torch|math-verify|latex2sympy2_extended|sympy|reasoning_gym)==' .
+#   docker run --gpus all --shm-size 8g -v pubswap-state:/state pubswap-client-vllm
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
+ARG EXTRAS=client
+# The constraints that hold: all, or those that fit this pattern.
+ARG PINNED=.
+COPY constraints.txt /src/all.txt
 # torch alone first: it is the large layer, and changes least.
-COPY constraints.txt /src/
-RUN python3 -m venv /opt/pubswap && /opt/pubswap/bin/pip install --no-cache-dir \
-    -c /src/constraints.txt "$(grep '^torch==' /src/constraints.txt)"
+RUN grep -E "$PINNED" /src/all.txt > /src/constraints.txt && python3 -m venv /opt/pubswap \
+    && /opt/pubswap/bin/pip install --no-cache-dir \
+       -c /src/constraints.txt "$(grep '^torch==' /src/constraints.txt)"
 COPY pyproject.toml README.md LICENSE /src/
 COPY protocol /src/protocol
 COPY server /src/server
 COPY client /src/client
 COPY simulation /src/simulation
 COPY deploy/recipes /src/deploy/recipes
-RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt '/src[client]' \
+RUN /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt "/src[$EXTRAS]" \
     && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt --no-deps reasoning-gym \
     && ln -s "$(/opt/pubswap/bin/python -c \
        'import importlib.util as u; print(u.find_spec("pubswap_client").submodule_search_locations[0])')/demo/model" \

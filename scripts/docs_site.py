@@ -19,15 +19,23 @@ import typer
 from pydantic import BaseModel
 from typer.cli import get_docs_for_click
 
+import pubswap
 import pubswap_protocol
+from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
+from pubswap_protocol.command_line.schema_text import (
+    Json,
+    default_text,
+    plain,
+    tables,
+    type_text,
+    unit,
+)
 from pubswap_protocol.errors import PubSwapError, tree
 from pubswap_server.app import create_app
 from pubswap_server.settings import ServerSettings
-
-Json = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 # Pages that are kept outside docs/, and where they are on the site.
@@ -35,11 +43,10 @@ PAGES = {
     "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
     "deploy/recipes/small/study/README.md": "study.md",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
-_UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "gib": "GiB", "hours": "h"}
-_BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 
 def main(folder: Path) -> None:
@@ -84,6 +91,7 @@ def references() -> dict[str, Iterable[str]]:
         "run-settings": _settings(Recipe),
         "client-settings": _settings(ClientSettings),
         "server-settings": _settings(ServerSettings, "PUBSWAP_"),
+        "policy": _settings(LocalPolicy),
         "errors": _errors(),
         "commands": [get_docs_for_click(obj=commands, ctx=context, name="pubswap", indent=1)],
         "http": _http(create_app(ServerSettings()).openapi()),
@@ -93,22 +101,17 @@ def references() -> dict[str, Iterable[str]]:
 
 def _settings(model: type[BaseModel], environment: str = "") -> Iterator[str]:
     """A table of a settings class, and one of each table within it."""
-    schema = model.model_json_schema()
-    pending = [("", schema)]
-    while pending:
-        path, table = pending.pop(0)
-        if path:
-            yield f"\n## `[{path}]`\n\n{_text(table.get('description', ''))}\n"
-        rows = {}
-        for name, field in table["properties"].items():
-            inner = [part for part in _choices(field, schema) if "properties" in part]
-            if inner:
-                pending.append((f"{path}.{name}".strip("."), inner[0]))
-                continue
-            rows[f"{environment}{name}".upper() if environment else name] = field
+    for table in tables(model):
+        if table.name:
+            yield f"\n## `[{table.name}]`\n\n{_text(table.description)}\n"
+        for name, field in table.fields.items():
             if not field.get("description"):
-                sys.exit(f"{model.__name__}: {path}.{name} needs a description")
-        yield from _rows("Setting", rows, schema)
+                sys.exit(f"{model.__name__}: {table.name}.{name} needs a description")
+        named = {
+            f"{environment}{name}".upper() if environment else name: field
+            for name, field in table.fields.items()
+        }
+        yield from _rows("Setting", named, {})
 
 
 def _rows(heading: str, fields: dict[str, Json], schema: Json) -> Iterator[str]:
@@ -116,53 +119,14 @@ def _rows(heading: str, fields: dict[str, Json], schema: Json) -> Iterator[str]:
         return
     yield f"| {heading} | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
     for name, field in fields.items():
-        default = field.get("default")
-        shown = "" if default in (None, [], {}, "") else f"`{str(default).removesuffix('.0')}`"
+        shown = f"`{text}`" if (text := default_text(field)) else ""
         meaning = _text(field.get("description", ""))
-        yield f"| `{name}` | {_type(field, schema)} | {shown} | {_unit(name)} | {meaning} |"
-
-
-def _choices(field: Json, schema: Json) -> list[Json]:
-    """The schemas that a value may have, with references followed."""
-    if "$ref" in field:
-        return [_at(schema, field["$ref"])]
-    parts = [*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]
-    return [choice for part in parts for choice in _choices(part, schema)] or [field]
-
-
-def _at(schema: Json, reference: str) -> Json:
-    for key in reference.removeprefix("#/").split("/"):
-        schema = schema[key]
-    return schema
-
-
-def _type(field: Json, schema: Json) -> str:
-    texts = [_one_type(choice, schema) for choice in _choices(field, schema)]
-    return " or ".join(dict.fromkeys(text for text in texts if text != "null")) or "null"
-
-
-def _one_type(field: Json, schema: Json) -> str:
-    if values := field.get("enum") or ([field["const"]] if "const" in field else []):
-        return ", ".join(f"`{value}`" for value in values)
-    kind = field.get("type", "any")
-    if kind == "array" and field.get("items"):
-        return f"list of {_type(field['items'], schema)}"
-    # Larger bounds only keep numbers from overflowing.
-    named = {key: sign for key, sign in _BOUNDS.items() if abs(field.get(key, 1e9)) < 1e9}
-    bounds = [f"{sign} {f'{field[key]:,}'.removesuffix('.0')}" for key, sign in named.items()]
-    name = str(field.get("title", kind) if "properties" in field else kind)
-    return f"{name} {', '.join(bounds)}".strip()
-
-
-def _unit(name: str) -> str:
-    *_, last = name.lower().split("_")
-    if "_per_second" in name.lower():
-        return "bytes/s" if "bytes" in name.lower() else "1/s"
-    return _UNITS.get(last, "")
+        kind = field.get("type_text") or type_text(field, schema)
+        yield f"| `{name}` | {kind} | {shown} | {unit(name)} | {meaning} |"
 
 
 def _text(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return plain(text).replace("|", "\\|")
 
 
 def _errors() -> Iterator[str]:
@@ -201,11 +165,11 @@ def _operation(request: str, operation: Json, document: Json) -> Iterator[str]:
     }
     yield from _rows("Parameter", fields, document)
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
-        yield f"\nBody: {_type(body.get('schema', {}), document)} (`{kind}`)\n"
+        yield f"\nBody: {type_text(body.get('schema', {}), document)} (`{kind}`)\n"
     for status, reply in operation["responses"].items():
         if int(status) < 400:
             kinds = [
-                f"{_type(content.get('schema', {}), document)} (`{kind}`)"
+                f"{type_text(content.get('schema', {}), document)} (`{kind}`)"
                 for kind, content in reply.get("content", {}).items()
             ]
             yield f"\n{status}: {', '.join(kinds) or reply['description']}\n"
@@ -214,7 +178,10 @@ def _operation(request: str, operation: Json, document: Json) -> Iterator[str]:
 
 
 def _python() -> Iterator[str]:
-    """What the protocol's modules offer."""
+    """The public names of `pubswap`, and what the protocol's modules offer."""
+    yield f"\n## pubswap\n\n{inspect.getdoc(pubswap)}\n"
+    for name in pubswap.__all__:
+        yield from _class(name, getattr(pubswap, name))
     for found in pkgutil.walk_packages(pubswap_protocol.__path__, "pubswap_protocol."):
         if not found.ispkg and not re.search(r"cli$|command_line|__main__|errors", found.name):
             yield from _module(import_module(found.name))
@@ -228,10 +195,22 @@ def _module(module: ModuleType) -> Iterator[str]:
         if inspect.isfunction(member):
             yield from _signature("###", name, member)
         elif inspect.isclass(member) and not issubclass(member, PubSwapError | BaseModel):
-            yield f"\n### {name}\n\n{inspect.getdoc(member)}\n"
-            for inner, method in vars(member).items():
-                if inspect.isfunction(method) and not inner.startswith("_"):
-                    yield from _signature("####", f"{name}.{inner}", method)
+            yield from _class(name, member)
+
+
+def _class(name: str, member: type) -> Iterator[str]:
+    """A class with what can be done with it; how to make one, if that is said."""
+    yield f"\n### {name}\n\n{inspect.getdoc(member)}\n"
+    made = vars(member).get("__init__")
+    if inspect.isfunction(made) and made.__doc__:
+        yield f"```python\n{name}{inspect.signature(member)}\n```\n\n{inspect.getdoc(made)}\n"
+    for inner, found in vars(member).items():
+        if inner.startswith("_"):
+            continue
+        if isinstance(found, property):
+            yield f"\n#### {name}.{inner}\n\n{inspect.getdoc(found)}\n"
+        elif inspect.isroutine(method := getattr(member, inner)):
+            yield from _signature("####", f"{name}.{inner}", method)
 
 
 def _signature(heading: str, name: str, function: Any) -> Iterator[str]:

@@ -1,19 +1,34 @@
 """The commands of organisations and operators; torch is imported only by those that train."""
 
+import json
 import logging
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
-from pubswap_client.operator.commands import invite, member_commands, run_commands
+from pubswap_client.ledger.commands import audit_commands
+from pubswap_client.operator.commands import (
+    export_commands,
+    member_commands,
+    run_commands,
+    viewer_commands,
+)
+from pubswap_client.operator.members import invite
+from pubswap_client.organisation.commands import adapter, status
+from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
+from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
     from pubswap_protocol.messages import RunState
 
 Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
@@ -31,12 +46,21 @@ client_commands = typer.Typer(help="Take part in a run as an organisation.", no_
 
 
 def register(app: typer.Typer) -> None:
-    """Add `client`, `data`, `recipe`, `run`, `member`, `invite`, `evaluate` and `demo`."""
+    """Add the commands of organisations and operators, and `demo`."""
+    client_commands.add_typer(audit_commands, name="audit")
+    client_commands.add_typer(privacy_commands, name="privacy")
+    client_commands.add_typer(policy_commands, name="policy")
+    client_commands.command("approve")(approve)
+    client_commands.command("deny")(deny)
+    client_commands.command("status")(status)
+    client_commands.command("adapter")(adapter)
     app.add_typer(client_commands, name="client")
     app.add_typer(data_commands, name="data")
     app.add_typer(recipe_commands, name="recipe")
     app.add_typer(run_commands, name="run")
+    app.add_typer(export_commands, name="export")
     app.add_typer(member_commands, name="member")
+    app.add_typer(viewer_commands, name="viewer")
     app.command("invite")(invite)
     app.command("evaluate")(evaluate)
     app.command("demo")(demo)
@@ -58,6 +82,9 @@ def enroll(
 ) -> None:
     """Exchange an invite for this organisation's long-lived token.
 
+    It shows what the run asks, and writes a policy.toml beside the token that allows that and no
+    more. If you have put one there before, approve the run with `pubswap client approve`.
+
     The TLS files stay where they are; their paths are kept beside the token. Should anything go
     wrong in the middle, the same command with the same folder gets the same token again.
     """
@@ -70,9 +97,11 @@ def enroll(
     tls = TlsFiles(
         ca_file=absolute(ca_file), certificate=absolute(client_cert), key=absolute(client_key)
     )
-    membership = enrolling.enroll(coordinator, invite, state, tls).membership
-    path = membership_path(state)
+    stored = enrolling.enroll(coordinator, invite, state, tls)
+    membership, path = stored.membership, membership_path(state)
     typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")
+    if membership.role == "client":
+        print_first_look(state, stored)
     follow = "client start --data private.jsonl" if membership.role == "client" else "evaluate"
     typer.echo(f"Next: pubswap {follow} --state {state}")
 
@@ -92,7 +121,9 @@ def start(
 
     Stop at any time, with Ctrl-C, SIGTERM or a power cut, and start again: it goes on after its
     last finished step, which it keeps in the state folder. `pubswap client doctor` with the same
-    options tells beforehand what is missing, and how long a round will take.
+    options tells beforehand what is missing, and how long a round will take; `pubswap client
+    status` beside it shows how it goes. In the end it says what came out, and leaves a summary and
+    the adapter in the state folder.
 
     What is trained is the run's to say. Where and on what is said here or in a client.toml, for
     example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
@@ -103,7 +134,6 @@ def start(
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.settings import load_settings
 
-    _log_to_stderr()
     settings = load_settings(
         config,
         state=state,
@@ -114,10 +144,14 @@ def start(
         threads=threads,
         processes=processes,
     )
+    log_to(sys.stderr, settings.log_format)
     with until_stopped():
         from pubswap_client.daemon.session import run_client
+        from pubswap_client.organisation.outcome import conclude
 
         ended = run_client(settings)
+        if ended is not None:
+            conclude(settings.state)
     _exit_as(ended)
 
 
@@ -142,11 +176,12 @@ def doctor(
     """Check all that training needs, or an evaluator, and say what to do. Takes what `start` takes.
 
     In this order: the state folder and its membership; the coordinator, the token and the run;
-    the model's files against the run's; chat template and end of sequence; the private problems
-    (lengths, ids, answers that their own verifier refuses); the device, and an estimate of the
-    memory that training takes; the rollout engine; and one private step on your data, from which
-    a round's duration and traffic are predicted. For an evaluator: the same without data and step,
-    with the operator's test problems and the memory of sampling.
+    the run against your own policy; the model's files against the run's; chat template and end of
+    sequence; the private problems (lengths, ids, answers that their own verifier refuses); the
+    device, and an estimate of the memory that training takes; the rollout engine; and one private
+    step on your data, from which a round's duration and traffic are predicted. For an evaluator:
+    the same without policy, data and step, with the operator's test problems and the memory of
+    sampling.
 
     Nothing is changed or sent: the coordinator is asked for its version and the run, the step's
     adapter is thrown away, and the report names lines and ids, but holds no prompt or answer.
@@ -179,15 +214,30 @@ def evaluate(
     device: Device = None,
     engine: Engine = None,
     threads: Threads = None,
+    adapters: Annotated[
+        Path | None,
+        typer.Option(
+            help="Score the PEFT folders in this one instead, and compare with its `all`."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --adapters: print JSON.")] = False,
 ) -> None:
-    """Evaluate every round's adapter on the coordinator's test set (role: evaluator)."""
+    """Evaluate every round's adapter on the coordinator's test set (role: evaluator).
+
+    With --adapters it scores what `pubswap admin contributions` or `replay` has written, or any
+    adapter of the run, and hands nothing in. Each answers the same problems with the same draws.
+    Where a folder `all` lies beside an adapter, the difference is paired by problem.
+    """
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.settings import load_settings
 
-    _log_to_stderr()
     settings = load_settings(
         config, state=state, model=model, device=device, engine=engine, threads=threads
     )
+    log_to(sys.stderr, settings.log_format)
+    if adapters is not None:
+        _compare(settings, adapters, as_json)
+        return
     with until_stopped():
         from pubswap_client.daemon.session import run_evaluator
 
@@ -195,13 +245,22 @@ def evaluate(
     _exit_as(ended)
 
 
+def _compare(settings: "ClientSettings", folder: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from pubswap_client.daemon.comparison import compared, table
+    from pubswap_client.daemon.signals import until_stopped
+
+    with until_stopped():
+        from pubswap_client.daemon.session import compare_adapters
+
+        found = compared(compare_adapters(settings, folder))
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+    else:
+        Console().print(table(found))
+
+
 def _exit_as(ended: "RunState | None") -> None:
     if ended == "cancelled":
         raise typer.Exit(CANCELLED)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -157,6 +157,14 @@ class ClientSettings(BaseSettings):
     track: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = Field(
         default=(), description="Where each step's figures go besides the terminal."
     )
+    log_format: Literal["json", "console"] = Field(
+        default="console", description="json for machines, console for people."
+    )
+    keep_sent_adapters: bool = Field(
+        default=False,
+        description="Keep the bytes of the adapters that were sent beside the ledger, which "
+        "otherwise has their digests.",
+    )
     rollout_rows: Positive = Field(
         default=512,
         description="Sequences that transformers samples at a time at most: on a GPU, as many of "

@@ -13,6 +13,8 @@ MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
 MAX_SECONDS = 10**9  # 31 years
 MAX_FACTOR = 1e9
 MAX_MEASURED = 1e15
+MAX_STEPS_TOLD = 1000  # of a round, whose figures are reported one by one
+MAX_DONORS_TOLD = 1000  # of a round, whose responses a receiver has checked
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 Number = Annotated[int, Field(ge=0, le=MAX_NUMBER, strict=True)]

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from pubswap_protocol import __version__
 from pubswap_protocol.command_line.explaining import system_fault
+from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import PubSwapError, first_fault
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {
-    "operator": ("httpx", "huggingface_hub", "jinja2", "rich", "transformers"),
+    "operator": ("httpx", "huggingface_hub", "jinja2", "rich", "tqdm", "transformers"),
     "client": ("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
     "server": (
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),
@@ -22,6 +23,7 @@ EXTRAS = {
     ),
     "research": ("datasets", "mpmath"),
     "vllm": ("vllm",),
+    "dp": ("dp_accounting",),
 }
 # Commands that need more than the operator's extra, which is in the client's.
 _WHOLE = {
@@ -40,9 +42,11 @@ def build_app() -> typer.Typer:
         "Exit status: 0 done, 1 failed, 2 mistyped, 3 the run is cancelled, 130 stopped.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        rich_markup_mode="markdown",  # square brackets are text, and paragraphs flow
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
+    app.command("settings")(settings)
     for entry in sorted(entry_points(group="pubswap.commands"), key=lambda entry: entry.name):
         entry.load()(app)
     return app
@@ -74,7 +78,7 @@ def main() -> None:
         name = (error.name or "").partition(".")[0]
         if name.startswith("pubswap"):
             raise
-        _fail(f"This command needs the package {name!r}.{_how_to_install(name)}")
+        _fail(f"This command needs the package {name!r}.{how_to_install(name)}")
     except ValidationError as error:
         _fail(f"{first_fault(error)}  [invalid]")
     except OSError as error:
@@ -93,7 +97,8 @@ def extra_for(package: str, command: str) -> str | None:
     return whole if whole in having else next(iter(having), None)
 
 
-def _how_to_install(package: str) -> str:
+def how_to_install(package: str) -> str:
+    """The sentence for a missing package: which extra has it."""
     extra = extra_for(package, "".join(sys.argv[1:2]))
     if extra is None:
         return f" Install it: pip install {package}"

@@ -47,7 +47,10 @@
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
     - Diverged                  diverged                   500
+    - LedgerDamaged             ledger_damaged             500
+    - PrivacySpent              privacy_spent              500
     - NotSaved                  not_saved                  507
+    - RefusedByPolicy           refused_by_policy          403
     - BackupFault               backup_fault               500
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
@@ -415,6 +418,25 @@ class NotSaved(LocalFault):
 
     code = "not_saved"
     status = 507
+
+
+class RefusedByPolicy(LocalFault):
+    """This organisation's own policy does not allow it."""
+
+    code = "refused_by_policy"
+    status = 403
+
+
+class LedgerDamaged(LocalFault):
+    """The ledger's end is not what was written there."""
+
+    code = "ledger_damaged"
+
+
+class PrivacySpent(LocalFault):
+    """One more round would tell more of a private prompt than the run allows."""
+
+    code = "privacy_spent"
 
 
 class BackupFault(LocalFault):

@@ -12,7 +12,9 @@ from pydantic import Field, model_validator
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
     MAX_COUNT,
+    MAX_DONORS_TOLD,
     MAX_SECONDS,
+    MAX_STEPS_TOLD,
     Count,
     Measured,
     Name,
@@ -26,7 +28,7 @@ from pubswap_protocol.bounds import (
 )
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import Clients, RunSettings
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
@@ -34,6 +36,8 @@ ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # see `Mo
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Topics = Annotated[dict[Word, Share], Field(max_length=10_000)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
+AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later client may have more
+Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too
 
 
 class Message(Strict):
@@ -142,7 +146,7 @@ class SwapSummary(Message):
 
 
 class RoundMeans(Message):
-    """Means over a round's updates that count, and over its exchanges."""
+    """Means over a round's updates that count, and over its exchanges; of epsilon the largest."""
 
     reward: Measured = None
     loss: Measured = None
@@ -151,7 +155,13 @@ class RoundMeans(Message):
     zero_variance_share: Measured = None
     response_tokens: Measured = None
     seconds: Measured = Field(default=None, description="Of an organisation's local training.")
+    sampling_seconds: Measured = None
+    waiting_seconds: Measured = None
+    transfer_seconds: Measured = None
     replaced_share: Measured = None
+    epsilon: Measured = Field(
+        default=None, description="The most that a member has spent in the run so far."
+    )
 
 
 class RoundSummary(Message):
@@ -175,7 +185,26 @@ class Progress(Message):
     steps: Number
     reward: Measured = None
     loss: Measured = None
+    kl: Measured = None
     tokens_per_second: Measured = None
+    memory_bytes: Count | None = Field(
+        default=None, description="The GPU's peak in this step, or what the process holds."
+    )
+
+
+class Away(Message):
+    """Why an organisation's own policy keeps it from taking part, until its next hello."""
+
+    code: AwayCode = Field(description="Stable, such as `outside_hours`; docs/organisation.md.")
+    detail: Printable = Field(description="The reason in words, for the operator.")
+
+
+class Sampling(Message):
+    """How receivers judge the responses that a member has donated."""
+
+    doubting: Number = Field(description="Receivers whose last verdict is: not sampled.")
+    judging: Number = Field(description="Receivers that have passed a verdict.")
+    excluded: bool = Field(description="Its responses are given to nobody any more.")
 
 
 class MemberView(Message):
@@ -185,6 +214,7 @@ class MemberView(Message):
     role: Role
     active: bool = Field(description="False once revoked.")
     suspended: bool = Field(default=False, description="Until it is reinstated.")
+    away: Away | None = Field(default=None, description="By its own policy; nobody waits for it.")
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
@@ -194,6 +224,9 @@ class MemberView(Message):
     )
     progress: Progress | None = None
     traffic: Traffic = Traffic()
+    sampling: Sampling | None = Field(
+        default=None, description="Of a client whose responses were checked."
+    )
 
 
 class RoundList(Message):
@@ -256,6 +289,12 @@ InviteSeconds = Annotated[int, Field(gt=0, le=MAX_SECONDS, strict=True)]
 _A_WEEK = 7 * 24 * 3600
 
 
+class ChangeRun(Message):
+    """Settings for a run that has not been started."""
+
+    clients: Clients
+
+
 class Rollback(Message):
     """Go back to a round's adapter, and on from there with the round after it."""
 
@@ -283,6 +322,30 @@ class Invite(Message):
     name: Name
     role: Role
     expires_at: datetime
+
+
+class CreateViewer(Message):
+    """Somebody who may look at the dashboard and change nothing."""
+
+    name: Name
+
+
+class Viewer(CreateViewer):
+    """A viewer, as all may be listed."""
+
+    created_at: datetime
+
+
+class ViewerToken(Viewer):
+    """A new viewer's token; it is shown once."""
+
+    token: Word
+
+
+class ViewerList(Message):
+    """All viewers, by name."""
+
+    viewers: list[Viewer]
 
 
 class BindCertificate(Message):
@@ -341,6 +404,15 @@ class Task(Message):
     )
 
 
+class DonorMargins(Message):
+    """What a receiver found in a round's responses of one donor, see docs/security.md."""
+
+    number: Count = Field(description="The donor's for this receiver, as it came with responses.")
+    responses: Number
+    margin: Norm = Field(description="How far they are from being drawn by their noise.")
+    expected: Norm = Field(description="How far responses are that were drawn by other noise.")
+
+
 class UpdateMetrics(Message):
     """What an organisation reports of a round's local training: counters, nothing else."""
 
@@ -354,7 +426,28 @@ class UpdateMetrics(Message):
     clip_share: Measured = None
     zero_variance_share: Measured = None
     response_tokens: Measured = None
-    seconds: Seconds | None = None
+    seconds: Seconds | None = Field(default=None, description="Of sampling and updating.")
+    sampling_seconds: Seconds | None = Field(
+        default=None, description="As far as nothing was updated meanwhile."
+    )
+    waiting_seconds: Seconds | None = Field(
+        default=None, description="For other organisations, in public steps."
+    )
+    transfer_seconds: Seconds | None = Field(default=None, description="Of adapters, both ways.")
+    step_rewards: list[Measured] = Field(
+        default=[],
+        max_length=MAX_STEPS_TOLD,
+        description="Of the round's first steps, in the order of the updates.",
+    )
+    epsilon: Norm | None = Field(
+        default=None,
+        description="Of record-level differential privacy: what the member's training has spent in "
+        "the run so far, where the run has privacy.epsilon.",
+    )
+    # Left out if there are none: a coordinator from before it would refuse the message.
+    donors: list[DonorMargins] = Field(
+        default=[], max_length=MAX_DONORS_TOLD, exclude_if=lambda donors: not donors
+    )
 
 
 class SubmitUpdate(Message):
@@ -420,6 +513,11 @@ class SwapPrompts(Message):
     round: Number
     swap: Number
     prompts: list[PublicPrompt]
+    sampling_seed: Count | None = Field(
+        default=None,
+        description="Of the noise that this client is to draw its responses by, if receivers are "
+        "to check that.",
+    )
 
 
 class Event(Message):

@@ -175,6 +175,15 @@ class SwapSettings(Strict):
         description="The largest share of a receiver's donated responses in one exchange that one "
         "donor may give; with `keep`. 1 is the paper's.",
     )
+    # Left out unless it is set, so that a run from before it is the same run.
+    sampling_check: Literal["off", "report", "exclude"] = Field(
+        default="report",
+        exclude_if=lambda check: check == "report",
+        description="Whether receivers check that donated responses were sampled. report: the "
+        "operator is told who is doubted. exclude: who is doubted by two receivers, and by most of "
+        "those that have judged, donates no more. off: a public step's draws follow from the seed "
+        "alone, so that the run can be repeated bit for bit.",
+    )
     quorum: Clients = Field(default=1, description="Fewest clients an exchange may close with.")
     deadline_seconds: Deadline = Field(
         default=600, description="Counted from the first client's responses."
@@ -310,6 +319,22 @@ class EvaluationSettings(Strict):
     batch_size: Group = Field(default=512, description="Test problems at a time.")
 
 
+class PrivacySettings(Strict):
+    """Record-level differential privacy of what members train on their private prompts.
+
+    docs/privacy.md says what is bounded by it and what is not.
+    """
+
+    epsilon: Annotated[float, Field(ge=0.1, le=100, strict=True)] | None = Field(
+        default=None,
+        description="The most that the whole run may tell of one private prompt of a member, whose "
+        "noise follows from it; delta is min(1e-5, 1 / (10 n)) for n prompts. Unset: no noise.",
+    )
+    clip: PositiveFactor = Field(
+        default=1.0, description="C: a longer gradient of one prompt's responses is scaled down."
+    )
+
+
 class WireSettings(Strict):
     """How a client's update travels."""
 
@@ -350,6 +375,10 @@ class RunSettings(Strict):
     aggregation: AggregationSettings = AggregationSettings()
     wire: WireSettings = WireSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    # Left out while it is off, so that a run from before it is the same run.
+    privacy: PrivacySettings = Field(
+        default=PrivacySettings(), exclude_if=lambda privacy: privacy.epsilon is None
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -362,4 +391,20 @@ class RunSettings(Strict):
         if self.swap.quorum > self.clients:
             raise ValueError("a quorum is larger than the number of clients")
         self.aggregation.check_possible(self.clients)
+        if self.privacy.epsilon is not None:
+            self._check_private()
         return self
+
+    def _check_private(self) -> None:
+        """Raises ValueError for what makes one prompt's part in a step depend on other prompts."""
+        if self.grpo.resample:
+            raise ValueError(
+                "grpo.resample chooses private prompts by their rewards, which privacy.epsilon "
+                "does not account for; use resample = 0"
+            )
+        if self.grpo.loss_aggregation == "token_mean":
+            raise ValueError(
+                "loss_aggregation 'token_mean' divides by the tokens of all prompts of a step, so "
+                "that one prompt changes what the others count, and privacy.clip bounds nothing; "
+                "use loss_aggregation = 'sequence_mean'"
+            )

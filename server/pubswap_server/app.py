@@ -1,6 +1,7 @@
 """The application, and the only place where its parts are made and joined."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -19,7 +20,16 @@ from pubswap_server.http import problems
 from pubswap_server.http.bodies import ABOUT, TAGS
 from pubswap_server.http.middleware import BodyDeadlines, RequestChecks, RequestLog
 from pubswap_server.http.openapi import Documented
-from pubswap_server.http.routes import blobs, exchanges, health, members, rounds, runs, uploads
+from pubswap_server.http.routes import (
+    blobs,
+    exchanges,
+    health,
+    members,
+    rounds,
+    runs,
+    uploads,
+    viewers,
+)
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import (
     Readiness,
@@ -37,6 +47,9 @@ from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
 from pubswap_server.web import forms, pages, stream
+
+# Processes for verifiers that could hang, one of them for quick answers; they start when needed.
+VERIFIER_WORKERS = max(2, (os.cpu_count() or 1) // 4)
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -61,7 +74,19 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    for group in (health, runs, members, rounds, uploads, blobs, exchanges, pages, forms, stream):
+    for group in (
+        health,
+        runs,
+        members,
+        rounds,
+        uploads,
+        blobs,
+        exchanges,
+        viewers,
+        pages,
+        forms,
+        stream,
+    ):
         app.include_router(group.router)
     problems.install(app)
     app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
@@ -91,6 +116,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
             "hints": services.heartbeats.flush_for_ever(),
             "verification": services.verification.run(),
             "wakeups": wakeups.listen(services.changes.notify),
+            "webhook": services.webhook.send_for_ever(),
         }
     )
     try:
@@ -114,7 +140,7 @@ def _joined(
         incoming=storage.incoming,
         blobs=storage.blobs,
         uploads=storage.uploads,
-        verifiers=VerifierPool(settings.verifier_workers, settings.verifier_seconds),
+        verifiers=VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds),
         metrics=metrics,
         changes=changes,
         heartbeats=WriteBehind(database),

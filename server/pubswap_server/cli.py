@@ -79,7 +79,7 @@ def serve(
     Without options: SQLite and a folder, one process, on this machine only. The schema is brought
     up to date at the start. It may be stopped or killed at any time, and goes on where it was.
 
-    All limits and times can be set in the environment: `pubswap admin settings` lists them. Put a
+    All limits and times can be set in the environment: `pubswap settings server` lists them. Put a
     TLS proxy in front of it, `pubswap admin backup` in a timer, and /readyz in a monitor.
     """
     from pubswap_server.settings import load_settings
@@ -100,11 +100,11 @@ def _serve(settings: "ServerSettings") -> None:
     from pubswap_server.settings import unknown_variables
 
     http_options(settings)  # what is wrong with them is told before anything starts
-    configure_logs(settings)
+    configure_logs(settings.log_format, settings.log_level)
     for name in unknown_variables():
         typer.echo(
-            f"warning: {name} is set, and is no setting of the coordinator; `pubswap admin "
-            "settings` lists them all",
+            f"warning: {name} is set, and is no setting of the coordinator; `pubswap "
+            "settings server` lists them all",
             err=True,
         )
     # Before the port: who finds it open finds the token, too.

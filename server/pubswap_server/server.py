@@ -184,7 +184,7 @@ class ServingProcess:
         from pubswap_server.app import create_app
 
         if multiprocessing.parent_process() is not None:
-            configure_logs(self._settings)
+            configure_logs(self._settings.log_format, self._settings.log_level)
             process_clock().set(*self._clock)
             threading.Thread(target=_end_with_parent, daemon=True).start()
         keep_one_arena()

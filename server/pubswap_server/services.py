@@ -8,6 +8,7 @@ from typing import Any
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.conductor.attempts import Attempts
@@ -19,6 +20,7 @@ from pubswap_server.exchange.answers import Answers
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import Readiness
+from pubswap_server.monitoring.webhook import Webhook
 from pubswap_server.notifications import ChangeNotifier, SingleFlight
 from pubswap_server.rate_limits import RequestLimits
 from pubswap_server.runs.heartbeats import WriteBehind
@@ -50,6 +52,7 @@ class Services:
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
+        self.webhook = Webhook(self.settings.notify_url)
         self.past_counts = prompts.PastCounts()
         self.snapshots = SingleFlight(self._read_snapshot)
         self.problems = lru_cache(maxsize=16)(self._read_problems)
@@ -69,6 +72,12 @@ class Services:
             # Where no step is public, nobody draws from the public set.
             if kind is SetKind.TEST or run.method == "pubswap":
                 limit.check(self.problems(digest), f"The {kind} set")
+
+    def initial_adapter(self, layout: AdapterLayout, seed: int) -> str:
+        """The digest of the adapter that a run begins from, which is stored and checked."""
+        digest = self.blobs.write(initial_file(layout, seed))[0]
+        AdapterFile(self.blobs.path(digest), layout).check()
+        return digest
 
     def _read_problems(self, digest: str) -> list[Problem]:
         text = self.blobs.read(digest).decode("utf-8")

@@ -7,6 +7,7 @@ import secrets
 import tempfile
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -62,11 +63,6 @@ class ServerSettings(BaseSettings):
     max_wait_seconds: float = Field(
         default=30.0, gt=0, description="A long poll is answered after this time at the latest."
     )
-    verifier_workers: int = Field(
-        default=2,
-        gt=0,
-        description="Processes for verifiers that could hang; one of several is for quick answers.",
-    )
     verifier_seconds: float = Field(
         default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
     )
@@ -101,6 +97,11 @@ class ServerSettings(BaseSettings):
         description="Members come with a client certificate, and are bound to the one they "
         "enrolled with. The proxy checks it; needs proxy_secret.",
     )
+    notify_url: SecretStr | None = Field(
+        default=None,
+        description="Where a small JSON is POSTed when a run waits, fails or is finished: https, "
+        "or http on this machine.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least grave log lines: debug, info, warning or error."
     )
@@ -124,6 +125,15 @@ class ServerSettings(BaseSettings):
                 f"it begins with {' or '.join(_DATABASES)}, not with {kind}:; PostgreSQL and "
                 "SQLite are what PubSwap works with"
             )
+        return url
+
+    @field_validator("notify_url")
+    @classmethod
+    def _nobody_listens_in(cls, url: SecretStr | None) -> SecretStr | None:
+        parts = urlsplit(url.get_secret_value() if url else "https://none")
+        local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+        if not parts.hostname or not (local or parts.scheme == "https"):
+            raise ValueError("it is an https address, or http://127.0.0.1:PORT on this machine")
         return url
 
     @property

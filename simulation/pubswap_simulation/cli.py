@@ -17,7 +17,7 @@ def simulate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="All settings and seeds of the recipe's \\[sweep].")
+        bool, typer.Option("--sweep", help="All settings and seeds of the recipe's [sweep].")
     ] = False,
     vary: Annotated[
         list[str] | None,

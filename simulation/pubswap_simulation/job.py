@@ -89,7 +89,8 @@ class Job(BaseModel):
             read_problems(path)
         check_lengths(self.folder, self.settings, DataFiles(self.public, self.test, private))
         try:
-            create = CreateRun(name=self.recipe, settings=self.settings, model=self.card())
+            settings = repeatable(self.settings)
+            create = CreateRun(name=self.recipe, settings=settings, model=self.card())
         except ValidationError as error:
             raise InvalidSettings(f"{self.recipe}: {first_fault(error)}") from None
         tokenizer = (self.folder / "tokenizer.json").read_bytes()
@@ -146,6 +147,12 @@ def wait_for_all(settings: RunSettings) -> RunSettings:
             "aggregation": settings.aggregation.model_copy(update={"quorum": settings.clients}),
         }
     )
+
+
+def repeatable(settings: RunSettings) -> RunSettings:
+    """The settings without the check of donated responses, whose draws no other run repeats."""
+    swap = settings.swap.model_copy(update={"sampling_check": "off"})
+    return settings.model_copy(update={"swap": swap})
 
 
 def _digest(path: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import SimpleQueue
+from typing import Protocol
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -19,6 +20,16 @@ from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, JobReport, log_to, open_log
 
 
+class Display(Protocol):
+    """What shows runs as they go on; called from any thread."""
+
+    def update(self, spec: RunSpec, steps: int, score: float | None) -> None:
+        """Show the local steps made so far, over all clients, and the last pass@1."""
+
+    def finish(self, spec: RunSpec, outcome: str) -> None:
+        """Show what came of a run."""
+
+
 class SweepRunner:
     """Runs, one at a time in each of the environments."""
 
@@ -26,7 +37,7 @@ class SweepRunner:
         self,
         specs: Sequence[RunSpec],
         environments: Sequence[Mapping[str, str]],
-        display: SweepDisplay,
+        display: Display,
     ) -> None:
         self._specs = specs
         self._display = display

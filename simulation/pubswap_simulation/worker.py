@@ -11,11 +11,12 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-import structlog
 from pydantic import BaseModel, ConfigDict
 
 from pubswap_client.distributed.launch import die_with_the_leader
+from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.errors import PubSwapError
+from pubswap_server.monitoring.logs import configure_logs
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.simulation import simulate
 
@@ -40,14 +41,14 @@ def open_log(folder: Path) -> TextIO:
 
 def log_to(stream: TextIO) -> None:
     """Write all log lines there, but for the coordinator's line for each request."""
-    form = "%(asctime)s %(levelname)s %(threadName)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, stream=stream, force=True)
-    for name in ("httpx", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(stream),
-    )
+    configure_logs("console", "info", stream).addFilter(_with_thread)
+    logging.getLogger("pubswap_server").setLevel(logging.WARNING)
+
+
+def _with_thread(record: logging.LogRecord) -> bool:
+    """Name the daemon whose line this is."""
+    vars(record).update(values(thread=record.threadName, **getattr(record, "values", {})))
+    return True
 
 
 def main() -> None:

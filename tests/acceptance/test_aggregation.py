@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.rollout.peft_folder import write_peft_folder
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.messages import Role, WholeRun
 from pubswap_protocol.tensors.adapter import decode_adapter, initial_adapter, open_stack
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from support.client import dense
 from support.coordinator.processes import (
     ONE_THREAD,

@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium, while members hand in rounds."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +10,23 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.connecting import operator_token
+from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Evaluation, Progress
+from pubswap_protocol.messages import Evaluation, Progress, Role
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Federation,
-    Server,
     begun,
     serving,
     settings_for,
 )
+from support.coordinator.hostile_exchange import HOSTILE, hostile_exchange
+from support.coordinator.processes import ONE_THREAD, create_run, serve, start_client
+from support.eventually import until
+from support.forked import ForkedProcesses
 
 CHROMIUM = shutil.which("chromium")
 # What no page may have: the browser says so on its console.
@@ -46,14 +54,16 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         yield begun(server, rounds=2)
 
 
-def opened(browser: Browser, server: Server, **options: Any) -> tuple[Page, list[str]]:
+def opened(
+    browser: Browser, url: str, token: str = OPERATOR_TOKEN, **options: Any
+) -> tuple[Page, list[str]]:
     """A page that has signed in, and what its console said."""
     said: list[str] = []
     page = browser.new_context(**options).new_page()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(f"Uncaught {error}"))
-    page.goto(server.url)
-    page.get_by_label("Operator's token").fill(OPERATOR_TOKEN)
+    page.goto(url)
+    page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     return page, said
@@ -74,7 +84,7 @@ def test_a_page_follows_its_run_to_the_end(
     browser: Browser, fed: Federation, tmp_path: Path
 ) -> None:
     """What members and other operators do appears without a reload; an act is done by clicks."""
-    page, said = opened(browser, fed.server)
+    page, said = opened(browser, fed.server.url)
     page.get_by_role("link", name=fed.run.name).click()
     now = page.get_by_role("status")
     expect(now).to_contain_text("Waits for a, b")
@@ -101,14 +111,58 @@ def test_a_page_follows_its_run_to_the_end(
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
+def test_a_run_is_created_and_an_organisation_invited_by_clicks(
+    browser: Browser, fed: Federation
+) -> None:
+    """From another run's file, changed; the code that is shown enrols."""
+    page, said = opened(browser, fed.server.url)
+    page.goto(f"{fed.server.url}/runs/{fed.run.id}")
+    page.get_by_role("link", name="New run like this").click()
+    file = page.get_by_label("Run file")
+    file.fill(file.input_value().replace("rounds = 2", "rounds = 5"))
+    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_role("region", name="What changes")).to_contain_text("rounds")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_role("heading", name=f"{fed.run.name}-2")).to_be_visible()
+    page.get_by_label("Name").fill("bank-1")
+    page.get_by_role("button", name="Invite").click()
+    command = page.locator("pre").inner_text()
+    code = command.split("--invite ")[1].split()[0]
+    assert fed.server.client(None).enroll(code).name == "bank-1"
+    assert not [line for line in said if any(word in line for word in BROKEN)], said
+
+
+def test_what_models_say_stays_inert_in_a_browser(browser: Browser, fed: Federation) -> None:
+    """A script, an event handler and a javascript: link in a prompt or a response do nothing."""
+    hostile, path = hostile_exchange(fed.server)
+    page, said = opened(browser, hostile.server.url)
+    spoken: list[str] = []
+    page.on("dialog", lambda dialog: (spoken.append(dialog.message), dialog.dismiss()))
+    until(lambda: page.request.get(f"{hostile.server.url}{path}").ok)
+    page.goto(f"{hostile.server.url}{path}")
+    expect(page.get_by_role("main")).to_contain_text(HOSTILE)
+    expect(page.get_by_role("main")).to_contain_text("<b>0</b>")
+    assert page.locator("main").locator("script, img, b, a[href^=javascript]").count() == 0
+    assert not spoken
+    assert not [line for line in said if any(word in line for word in BROKEN)], said
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_has_a_serious_fault_for_people_with_disabilities(
     browser: Browser, fed: Federation, scheme: str
 ) -> None:
     """By axe's rules, in light and dark, and on a phone nothing is wider than the screen."""
-    page, said = opened(browser, fed.server, color_scheme=scheme)
+    page, said = opened(browser, fed.server.url, color_scheme=scheme)
     base = f"/runs/{fed.run.id}"
-    for path in ("/", base, f"{base}/log", f"{base}/settings", f"{base}/acts/cancel", "/sign-in"):
+    for path in (
+        "/",
+        base,
+        f"{base}/log",
+        f"{base}/settings",
+        f"{base}/acts/cancel",
+        f"{base}/new",
+        "/sign-in",
+    ):
         page.set_viewport_size({"width": 1200, "height": 900})
         page.goto(f"{fed.server.url}{path}")
         found = Axe().run(page).response["violations"]
@@ -117,3 +171,73 @@ def test_no_page_has_a_serious_fault_for_people_with_disabilities(
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
     assert not [line for line in said if any(word in line for word in BROKEN)], said
+
+
+def invited(page: Page, name: str, role: str = "client") -> str:
+    """The code that an organisation is sent, by clicks."""
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Role").select_option(role)
+    page.get_by_role("button", name="Invite").click()
+    code = page.locator("pre").inner_text().split("--invite ")[1].split()[0]
+    page.get_by_role("link", name="Back").click()
+    return code
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_run_from_creation_to_finish_while_real_daemons_train(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """All by clicks but the daemons; pictures are kept in the folder PUBSWAP_SCREENSHOTS."""
+    with ForkedProcesses(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            first = create_run(coordinator, {"swap": {"period": 2}, "local_steps": 4, "rounds": 3})
+            token = operator_token(tmp_path / "c" / "operator-token")
+            size = {"width": 1280, "height": 1240}
+            page, said = opened(browser, api.url, token, viewport=size)
+            page.get_by_role("link", name=first.name).click()
+            page.get_by_role("link", name="New run like this").click()
+            file = page.get_by_label("Run file")
+            file.fill(file.input_value().replace(f"{first.name}-2", "consortium"))
+            page.get_by_role("button", name="Check").click()
+            page.get_by_role("button", name="Create").click()
+            for seed, name in enumerate(("hospital-a", "hospital-b", "judge")):
+                role = Role.EVALUATOR if name == "judge" else Role.CLIENT
+                state = tmp_path / name
+                with CoordinatorClient(api.url) as anonymous:
+                    membership = anonymous.enroll(invited(page, name, role))
+                save_membership(state, StoredMembership(coordinator=api.url, membership=membership))
+                if role is Role.CLIENT:
+                    start_client(coordinator, state, seed + 3)
+                else:
+                    options = ["--state", str(state), "--model", str(MODEL), "--threads", "1"]
+                    processes.start(name, ["evaluate", *options], ONE_THREAD)
+            until(
+                lambda: all(
+                    member.unseen_seconds is not None for member in api.run("consortium").members
+                )
+            )
+            page.get_by_role("link", name="Start").click()
+            page.get_by_role("button", name="Start").click()
+            expect(page.locator("#curves")).to_contain_text("round 2:", timeout=120_000)
+            kept(page, "run")
+            page.locator("#steps").get_by_role("link", name="step 1").first.click()
+            kept(page, "public-step")
+            page.go_back()
+            now = page.get_by_role("status")
+            expect(now).to_contain_text("Finished in round 3 of 3", timeout=120_000)
+            expect(page.get_by_role("main")).to_contain_text("What came out")
+            expect(page.locator("#curves figure").first).to_contain_text(
+                "round 3:", timeout=120_000
+            )
+            kept(page, "finished")
+            page.get_by_role("link", name="PubSwap").click()
+            kept(page, "runs")
+            assert not [line for line in said if any(word in line for word in BROKEN)], said
+
+
+def kept(page: Page, name: str) -> None:
+    """Keep the page's picture, where this is wanted."""
+    if folder := os.environ.get("PUBSWAP_SCREENSHOTS"):
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=Path(folder) / f"{name}.png")

@@ -29,7 +29,7 @@ def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_pat
 
             def steps() -> dict[str, int]:
                 found = {
-                    name: re.findall(r"step (\d+)/40", log.read_text())
+                    name: re.findall(r" step=(\d+) steps=40", log.read_text())
                     for name, log in logs.items()
                 }
                 return {name: max(map(int, numbers), default=0) for name, numbers in found.items()}

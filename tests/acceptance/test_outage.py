@@ -31,7 +31,8 @@ def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> No
             log = tmp_path / "logs" / "alpha.log"
 
             def steps() -> int:
-                return max(map(int, re.findall(rf"step (\d+)/{STEPS}", log.read_text())), default=0)
+                found = re.findall(rf" step=(\d+) steps={STEPS}", log.read_text())
+                return max(map(int, found), default=0)
 
             def shown() -> int:
                 progress = api.members(run.id).members[0].progress

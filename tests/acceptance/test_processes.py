@@ -31,7 +31,7 @@ from support.forked import Forked, ForkedProcesses
 pytestmark = pytest.mark.full
 
 PROGRAM = Path(__file__).parents[1] / "support" / "client" / "crewed.py"
-SingleProcess = Callable[[int], dict[str, Any]]
+SingleProcess = Callable[[int, str], dict[str, Any]]
 Pair = tuple[subprocess.Popen[str], list[psutil.Process]]
 TESTS = str(Path(__file__).parents[1])
 PATHS = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
@@ -67,12 +67,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> SingleProcess:
-    """A function (rows) that gives what one process does; it does it once."""
-    return cache(lambda rows: run(model, tmp_path_factory.mktemp("one") / "o", 1, "plain", rows))
+    """A function (rows, kind) that gives what one process does; it does it once."""
+    return cache(lambda rows, kind: run(model, tmp_path_factory.mktemp("one") / "o", 1, kind, rows))
 
 
 @pytest.mark.parametrize(
-    ("processes", "kind", "rows"), [(2, "plain", 4), (2, "sharded", 4), (3, "sharded", 2)]
+    ("processes", "kind", "rows"),
+    [(2, "plain", 4), (3, "sharded", 2), (3, "private sharded", 2)],
 )
 def test_processes_together_do_what_one_does(
     alone: SingleProcess, model: Path, tmp_path: Path, processes: int, kind: str, rows: int
@@ -82,13 +83,13 @@ def test_processes_together_do_what_one_does(
     With three processes and two responses to a prompt, one process has nothing left to compute
     in the second step and must still take part in every layer.
     """
-    one = alone(rows)
+    one = alone(rows, "private" if "private" in kind else "plain")
     several = run(model, tmp_path / "several.json", processes, kind, rows)
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
     assert several["tokens"] == one["tokens"]
     for name, array in one["factors"].items():
         assert np.abs(several["factors"][name] - array).max() <= 1e-5
-    if kind == "sharded":
+    if "sharded" in kind:
         assert several["held"] < 0.8 * one["held"]
     else:
         assert several["held"] == one["held"]

@@ -17,7 +17,7 @@ from pubswap_client.coordinator.client import CoordinatorClient, wait_until_read
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.demo.processes import free_port
-from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.connecting import operator_token
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, PubSwapError, Unauthenticated, Unreachable

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from pubswap import Federation
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidSettings, LocalFault
 from pubswap_protocol.problems import write_problems
 from pubswap_simulation.results import Result
 from support.client.simulations import CLIENTS, command, simulated, write_recipe
@@ -59,8 +61,7 @@ def test_a_simulation_ends_with_the_bits_of_separate_daemons(
 @pytest.mark.parametrize(
     "overrides",
     [
-        {"method": "fedavg"},
-        {"aggregation.rule": "fedex"},
+        {"method": "fedavg", "aggregation.rule": "fedex"},
         {"swap.mode": "pipelined", "swap.donors": "likely", "swap.prompts": "informative"},
     ],
 )
@@ -122,6 +123,42 @@ def test_a_long_public_prompt_ends_a_simulation_before_it_begins(tmp_path: Path)
     _, printed = simulated(path, store, status=1)
     assert f"line 31 ({public[30].id}: " in printed.replace("\n", " ")
     assert steps_in(store) == 0
+
+
+@pytest.mark.full
+def test_a_simulation_from_python_that_fails_says_why(tmp_path: Path) -> None:
+    """Before its process, or as the process said it; there is no result then."""
+    path, store = write_recipe(tmp_path), tmp_path / "store"
+    for values, said in [
+        ({"members": "alone"}, "pubswap simulate --set members=alone"),
+        ({"local_step": 2}, "local_steps"),
+    ]:
+        with pytest.raises(InvalidSettings, match=said):
+            Federation.simulate(path, store, set=values)
+    public = sums(1, 12)
+    public[3] = public[3].model_copy(update={"prompt": "1 + " * 60 + "1 ="})
+    write_problems(tmp_path / "public.jsonl", public)
+    with pytest.raises(LocalFault, match=r"line 4 .* Its log is .*run\.log; the same call"):
+        Federation.simulate(path, store, threads=1, device="cpu")
+    assert not list(store.glob("runs/*/result.json"))
+
+
+def test_python_reads_what_the_command_has_simulated(
+    recipe: Path, undisturbed: tuple[Result, bytes], tmp_path: Path
+) -> None:
+    """It is not done again, and figures are the result's; an adapter that is not there is said."""
+    result, _ = undisturbed
+    folder = tmp_path / "run"
+    federation = Federation(folder, result)
+    assert [each["pass@1"] for each in federation.metrics()] == [
+        evaluation.pass_at_1 for evaluation in result.evaluations
+    ]
+    assert (federation.base, federation.best) == (result.base, result.best)
+    rewards = federation.rewards()
+    assert len(rewards) == 16
+    assert rewards[8] == {"client": "client-2", "step": 1, "reward": result.rewards["client-2"][0]}
+    with pytest.raises(InvalidSettings, match="was not kept"):
+        federation.adapter()
 
 
 def kill_after(steps: int, line: list[str], store: Path) -> None:

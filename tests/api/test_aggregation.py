@@ -51,6 +51,21 @@ def all_close(found: Adapter, expected: dense.Vector) -> bool:
     return np.allclose(dense.flat(found), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_private_rounds_epsilon_is_the_most_that_a_member_has_spent(server: Server) -> None:
+    """And no mean, which would hide the member with the fewest prompts."""
+    fed = begun(server, rounds=2, clients=3, method="fedavg", privacy={"epsilon": 8.0})
+    assert "privacy.epsilon" in fed.run.requires
+    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+    for name, epsilon in (("a", 1.5), ("b", 2.5), ("c", None)):
+        api = fed.members[name]
+        metrics = UpdateMetrics(examples=10, steps=2, epsilon=epsilon)
+        update = SubmitUpdate(adapter=api.put_blob(fed.run.id, data), metrics=metrics)
+        assert api.submit_update(fed.run.id, 1, update).status == "accepted"
+    means = fed.wait_for(1).rounds[1].means
+    assert means is not None
+    assert (means.epsilon, means.reward) == (2.5, None)
+
+
 @pytest.mark.parametrize("order", ["abcde", "ecadb"])
 @pytest.mark.parametrize(
     "rules",

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,9 +13,8 @@ import pytest
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Evaluation, Progress, SetKind, SubmitUpdate, UpdateMetrics
-from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import encode_adapter
-from pubswap_protocol.tensors.responses import encode_responses
+from pubswap_server.rate_limits import Rate
 from pubswap_server.web.acts import ACTS
 from pubswap_server.web.rendering import POLICY
 from pubswap_server.web.sessions import SECONDS, Sessions
@@ -23,8 +23,11 @@ from support.coordinator.coordinator import (
     Server,
     begun,
     create,
-    jsonl,
+    serving,
+    settings_for,
 )
+from support.coordinator.hostile_exchange import HOSTILE, hostile_exchange
+from support.coordinator.long_runs import crowd, lengthen
 from support.eventually import until
 
 # What is vendored, as published; licences lie beside the files.
@@ -32,7 +35,6 @@ SHA256 = {
     "htmx.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
     "hx-sse.min.js": "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103",
 }
-HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">x</a>'
 
 
 @pytest.fixture
@@ -152,6 +154,121 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
     assert answer.status_code == 409 and 'role="alert"' in answer.text
 
 
+def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
+    """No act is offered, none is done, no adapter is handed out; removed, it is signed out."""
+    fed = begun(server)
+    base, token = f"/runs/{fed.run.id}", fed.operator.add_viewer("board").token
+    with server.http(None) as http:
+        http.follow_redirects = True
+        assert http.post("/sign-in", data={"token": token}).status_code == 200
+        page = http.get(base).text
+        assert fed.run.name in page
+        assert not re.search(r"/acts/|/invites|/adapters/", page)
+        fields = {"form_token": form_token(page), "member": "a"}
+        for act in ACTS:
+            assert http.get(f"{base}/acts/{act}").status_code == 403
+            assert http.post(f"{base}/acts/{act}", data=fields).status_code == 403
+        assert http.post(f"{base}/invites", data=fields).status_code == 403
+        assert http.get(f"{base}/adapters/0").status_code == 403
+        for part in ("log", "settings", "parts/members"):
+            assert http.get(f"{base}/{part}").status_code == 200
+    with server.http(token) as bearer:
+        assert bearer.get(paths.RUNS).status_code == 401  # it serves nowhere else
+        bearer.cookies = http.cookies
+        assert bearer.get(base).status_code == 200
+        [viewer] = fed.operator.viewers()
+        assert viewer.name == "board"
+        fed.operator.remove_viewer("board")
+        assert bearer.get(base).status_code == 303
+    assert not fed.view().paused
+    assert not fed.operator.viewers()
+
+
+def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
+    """As at the JSON interface: all from an address count, also the right one after them."""
+    with serving(settings_for(tmp_path)) as server, server.closing, server.http(None) as http:
+        server.app.state.services.limits.failures.rate = Rate(0.001, 6)
+        answers = [http.post("/sign-in", data={"token": f"guess {n}"}) for n in range(6)]
+        assert {answer.status_code for answer in answers} == {401}
+        refused = http.post("/sign-in", data={"token": OPERATOR_TOKEN})
+        assert refused.status_code == 429
+        assert 'role="alert"' in refused.text
+        assert not http.cookies
+
+
+def shown_file(page: str) -> str:
+    """The run file in the page's form."""
+    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert found is not None
+    return unescape(found[1])
+
+
+def test_a_run_like_another_is_checked_then_created_and_opened(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Nothing is there before the second click; then it has the first one's model and sets."""
+    fed = begun(server, rounds=2)
+    path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
+    asked = browser.get(path).text
+    text = shown_file(asked).replace("rounds = 2", "rounds = 7") + '[data]\nfolder = "x"\n'
+    fields = {"form_token": form_token(asked), "text": text}
+    checked = unescape(browser.post(path, data=fields).text)
+    assert '<th scope="row">rounds</th><td>2</td><td>7</td>' in checked
+    assert "Not taken from the file: data" in checked
+    assert len(fed.operator.runs()) == before
+    done = browser.post(path, data=fields | {"sure": "1"})
+    created = fed.operator.run(f"{fed.run.name}-2")
+    assert str(done.url).endswith(created.id)
+    assert (created.state, created.settings.rounds) == ("open", 7)
+    assert created.model == fed.run.model
+    for kind in SetKind:
+        made = fed.operator.problem_set(created.id, kind)
+        assert made == fed.operator.problem_set(fed.run.id, kind)
+    again = browser.post(path, data=fields | {"sure": "1"})
+    assert again.status_code == 409 and "choose another name" in unescape(again.text)
+
+
+def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
+    """Read back, it changes no setting."""
+    fed = begun(server, rounds=3)
+    path = f"/runs/{fed.run.id}/new"
+    asked = browser.get(path).text
+    fields = {"form_token": form_token(asked), "text": shown_file(asked)}
+    assert "rounds = 3" in fields["text"]
+    assert "No setting differs." in browser.post(path, data=fields).text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name =", "not TOML"),
+        ("rounds = 2", "has no name"),
+        ('name = "A b"', "is no name"),
+        ('name = "b"\nrunds = 2', "runds"),
+        ('name = "b"\nrounds = -1', "rounds"),
+        ('name = "b"\nlora.rank = 99', "lora.rank cannot be changed here"),
+        (
+            'name = "b"\nlora = {rank = 2, target_modules = ["q_proj"]}\n'
+            "grpo.max_response_tokens = 30000",
+            "more than the",
+        ),
+        ('name = "b"\nstarted = 2026-01-01', "started"),
+    ],
+)
+def test_a_file_that_is_wrong_is_shown_again_with_the_fault(
+    server: Server, browser: httpx.Client, text: str, said: str
+) -> None:
+    """With what was typed, and no way to create it."""
+    fed = begun(server)
+    path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
+    fields = {"form_token": form_token(browser.get(path).text), "text": text, "sure": "1"}
+    answer = browser.post(path, data=fields)
+    assert answer.status_code == 422
+    page = unescape(answer.text)
+    assert said in page and text in page and 'name="sure"' not in page
+    assert len(fed.operator.runs()) == before
+
+
 def test_an_invite_is_shown_once_with_the_command_that_takes_it(
     server: Server, browser: httpx.Client
 ) -> None:
@@ -182,11 +299,15 @@ def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> 
 def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None:
     """pass@1 as the evaluator reported it, the others as the round's updates did."""
     fed = begun(server)
+    times = {"seconds": 10.0, "waiting_seconds": 2.0, "transfer_seconds": 1.0}
     # The model's KL is reported by one of them alone.
     for name, reward, kl in (("a", 0.25, 0.125), ("b", 0.5, None)):
         file = encode_adapter(fed.run.model.layout, fed.adapter(1))
         fed.members[name].put_blob(fed.run.id, file)
-        metrics = UpdateMetrics(examples=10, steps=2, reward=reward, kl=kl)
+        metrics = UpdateMetrics(
+            examples=10, steps=2, reward=reward, kl=kl, sampling_seconds=16 * reward, **times
+        )
+        metrics = metrics.model_copy(update={"step_rewards": [reward, 2 * reward]})
         update = SubmitUpdate(adapter=digest_of(file), metrics=metrics)
         fed.members[name].submit_update(fed.run.id, 1, update)
     means = fed.wait_for(1).rounds[1].means
@@ -200,27 +321,63 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
         )
     page = browser.get(f"/runs/{fed.run.id}").text
     assert "Reward: 0.375 in round 1" in page
+    assert "Reward: 0.75 in step 2, from 0.375" in page
+    for part, seconds in (("sampling", 6), ("update", 4), ("waiting", 2), ("transfer", 1)):
+        assert f"<title>round 1, {part}: {seconds} s</title>" in page
     assert "pass@1: 0.75 in round 1, from 0" in page
     assert "<td>0</td><td>0.75</td>" in page
     assert "from 0 to 0.75" in browser.get("/").text
 
 
+def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
+    server: Server, browser: httpx.Client
+) -> None:
+    """An estimate from its rounds; then a text to forward, with pass@1 before and after."""
+    fed = begun(server, rounds=2, method="fedavg")
+    path = f"/runs/{fed.run.id}"
+    assert "Expected end" not in browser.get(path).text  # no round has told yet
+    for round_ in (1, 2):
+        for name in "ab":
+            fed.submit(name, round_, fed.adapter(round_))
+        fed.wait_for(round_)
+        page = browser.get(path).text
+        assert ("Expected end" in page) == (round_ == 1)
+        assert ("What came out" in page) == (round_ == 2)
+    for round_, score in ((0, 0.25), (2, 0.5)):
+        topics = {"sums": score, "words": score}
+        found = Evaluation(pass_at_1=score, by_topic=topics, problems=5, seconds=1.0)
+        fed.members["judge"].submit_evaluation(fed.run.id, round_, found)
+    page = unescape(browser.get(path).text)
+    assert "2 organisations trained" in page
+    assert "pass@1 on 5 test problems: 0.250 before, 0.500 after." in page
+    assert "words: 0.250 before, 0.500 after" in page
+    sizes = sum(one.traffic.up for one in fed.view().members) / 2
+    assert f"each organisation sent {sizes / 1000:.3g} kB" in page
+
+
+def test_the_page_of_a_long_run_of_many_members_costs_little(
+    server: Server, browser: httpx.Client
+) -> None:
+    """1,000 members and 2,000 rounds: under 300 ms of CPU, this client's share included."""
+    fed = begun(server, clients=1, rounds=3000)
+    engine = server.app.state.services.database.engine
+    lengthen(engine, fed.run.id, ["a"], 2000)
+    crowd(engine, fed.run.id, 1000, since=1995)
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        answer = browser.get(f"/runs/{fed.run.id}")
+        spent.append(time.process_time() - began)
+    assert answer.status_code == 200
+    assert "Round 2001 of 3000" in answer.text
+    assert "802 more are not shown" in answer.text
+    assert min(spent) < 0.3
+
+
 def test_what_prompts_and_models_say_is_inert(server: Server, browser: httpx.Client) -> None:
     """Markup is shown as text; right and wrong are marked, and what was donated."""
-    fed = create(server, method="pubswap", swap={"period": 1})
-    hostile = [Problem(id=f"p{n}", prompt=f"{HOSTILE} {n}", answer="7") for n in range(12)]
-    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl(hostile))
-    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
-    for name in "ab":
-        fed.enroll(name)
-    fed.start()
+    fed, path = hostile_exchange(server)
     size = fed.run.settings.grpo.responses_per_prompt
-    for name, right in (("a", size), ("b", 0)):
-        prompts = fed.members[name].swap_prompts(fed.run.id, 1, 1).prompts
-        group = [fed.say("7" if k < right else "<b>0</b>") for k in range(size)]
-        file = encode_responses([entry.index for entry in prompts], [group for _ in prompts])
-        fed.members[name].submit_responses(fed.run.id, 1, 1, file)
-    path = f"/runs/{fed.run.id}/rounds/1/steps/1"
     until(lambda: browser.get(path).status_code == 200)
     page = browser.get(path).text
     assert HOSTILE in unescape(page)

@@ -14,7 +14,7 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_protocol import paths
 from pubswap_protocol.errors import ProtocolMismatch, UnknownSetting
-from pubswap_protocol.messages import MemberList, Reissue, Rollback, RunView
+from pubswap_protocol.messages import ChangeRun, MemberList, Reissue, Rollback, RunView
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.required import check_known
 from support.coordinator.coordinator import OPERATOR_TOKEN, Federation, Server, begun, create
@@ -107,6 +107,9 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     assert fed.wait_for(1).rounds == plain.view().rounds
     operator.roll_back(run, Rollback(to=0))
     member.rotate()
+    operator.add_viewer(f"board-{run}")
+    assert operator.viewers() == plain.operator.viewers()
+    operator.change_run(create(grown_server).run.id, ChangeRun(clients=1))
     for path in (paths.RUN_PAUSE, paths.RUN_RESUME, paths.RUN_CANCEL, paths.RUN_ARCHIVE):
         operator.move_run(run, path)
     unseen = {
@@ -136,7 +139,7 @@ def test_the_coordinator_refuses_fields_that_it_does_not_know(server: Server) ->
             name = operation["operationId"]
             asked.add(name)
             who = fed.tokens[{"submit_evaluation": "judge"}.get(name, "a")]
-            operators = re.search("create|member|certificate|roll_back", name)
+            operators = re.search("create|member|certificate|roll_back|change", name)
             values = {"run": fed.run.id, "member": "a", "round": 1}
             with server.http() if operators else server.http(who) as http:
                 reply = http.request(

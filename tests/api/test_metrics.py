@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Progress
+from pubswap_protocol.messages import Away, Progress
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
 
@@ -35,6 +35,7 @@ def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
         fed.wait_for(1)
         fed.operator.revoke(fed.run.id, "b")
         fed.operator.decide(fed.run.id, "judge", paths.RUN_MEMBER_SUSPEND)
+        fed.members["a"].away(fed.run.id, Away(code="denied", detail="Denied."))
         seen = scraped(server)
     assert seen["pubswap_round_seconds_count", ""] == 1
     assert 0 < seen["pubswap_round_seconds_sum", ""] < 60
@@ -42,8 +43,8 @@ def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
     assert seen["pubswap_aggregation_seconds_count", ""] == 1
     assert seen["pubswap_runs", "state=finished"] == 1
     assert seen["pubswap_runs_stalled", ""] == 0
-    standings = ("active", "suspended", "revoked")
-    assert [seen["pubswap_members", f"standing={name}"] for name in standings] == [1, 1, 1]
+    standings = ("active", "away", "suspended", "revoked")
+    assert [seen["pubswap_members", f"standing={name}"] for name in standings] == [0, 1, 1, 1]
     responses = sum(len(body) for body in sent.values())
     assert seen["pubswap_transferred_bytes", "kind=responses_up"] == responses
     route = paths.SWAP_RESPONSES

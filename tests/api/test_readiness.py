@@ -61,7 +61,8 @@ def test_an_absent_database_and_bucket_are_told_without_secrets(
                 assert time.monotonic() < deadline, answer.text
                 time.sleep(0.1)
             assert answer.status_code == 503
-            assert answer.elapsed.total_seconds() < 4
+            # Far less than the store's own retries; more than a busy disk holds it up.
+            assert answer.elapsed.total_seconds() < 20
             for secret in (SECRET, s3.url, "127.0.0.1", BUCKET, "SECRET"):
                 assert secret not in answer.text
             database.start()

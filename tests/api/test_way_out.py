@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.messages import Rollback, RunView, TaskKind
+from pubswap_protocol.errors import Invalid, PubSwapError, WrongState
+from pubswap_protocol.messages import ChangeRun, Rollback, RunView, TaskKind
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
-from support.coordinator.coordinator import Federation, Server, begun
+from support.coordinator.coordinator import Federation, Server, begun, create
 
 
 def far(fed: Federation, value: float = 1e6) -> Adapter:
@@ -134,3 +134,34 @@ def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> Non
         answers.append(bytes(fed.members["a"].exchanged(fed.run.id, 1, 1)))
         fed.operator.roll_back(fed.run.id, Rollback(to=0))
     assert answers[0] and answers[1] and answers[0] != answers[1]
+
+
+def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server) -> None:
+    """While it is open, once for each change, and not against its own rules."""
+    fed = create(server, clients=3, aggregation={"quorum": 2})
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    for name in "ab":
+        fed.enroll(name)
+    with pytest.raises(WrongState, match=f"pubswap run set {fed.run.name} clients N"):
+        fed.start()
+    with pytest.raises(Invalid, match="quorum is larger"):
+        fed.operator.change_run(fed.run.id, ChangeRun(clients=1))
+    for _ in range(2):
+        changed = fed.operator.change_run(fed.run.id, ChangeRun(clients=2))
+        assert changed.settings.clients == 2
+    [event] = [event for event in fed.operator.events(fed.run.id).events if event.kind == "set"]
+    assert event.details == {"clients": 2, "before": 3}
+    fed.start()
+    for name in "ab":
+        fed.submit(name, 1, fed.adapter(1))
+    assert wait_for_round(fed, 2).settings.clients == 2
+    with pytest.raises(WrongState, match="before it starts"):
+        fed.operator.change_run(fed.run.id, ChangeRun(clients=3))
+
+
+def wait_for_round(fed: Federation, round_: int) -> RunView:
+    deadline = time.monotonic() + 20
+    while (view := fed.view()).round < round_:
+        assert time.monotonic() < deadline, view
+        time.sleep(0.02)
+    return view

@@ -101,9 +101,13 @@ class _ForcedEngine(TransformersEngine):
         temperature: float,
         seed: int,
         first: int = 0,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
         started = self._clock()
-        groups = super().generate(prompts, count, max_tokens, temperature, seed, first)
+        groups = super().generate(
+            prompts, count, max_tokens, temperature, seed, first, gumbel=gumbel
+        )
         self.seconds += self._clock() - started
         found = [[response.tokens.tolist() for response in group] for group in groups]
         if found != [self._known[tuple(prompt)] for prompt in prompts]:

@@ -11,9 +11,9 @@ from support.chaos.mutations import make
 
 @pytest.mark.full
 def test_no_input_is_read_wrongly(tmp_path: Path) -> None:
-    """20,000 inputs: accepted as the safetensors library reads them, or refused with our errors."""
-    result = fuzz.run(20_000, 20261121, tmp_path)
-    assert (result["tried"], result["lost"]) == (20_000, 0)
+    """5,000 inputs: accepted as the safetensors library reads them, or refused with our errors."""
+    result = fuzz.run(5_000, 20261121, tmp_path)
+    assert (result["tried"], result["lost"]) == (5_000, 0)
     assert result["slowest_seconds"] < 1
     assert result["peak_mb"] < 200
 

@@ -101,7 +101,7 @@ def test_the_same_command_again_gets_the_token_that_was_not_saved(
         enroll(fed, code, tmp_path / "another's folder")
     token = enroll(fed, code, state)
     assert server.client(token).run(fed.run.id).id == fed.run.id
-    assert {path.name for path in state.iterdir()} == {"lock", "membership.json"}
+    assert {path.name for path in state.iterdir()} == {"ledger", "lock", "membership.json"}
 
 
 def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
-ROUNDS, KEPT, CLIENTS = 30, 2, 2
+ROUNDS, KEPT, CLIENTS = 14, 2, 2
 ORPHAN_SECONDS = 2.0  # more than it takes from a blob to the row that names it
 KEPT_ONES = ("final", "best", "2", "4")  # of four rounds
 
@@ -57,7 +57,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
         services = server.app.state.services
         for round_ in range(1, ROUNDS + 1):
             size = one_round(fed, round_)
-            if round_ % 10 == 0:
+            if round_ % 7 == 0:
                 time.sleep(ORPHAN_SECONDS + 0.1)
                 server.do(sweep(services))
                 most = coordinator_bytes(fed.run.settings, fed.run.model.layout)
@@ -65,7 +65,9 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
                 assert sum(blob.size for blob in services.blobs.blobs()) <= most + sets
                 adapters = [blob for blob in services.blobs.blobs() if blob.size == size]
                 assert len(adapters) <= (round_ + 1) + KEPT * CLIENTS
-        first, last = (encode_adapter(fed.run.model.layout, fed.adapter(n)) for n in (2, 60))
+        first, last = (
+            encode_adapter(fed.run.model.layout, fed.adapter(n)) for n in (2, 2 * ROUNDS)
+        )
         with server.http(fed.tokens["b"]) as http:
             path = paths.BLOB.format(run=fed.run.id, digest=digest_of(last))
             assert http.get(path).content == last

@@ -1,8 +1,10 @@
 """A run's life over HTTP, with fake members whose adapters are random."""
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,8 @@ from pubswap_protocol.tensors.adapter import (
 from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
 from support.coordinator.coordinator import Server, begun, create
+
+MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
 def evaluation(score: float) -> Evaluation:
@@ -82,6 +86,7 @@ def test_a_run_goes_from_created_to_finished(server: Server) -> None:
     assert judge.task(fed.run.id, 0).kind is TaskKind.FINISHED
     best = fed.operator.global_adapter(fed.run.id, "best")
     assert best == fed.operator.global_adapter(fed.run.id, "1")
+    assert best == fed.members["a"].global_adapter(fed.run.id, "best")
     assert fed.operator.global_adapter(fed.run.id, "final") != best
     kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
     assert kinds.count("update") == 4
@@ -263,13 +268,18 @@ def test_a_paused_run_gives_out_no_work_until_it_is_resumed(server: Server) -> N
 
 
 def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
-    """With the moment, in the task and in the wait for an exchange; else, what it waits for."""
-    fed = begun(server)
+    """With the moment, in the task and in the wait for an exchange.
+
+    Else, whom it waits for by name; from the moment on that a quorum is there, until when.
+    """
+    quorum = {"quorum": 1, "deadline_seconds": 1000}
+    fed = begun(server, swap=quorum, aggregation=quorum)
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
     path = paths.SWAP_EXCHANGED.format(run=fed.run.id, round=1, swap=1)
     with server.http(fed.tokens["a"]) as http:
-        assert paths.WAITS_HEADER not in http.get(path).headers
+        said = http.get(path).headers[paths.WAITS_HEADER]
+        assert re.fullmatch(rf"b to answer public step 1, until {MOMENT} UTC at most", said)
         fed.operator.move_run(fed.run.id, paths.RUN_PAUSE)
         at = next(e.at for e in fed.operator.events(fed.run.id).events if e.kind == "paused")
         said = f"the operator to resume the run, paused since {at:%F %T} UTC"
@@ -277,7 +287,11 @@ def test_whoever_waits_hears_that_the_run_is_paused(server: Server) -> None:
     assert fed.members["b"].task(fed.run.id, 0).waits_for == said
     fed.operator.move_run(fed.run.id, paths.RUN_RESUME)
     fed.submit("a", 1, fed.adapter(1))
-    assert "to finish round 1" in str(fed.members["a"].task(fed.run.id, 0).waits_for)
+    said = str(fed.members["a"].task(fed.run.id, 0).waits_for)
+    assert re.fullmatch(rf"b to finish round 1, until {MOMENT} UTC at most", said)
+    due = datetime.fromisoformat(said[len("b to finish round 1, until ") : -len(" UTC at most")])
+    left = (due - datetime.now(UTC).replace(tzinfo=None)).total_seconds()
+    assert 900 < left < 1001
 
 
 def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> None:

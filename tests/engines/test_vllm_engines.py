@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.rollout.peft_folder import WEIGHTS
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.mismatch import UNUSUAL, check
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.peft_folder import WEIGHTS
 from pubswap_protocol.tensors.responses import Response
 from support.client.mismatches import TEXTS, compared
 from support.coordinator.replicas import LONGEST, needs_vllm

@@ -115,7 +115,11 @@ def pubswap(
 
 
 class ForkedProcesses(Processes):
-    """The demo's processes, but forked."""
+    """The demo's processes, but forked, with a module's `install` called in each."""
+
+    def __init__(self, logs: Path, install: Sequence[str | None] = ()) -> None:
+        super().__init__(logs)
+        self._install = install
 
     def start(
         self,
@@ -128,7 +132,8 @@ class ForkedProcesses(Processes):
         assert program == PUBSWAP
         log = self.logs / f"{name}.log"
         log.write_bytes(b"")
-        forked: Any = Forked(arguments, log, env=os.environ | dict(env))
+        environment = os.environ | dict(env)
+        forked: Any = Forked(arguments, log, env=environment, install=self._install)
         self._running[name] = forked
 
 

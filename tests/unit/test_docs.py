@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import typer
 
+import pubswap
+from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.rules import Code
 from pubswap_client.recipes.inheritance import EXTENDS, flat
 from pubswap_client.recipes.recipe import Recipe, known_keys
 from pubswap_client.settings import ClientSettings
@@ -27,14 +30,15 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 RUN_KEYS = {EXTENDS, *known_keys(Recipe)}
 CLIENT_KEYS = set(known_keys(ClientSettings))
-KEYS = RUN_KEYS | CLIENT_KEYS
+POLICY_KEYS = set(known_keys(LocalPolicy))
+KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS
 FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}
 # Words with an underscore that name something else than a setting, a value of one, or an error.
 OTHER_WORDS = {
     *("enable_thinking", "synchronous_commit"),  # a template's, PostgreSQL's
     *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
-    *("pubswap_protocol", "create_app", "waiting_for"),  # in the code
+    *("pubswap_protocol", "create_app", "waiting_for", "ca_file"),  # in the code
 }
 PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"
@@ -92,8 +96,9 @@ def test_every_setting_that_a_document_names_exists(page: Path) -> None:
     values = {
         *values_of(Recipe.model_json_schema()),
         *values_of(ClientSettings.model_json_schema()),
+        *values_of(LocalPolicy.model_json_schema()),
     }
-    codes = {error.code for error in tree(PubSwapError)}
+    codes = {error.code for error in tree(PubSwapError)} | {*Code}
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"])
     for word in words_in(page):
@@ -110,23 +115,28 @@ def test_every_setting_that_a_document_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_example_of_a_settings_file_can_be_read(page: Path) -> None:
-    """All keys of a TOML block are a run's, or all are a client's."""
+    """All keys of a TOML block are a run's, or all are a client's, or a policy's."""
     for block in TOML.findall(page.read_text(encoding="utf-8")):
         values = tomllib.loads(block)
         axes = values.get("sweep", {}).pop("grid", [])
         named = {key for key in flat(values) if not key.startswith(f"{FREE}.")}
-        assert named <= RUN_KEYS or named <= CLIENT_KEYS, f"{page.name}: {named}"
+        whose = (RUN_KEYS, CLIENT_KEYS, POLICY_KEYS)
+        assert any(named <= keys for keys in whose), f"{page.name}: {named}"
         assert {axis for table in axes for axis in flat(table)} <= RUN_KEYS | {"members"}
 
 
 def test_every_variable_that_a_document_names_is_read() -> None:
-    """Of the environment, by the coordinator, a client or a command."""
+    """Of the environment, by the coordinator, a client, a command or the proxy."""
     known = {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields}
     known |= {f"PUBSWAP_CLIENT_{name}".upper() for name in ClientSettings.model_fields}
     for package in PACKAGES.values():
         for source in (ROOT / package).rglob("*.py"):
             known |= set(re.findall(r'"(PUBSWAP_[A-Z_]+)"', source.read_text(encoding="utf-8")))
-    for page in [*PAGES, *(ROOT / "deploy/systemd").iterdir()]:
+    proxy = (ROOT / "deploy/nginx/pubswap.conf.template").read_text(encoding="utf-8")
+    known |= set(re.findall(r"\$\{(PUBSWAP_[A-Z_]+)\}", proxy))
+    # A changelog also names what is gone.
+    now = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    for page in [*now, *(ROOT / "deploy/systemd").iterdir()]:
         for name in re.findall(r"PUBSWAP_[A-Z_]*[A-Z]", page.read_text(encoding="utf-8")):
             assert name in known | {"PUBSWAP_CLIENT"}, f"{page.name}: {name}"
 
@@ -196,3 +206,26 @@ def test_the_site_s_sources_are_complete(tmp_path: Path) -> None:
     assert "pubswap run create" in written["commands"]
     assert "POST /v1/runs/{run}/rounds/{round}/update" in written["http"]
     assert "`base_model_mismatch`" in written["errors"]
+    own = written["python"].partition("\n## pubswap\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^###+ (.+)$", own, re.MULTILINE)) == public_names()
+
+
+def public_names() -> set[str]:
+    """What `pubswap` offers: the classes of its __all__ and nothing else, and what is in them."""
+    assert {name for name in vars(pubswap) if not name.startswith("_")} == set(pubswap.__all__)
+    return set(pubswap.__all__) | {
+        f"{name}.{inner}"
+        for name in pubswap.__all__
+        for inner, member in vars(getattr(pubswap, name)).items()
+        if not inner.startswith("_") and not isinstance(member, str | int)
+    }
+
+
+def test_every_name_that_the_page_on_python_uses_is_public() -> None:
+    """In blocks and between them; blocks are Python."""
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        compile(block, "python.md", "exec")
+    used = re.findall(r"\b(coordinator|run|federation)\.(\w+)\(", text)
+    assert len(used) > 10
+    assert {f"{owner.capitalize()}.{name}" for owner, name in used} <= public_names()

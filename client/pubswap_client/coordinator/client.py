@@ -80,6 +80,10 @@ class CoordinatorClient(Connection):
         """Open, start, pause, resume, cancel or archive a run; `path` is one of paths.RUN_*."""
         return self.call(RunView, "POST", path.format(run=run))
 
+    def change_run(self, run: str, body: messages.ChangeRun) -> RunView:
+        """Change settings of a run that has not been started."""
+        return self.call(RunView, "PATCH", paths.RUN_SETTINGS.format(run=run), body)
+
     def delete_run(self, run: str) -> None:
         """Delete a run that has ended, by its id."""
         self.request("DELETE", paths.RUN.format(run=run))
@@ -133,6 +137,19 @@ class CoordinatorClient(Connection):
         digest = first.headers.get("ETag", "").strip('"')
         return int(number), bytes(download(BlobRequests(self, run, path), digest, self.backoff))
 
+    def add_viewer(self, name: str) -> messages.ViewerToken:
+        """Let somebody look at the dashboard; the token is shown once."""
+        body = messages.CreateViewer(name=name)
+        return self.call(messages.ViewerToken, "POST", paths.VIEWERS, body)
+
+    def viewers(self) -> list[messages.Viewer]:
+        """Who may look at the dashboard."""
+        return self.call(messages.ViewerList, "GET", paths.VIEWERS).viewers
+
+    def remove_viewer(self, name: str) -> None:
+        """Let a viewer look no more."""
+        self.request("DELETE", paths.VIEWER.format(viewer=name))
+
     def events(self, run: str, after: int = 0) -> messages.Events:
         """The run's log after an event's id."""
         return self.call(messages.Events, "GET", paths.RUN_EVENTS.format(run=run), after=after)
@@ -152,6 +169,10 @@ class CoordinatorClient(Connection):
         """Say which base model and verifier this member has; raises BaseModelMismatch."""
         self.request("POST", paths.HELLO.format(run=run), body)
 
+    def away(self, run: str, reason: messages.Away) -> None:
+        """Let nobody wait for this member until its next hello, and say why."""
+        self.request("POST", paths.AWAY.format(run=run), reason)
+
     def task(self, run: str, wait: float = LONG_POLL_SECONDS) -> messages.Task:
         """What to do now; the answer may take up to `wait` seconds."""
         task = self.call(messages.Task, "GET", paths.TASK.format(run=run), wait=wait)
@@ -161,7 +182,7 @@ class CoordinatorClient(Connection):
     def heartbeat(self, run: str, body: messages.Progress) -> None:
         """Report progress: one try, and no long one; another heartbeat follows."""
         path = paths.HEARTBEAT.format(run=run)
-        json = body.model_dump(mode="json", exclude_none=True)
+        json = self.withhold(body).model_dump(mode="json", exclude_none=True)
         self.once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
 
     def blob(self, run: str, digest: str, on_bytes: OnBytes | None = None) -> memoryview:
@@ -182,7 +203,8 @@ class CoordinatorClient(Connection):
 
     def submit_update(self, run: str, round_: int, body: messages.SubmitUpdate) -> Receipt:
         """Hand in a round's adapter."""
-        return self.call(Receipt, "POST", paths.UPDATE.format(run=run, round=round_), body)
+        path = paths.UPDATE.format(run=run, round=round_)
+        return self.call(Receipt, "POST", path, self.withhold(body))
 
     def swap_prompts(self, run: str, round_: int, swap: int) -> messages.SwapPrompts:
         """A public step's prompts."""
@@ -194,17 +216,29 @@ class CoordinatorClient(Connection):
         path = paths.SWAP_RESPONSES.format(run=run, round=round_, swap=swap)
         return self.call(Receipt, "POST", path, data)
 
-    def exchanged(self, run: str, round_: int, swap: int) -> bytes:
+    def exchanged(
+        self,
+        run: str,
+        round_: int,
+        swap: int,
+        on_wait: Callable[[str], None] = lambda reason: None,
+        *,
+        seeds: bool = False,
+    ) -> bytes:
         """The responses to train on, waiting until the exchange is closed.
 
-        Raises RoundClosed if this member's responses were not in the exchange.
+        `on_wait` is told again and again what for. With `seeds`, responses come with theirs and
+        with their donors' numbers. Raises RoundClosed if this member's responses were not in the
+        exchange.
         """
         path = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap)
         while True:
-            reply = self.request("GET", path, wait=LONG_POLL_SECONDS)
-            self._log_wait(reply.headers.get(paths.WAITS_HEADER))
+            reply = self.request("GET", path, wait=LONG_POLL_SECONDS, seeds=seeds or None)
             if reply.status_code == 200:
                 return reply.content
+            reason = reply.headers.get(paths.WAITS_HEADER, "the other organisations")
+            self._log_wait(reason)
+            on_wait(reason)
 
     def problem_set(self, run: str, kind: messages.SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""

@@ -2,10 +2,11 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -25,6 +26,12 @@ from pubswap_protocol.errors import (
 )
 
 M = TypeVar("M", bound=BaseModel)
+
+OnSend = Callable[[str, str, str, Iterable[bytes]], None]
+"""Called with method, path and query, media type and body before each request; may raise."""
+
+Withhold = Callable[[Any], Any]
+"""Gives a message with counters back without those that may not be sent."""
 
 LONG_POLL_SECONDS = 25.0
 LONGEST_RETRY_AFTER = 3600.0
@@ -46,6 +53,8 @@ class Connection:
         backoff: Backoff = FOREVER,
         transport: httpx.BaseTransport | None = None,
         tls: TlsFiles | None = None,
+        on_send: OnSend | None = None,
+        withhold: Withhold = lambda message: message,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION}
         if token and not (token.isascii() and token.isprintable()):
@@ -54,12 +63,17 @@ class Connection:
             headers["Authorization"] = f"Bearer {token}"
         self.url = url.rstrip("/")
         self.backoff = backoff
+        self.sent = self.received = 0  # bytes of bodies, also of those that were sent again
+        self._counting = threading.Lock()
+        self._on_send = on_send
+        self.withhold = withhold
         self._http = httpx.Client(
             base_url=_parsed_url(self.url),
             headers=headers,
             transport=transport,
             verify=tls.context() if tls else _public_authorities(),
             timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
+            event_hooks={"request": [self._before_sending], "response": [self._count]},
         )
 
     def __enter__(self) -> Self:
@@ -122,6 +136,19 @@ class Connection:
                 reply.read()
                 raise _error(reply)
             yield reply
+
+    def _before_sending(self, request: httpx.Request) -> None:
+        if self._on_send is not None:
+            target = request.url.raw_path.decode("ascii")
+            media_type = request.headers.get("Content-Type", "")
+            # Read here and again to be sent, so it must be no generator.
+            body = cast(httpx.SyncByteStream, request.stream)
+            self._on_send(request.method, target, media_type, body)
+
+    def _count(self, reply: httpx.Response) -> None:
+        with self._counting:  # heartbeats have a thread of their own
+            self.sent += int(reply.request.headers.get("Content-Length", 0))
+            self.received += int(reply.headers.get("Content-Length", 0))
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

@@ -70,7 +70,7 @@ class BlobRequests:
             "Content-Length": str(len(chunk)),
             "Content-Type": "application/octet-stream",
         }
-        blocks = (chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES))
+        blocks = [chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES)]
         path = paths.UPLOAD.format(run=self.run, upload=upload)
         self.connection.once("PATCH", path, content=blocks, headers=headers)
 

@@ -3,13 +3,22 @@
 import logging
 from dataclasses import dataclass
 
+from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.connection import LONG_POLL_SECONDS
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed, RunCancelled, WrongState
+from pubswap_protocol.errors import (
+    IdempotencyMismatch,
+    RefusedByPolicy,
+    RoundClosed,
+    RunCancelled,
+    WrongState,
+)
 from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
 
 log = logging.getLogger(__name__)
@@ -26,20 +35,29 @@ class Daemon:
     reporter: Reporter
     examples: int
     residuals: Residuals
+    attendance: Attendance | None = None
+    privacy: PrivacyBudget | None = None
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
-        doing = "asking for work"
+        doing, wait = "asking for work", 0.0
         while True:
             self.reporter.doing(doing)
-            task = self.api.task(self.run.id)
+            task = self.api.task(self.run.id, wait)
             if task.kind is TaskKind.FINISHED:
+                self.reporter.doing(f"the run is {task.state}")
                 log.info("The run is %s.", task.state)
                 return task.state
             doing = f"waiting for {task.waits_for}" if task.waits_for else "asking for work"
+            # The first answer is there at once, and says what there is to wait for.
+            wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             if task.kind is TaskKind.TRAIN:
+                if self.attendance is not None and self.attendance.wait(self.reporter.doing):
+                    continue  # the round may be another by now
                 try:
                     self.train_round(task)
+                except RefusedByPolicy as error:
+                    log.warning("Round %d is left for now: %s", task.round, error.detail)
                 except RunCancelled as error:
                     log.warning("Round %d is given up: %s", task.round, error.detail)
                 except (RoundClosed, WrongState, IdempotencyMismatch) as error:
@@ -58,6 +76,7 @@ class Daemon:
             self.reporter,
             task.round,
             task.adapter,
+            self.privacy,
         )
         local.train()
         local.hand_in(self.examples)

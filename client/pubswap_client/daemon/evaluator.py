@@ -76,6 +76,23 @@ def pass_at_1(
 ) -> tuple[float, dict[str, float]]:
     """The mean reward over all problems, and by topic; `evaluation.samples` for each problem."""
     by_topic: dict[str, list[float]] = defaultdict(list)
+    rewards = rewards_of(policy, engine, problems, scorer, settings, seed)
+    for problem, scores in zip(problems, rewards, strict=True):
+        by_topic[problem.topic] += scores
+    everything = [score for scores in by_topic.values() for score in scores]
+    return _mean(everything), {topic: _mean(by_topic[topic]) for topic in sorted(by_topic)}
+
+
+def rewards_of(
+    policy: Policy,
+    engine: RolloutEngine,
+    problems: Sequence[Problem],
+    scorer: Scorer,
+    settings: RunSettings,
+    seed: int,
+) -> list[list[float]]:
+    """The rewards (P, S) of `evaluation.samples` responses to each problem."""
+    rewards: list[list[float]] = []
     evaluation = settings.evaluation
     for start in range(0, len(problems), evaluation.batch_size):
         part = problems[start : start + evaluation.batch_size]
@@ -86,11 +103,8 @@ def pass_at_1(
             temperature=evaluation.temperature,
             seed=seed_for(seed, "batch", start),
         )
-        rewards = score_groups(scorer, policy.decode, part, groups)
-        for problem, scores in zip(part, rewards, strict=True):
-            by_topic[problem.topic] += scores
-    everything = [score for scores in by_topic.values() for score in scores]
-    return _mean(everything), {topic: _mean(by_topic[topic]) for topic in sorted(by_topic)}
+        rewards += score_groups(scorer, policy.decode, part, groups)
+    return rewards
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -12,10 +12,13 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.mismatch import rounding_limit
 from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_protocol.command_line.logs import values
+from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ def make_trainer(
     problems: Sequence[Problem],
     scorer: Scorer,
     process_group: ProcessGroup | None,
+    privacy: PrivacyBudget | None,
 ) -> LocalTrainer:
     """The trainer of `client`; raises InvalidProblems if a private prompt is too long."""
     checkpointing, run = settings.gradient_checkpointing, policy.settings
@@ -46,7 +50,23 @@ def make_trainer(
         process_group or SINGLE,
         # transformers samples from the weights that are trained, on a GPU merged.
         max_mismatch=None if chosen_engine(settings, run) == "transformers" else limit,
+        privacy=privacy.draws if privacy else None,
     )
+
+
+def open_privacy(state: Path, run: RunView, records: int) -> PrivacyBudget | None:
+    """A member's budget in a run with privacy.epsilon, kept in its state folder.
+
+    Raises InvalidSettings if dp-accounting is not installed.
+    """
+    if run.settings.privacy.epsilon is None:
+        return None
+    budget = PrivacyBudget(state, run.id, run.settings, records)
+    log.info(
+        "privacy",
+        extra=values(epsilon=budget.epsilon, noise_multiplier=budget.draws.noise_multiplier),
+    )
+    return budget
 
 
 def make_engine(

@@ -18,8 +18,10 @@ GRACE_SECONDS = 0.2
 class Heartbeats(Reporter):
     """A thread that sends the newest progress, each once; used with `with`."""
 
-    def __init__(self, send: Callable[[Progress], None]) -> None:
+    def __init__(self, send: Callable[[Progress], None], private: bool = False) -> None:
+        """`private`: of private steps, nothing is told but that they were made."""
         self._send = send
+        self._private = private
         self._box: queue.Queue[Progress | None] = queue.Queue(maxsize=1)
         self._answered = threading.Event()
         self._answered.set()
@@ -37,23 +39,29 @@ class Heartbeats(Reporter):
 
         Raises what the coordinator has refused a heartbeat with, unless that passes.
         """
-        metrics = report.metrics
         answers = self._answered.is_set()
         self._answered.clear()
-        self._put(
-            Progress(
-                round=report.round,
-                step=report.step,
-                steps=report.steps,
-                reward=metrics.reward,
-                loss=metrics.loss,
-                tokens_per_second=metrics.tokens_per_second,
-            )
-        )
+        self._put(self._progress(report))
         if answers:
             self._answered.wait(GRACE_SECONDS)
         if self._refusal is not None:
             raise self._refusal
+
+    def _progress(self, report: StepReport) -> Progress:
+        place = Progress(round=report.round, step=report.step, steps=report.steps)
+        if self._private and not report.public:
+            return place
+        metrics = report.metrics
+        return Progress(
+            round=report.round,
+            step=report.step,
+            steps=report.steps,
+            reward=metrics.reward,
+            loss=metrics.loss,
+            kl=metrics.kl,
+            memory_bytes=metrics.memory_bytes,
+            tokens_per_second=metrics.tokens_per_second,
+        )
 
     def _put(self, progress: Progress | None) -> None:
         with suppress(queue.Empty):

@@ -4,7 +4,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,8 +17,11 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +35,12 @@ class StepReport:
     step: int  # from 1, in the order of the updates
     steps: int
     public: bool
-    metrics: StepMetrics
+    made: Sequence[StepMetrics]  # of the round so far, this step's last
+
+    @property
+    def metrics(self) -> StepMetrics:
+        """This step's."""
+        return self.made[-1]
 
     @property
     def overall(self) -> int:
@@ -46,6 +54,15 @@ class StepReport:
         return ("public" if self.public else "private") + (f", {late} late" if late else "")
 
 
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """A round all of whose local steps are on disk; not handed in yet."""
+
+    round: int
+    start: Digest  # of the global adapter that it began from
+    steps: Sequence[StepMetrics]
+
+
 class Reporter:
     """Somewhere a daemon reports its progress to; what is not overridden is not shown there."""
 
@@ -54,6 +71,9 @@ class Reporter:
 
     def step(self, report: StepReport) -> None:
         """A step was made."""
+
+    def trained(self, report: RoundReport) -> None:
+        """All steps of a round were made; said again after a restart before the hand-in."""
 
     def transfer(self, what: str) -> Callable[[int, int], None]:
         """A transfer begins; the function reports how many bytes are done, and in all."""
@@ -67,21 +87,21 @@ class LogLines(Reporter):
     def step(self, report: StepReport) -> None:
         """The figures that show whether training goes well."""
         metrics = report.metrics
-        log.info(
-            "round %d step %d/%d %s  reward %.3f  zero variance %.2f%s  kl %.2e  clip %.3f  "
-            "length %.0f  %.0f tokens/s  %.1f GiB",
-            *(report.round, report.step, report.steps, report.kind),
-            *(metrics.reward, metrics.zero_variance_share, _resampled(metrics)),
-            *(metrics.kl, metrics.clip_share),
-            *(metrics.response_tokens, metrics.tokens_per_second, metrics.memory_bytes / 2**30),
-        )
-
-
-def _resampled(metrics: StepMetrics) -> str:
-    """What resampling did, if it replaced any group."""
-    if not metrics.groups_replaced:
-        return ""
-    return f" ({metrics.groups_replaced} replaced, {metrics.prompts_sampled} prompts)"
+        figures = {
+            "reward": metrics.reward,
+            "zero_variance": metrics.zero_variance_share,
+            "kl": metrics.kl,
+            "clip": metrics.clip_share,
+            "length": metrics.response_tokens,
+            "tokens_per_second": metrics.tokens_per_second,
+            "memory_gib": metrics.memory_bytes / 2**30,
+        }
+        if metrics.groups_replaced:
+            figures["groups_replaced"] = metrics.groups_replaced
+            figures["prompts_sampled"] = metrics.prompts_sampled
+        short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
+        place = {"round": report.round, "step": report.step, "steps": report.steps}
+        log.info("step", extra=values(**place, kind=report.kind, **short))
 
 
 @dataclass(frozen=True)
@@ -98,9 +118,12 @@ class Reporters(Reporter):
         for reporter in self.reporters:
             reporter.step(report)
 
+    def trained(self, report: RoundReport) -> None:
+        for reporter in self.reporters:
+            reporter.trained(report)
+
 
 WIDTH = 40  # steps in a sparkline
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
     "reward": (lambda m: m.reward, "{:.3f}"),
@@ -169,15 +192,6 @@ class LiveDisplay(Reporter):
         return Group(self._progress, f"now: {self._what}", table)
 
 
-def sparkline(values: list[float]) -> str:
-    """The values as a row of blocks, lowest to highest; flat where they are all the same."""
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    if high <= low:
-        return BLOCKS[0] * len(values)
-    top = len(BLOCKS) - 1
-    return "".join(BLOCKS[round((value - low) / (high - low) * top)] for value in values)
-
-
 Tracker = Literal["tensorboard", "wandb", "trackio"]
 
 
@@ -189,7 +203,8 @@ class Tracking(Reporter):
 
     def step(self, report: StepReport) -> None:
         """All metrics under `train/`, by the step's number in the whole run."""
-        values = {f"train/{name}": value for name, value in asdict(report.metrics).items()}
+        figures = asdict(replace(report.metrics, margins={}))
+        values = {f"train/{name}": value for name, value in figures.items() if name != "margins"}
         values |= {
             "train/tokens_per_second": report.metrics.tokens_per_second,
             "train/public": float(report.public),

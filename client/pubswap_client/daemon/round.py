@@ -9,6 +9,7 @@ answer meanwhile. Our responses are on disk until then.
 """
 
 import logging
+import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
-from pubswap_client.daemon.reporters import Reporter, Reporters, StepReport
+from pubswap_client.daemon.reporters import Reporter, Reporters, RoundReport, StepReport
 from pubswap_client.state.journal import (
     Checkpoint,
     ExchangeKey,
@@ -24,11 +25,14 @@ from pubswap_client.state.journal import (
     ReducedUpdate,
     SampledResponses,
 )
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Digest,
+    DonorMargins,
     ReceiptStatus,
     RunView,
     SubmitUpdate,
@@ -71,16 +75,20 @@ class LocalRound:
     reporter: Reporter
     number: int
     start: Digest
+    privacy: PrivacyBudget | None = None
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
+    _transfer: float = 0.0  # seconds for adapters, in this process
     _keeping: Future[None] | None = None  # the last step, on its way to the disk
 
     def train(self) -> None:
         """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
         self._begin()
         with (
-            Heartbeats(partial(self.api.heartbeat, self.run.id)) as heartbeats,
+            Heartbeats(
+                partial(self.api.heartbeat, self.run.id), private=self.privacy is not None
+            ) as heartbeats,
             ThreadPoolExecutor(1, "checkpoint") as thread,
         ):
             reporter = Reporters([self.reporter, heartbeats])
@@ -92,6 +100,7 @@ class LocalRound:
                 checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
                 self._keeping = thread.submit(self._keep, step, checkpoint, reporter)
             self._wait_until_kept()
+        self.reporter.trained(RoundReport(self.number, self.start, tuple(self._done)))
 
     def _keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; in a thread of its own."""
@@ -104,7 +113,7 @@ class LocalRound:
                 step=len(checkpoint.steps),
                 steps=settings.local_steps,
                 public=public_step(settings, step) is not None,
-                metrics=checkpoint.steps[-1],
+                made=checkpoint.steps,
             )
         )
 
@@ -117,8 +126,11 @@ class LocalRound:
     def hand_in(self, examples: int) -> None:
         """Send the adapter that `train` has made; `examples` is the private set's size."""
         on_bytes = self.reporter.transfer("handing the adapter in")
-        digest = self.api.put_blob(self.run.id, self._update(), on_bytes)
-        update = SubmitUpdate(adapter=digest, metrics=_summary(self._done, examples))
+        body, began = self._update(), time.monotonic()
+        digest = self.api.put_blob(self.run.id, body, on_bytes)
+        self._transfer += time.monotonic() - began
+        metrics = self._summary(examples)
+        update = SubmitUpdate(adapter=digest, metrics=metrics)
         receipt = self.api.submit_update(self.run.id, self.number, update)
         if receipt.status is ReceiptStatus.LATE:
             self.journal.forget_update()
@@ -145,22 +157,35 @@ class LocalRound:
     def _begin(self) -> None:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
         on_bytes = self.reporter.transfer("fetching the global adapter")
+        began = time.monotonic()
         data = self.api.blob(self.run.id, self.start, on_bytes)
+        self._transfer = time.monotonic() - began
         adapter = decode_adapter(self.run.model.layout, data)
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # what is sent is the difference to it
         checkpoint = self.journal.checkpoint()
+        if checkpoint is not None and self.privacy is not None:
+            self.privacy.pay(checkpoint.snapshot.beginning)
         if checkpoint is not None and checkpoint.round < self.number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
             self.trainer.restore(checkpoint.snapshot)
-        self.trainer.begin_round(self.number, adapter)
         if checkpoint is not None and (checkpoint.round, checkpoint.start) == (
             self.number,
             self.start,
         ):
+            self.trainer.begin_round(self.number, adapter)
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
             log.info("Round %d goes on after step %d.", self.number, len(self._done))
+        elif self.privacy is not None:
+            beginning = self.privacy.next_beginning()
+            self.trainer.begin_round(self.number, adapter, beginning)
+            # Kept before it is paid for: else a kill between the two would begin it once more.
+            snapshot = self.trainer.snapshot()
+            self.journal.save(Checkpoint(self.number, self.start, (), snapshot))
+            self.privacy.pay(beginning)
+        else:
+            self.trainer.begin_round(self.number, adapter)
 
     def _step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:
@@ -206,7 +231,8 @@ class LocalRound:
             groups = decode_responses(kept.body, rules)
             self.trainer.resume_rollout(problems, groups, kept.seconds)
             return prompts, kept.body
-        body = encode_responses(rules.prompts, self.trainer.public_rollout(step, problems))
+        groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
+        body = encode_responses(rules.prompts, groups)
         # What the coordinator would refuse must not be kept, or no restart could mend it.
         decode_responses(body, rules)
         self._wait_until_kept()
@@ -238,7 +264,11 @@ class LocalRound:
             return own, 0.0
         started = time.monotonic()
         try:
-            answer = self.api.exchanged(self.run.id, self.number, prompts.swap)
+            on_wait = partial(self._waiting, step)
+            answer = self.api.exchanged(
+                *(self.run.id, self.number, prompts.swap, on_wait),
+                seeds=prompts.sampling_seed is not None,
+            )
         except RoundClosed as error:
             log.warning("%s", error.detail)
             return own, time.monotonic() - started
@@ -248,6 +278,9 @@ class LocalRound:
         rules = self._rules(prompts)
         chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
         return encode_responses(rules.prompts, chosen), waited
+
+    def _waiting(self, step: int, reason: str) -> None:
+        self.reporter.doing(f"public step {step}: waiting for {reason}")
 
     def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
@@ -264,6 +297,31 @@ class LocalRound:
     def _key(self, prompts: SwapPrompts) -> ExchangeKey:
         return ExchangeKey(self.number, self.start, prompts.swap)
 
+    def _summary(self, examples: int) -> UpdateMetrics:
+        """What is told of the round. With privacy, figures are of public steps alone.
+
+        Those of private steps are functions of private prompts that no noise covers.
+        """
+        made = zip(self._done, update_order(self.run.settings), strict=True)
+        told = [
+            None if self.privacy and public_step(self.run.settings, step) is None else metrics
+            for metrics, step in made
+        ]
+        steps = [metrics for metrics in told if metrics is not None]
+        means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
+        return UpdateMetrics(
+            examples=examples,
+            steps=len(self._done),
+            seconds=None if self.privacy else _total(steps, "seconds"),
+            sampling_seconds=None if self.privacy else _total(steps, "sampling"),
+            waiting_seconds=_total(self._done, "waited"),
+            transfer_seconds=self._transfer,
+            step_rewards=[metrics and metrics.reward for metrics in told[:MAX_STEPS_TOLD]],
+            epsilon=self.privacy.epsilon if self.privacy else None,
+            donors=_donors(steps)[:MAX_DONORS_TOLD],
+            **{name: _mean(steps, name) for name in means},
+        )
+
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
         grpo = self.run.settings.grpo
         return ResponseRules(
@@ -278,14 +336,22 @@ def _problems(prompts: SwapPrompts) -> list[Problem]:
     return [entry.problem for entry in prompts.prompts]
 
 
-def _summary(steps: list[StepMetrics], examples: int) -> UpdateMetrics:
-    def mean(name: str) -> float:
-        return sum(float(getattr(step, name)) for step in steps) / len(steps)
+def _donors(steps: list[StepMetrics]) -> list[DonorMargins]:
+    """What the steps have found of each donor, the one with the most responses first."""
+    sums: dict[str, list[float]] = {}
+    for step in steps:
+        for donor, found in step.margins.items():
+            sums[donor] = [a + b for a, b in zip(sums.get(donor, [0, 0, 0]), found, strict=True)]
+    return [
+        DonorMargins(number=int(donor), responses=int(responses), margin=margin, expected=expected)
+        for donor, (responses, margin, expected) in sorted(sums.items(), key=lambda s: -s[1][0])
+        if math.isfinite(margin + expected)
+    ]
 
-    means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
-    return UpdateMetrics(
-        examples=examples,
-        steps=len(steps),
-        seconds=sum(step.seconds for step in steps),
-        **{name: mean(name) for name in means},
-    )
+
+def _mean(steps: list[StepMetrics], name: str) -> float | None:
+    return _total(steps, name) / len(steps) if steps else None
+
+
+def _total(steps: list[StepMetrics], name: str) -> float:
+    return sum(float(getattr(step, name)) for step in steps)

@@ -5,14 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 
 from pubswap_client.base_model import model_folder
+from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.comparison import Scored, adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.evaluator import Evaluator, pass_at_1
-from pubswap_client.daemon.factories import make_engine, make_trainer
+from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
+from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
+from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
 from pubswap_client.distributed.launch import (
     launched_rank,
@@ -21,6 +27,7 @@ from pubswap_client.distributed.launch import (
     run_follower,
 )
 from pubswap_client.distributed.process_group import ProcessGroup
+from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
@@ -28,8 +35,9 @@ from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
-from pubswap_client.state.membership import load_membership
+from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.state.residuals import Residuals
+from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
@@ -53,6 +61,7 @@ class Session:
     policy: Policy
     engine: RolloutEngine
     score: Callable[[Sequence[tuple[str, Problem]]], list[float]]
+    attendance: Attendance | None = None  # a simulation and an evaluator have no policy
 
 
 def run_client(settings: ClientSettings) -> RunState | None:
@@ -69,7 +78,7 @@ def run_client(settings: ClientSettings) -> RunState | None:
     with (
         open_process_group(settings) as process_group,
         _open_session(settings, Role.CLIENT, process_group) as session,
-        _reporter(settings, session.run) as reporter,
+        _reporter(settings, session) as reporter,
     ):
         return make_daemon(settings, session, problems, reporter, process_group).work()
 
@@ -95,24 +104,37 @@ def make_daemon(
     if run.settings.method == "pubswap":
         _problem_set(session, SetKind.PUBLIC)
     policy, engine, score = session.policy, session.engine, session.score
+    privacy = open_privacy(settings.state, run, len(problems))
     return Daemon(
         session.api,
         run,
-        make_trainer(settings, policy, engine, session.name, problems, score, process_group),
+        make_trainer(
+            settings,
+            policy,
+            engine,
+            session.name,
+            problems,
+            score,
+            process_group,
+            privacy,
+        ),
         Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
         reporter,
         examples=len(problems),
         residuals=Residuals(session.api, run, settings.state / "residuals"),
+        attendance=session.attendance,
+        privacy=privacy,
     )
 
 
 @contextmanager
-def _reporter(settings: ClientSettings, run: RunView) -> Iterator[Reporter]:
-    """The terminal, if there is one, or log lines; and the trackers that the settings name."""
-    console = Console(stderr=True)
+def _reporter(settings: ClientSettings, session: Session) -> Iterator[Reporter]:
+    """The state folder; the terminal, if there is one, or log lines; and the settings' trackers."""
+    console, run = Console(stderr=True), session.run
     with ExitStack() as stack:
         reporters: list[Reporter] = [
-            stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines()
+            stack.enter_context(Recorder(settings.state, run, session.api)),
+            stack.enter_context(LiveDisplay(console)) if console.is_terminal else LogLines(),
         ]
         if settings.track:
             described = run.settings.model_dump(mode="json")
@@ -145,6 +167,27 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
 
     residuals = Residuals(session.api, run, settings.state / "residuals")
     return Evaluator(session.api, run, len(problems), evaluate, residuals)
+
+
+def compare_adapters(settings: ClientSettings, folder: Path) -> list[Scored]:
+    """Score the adapters in a folder on the run's test set, each with the same draws.
+
+    Raises InvalidSettings if there is none, InvalidAdapter if one is not of this run.
+    """
+    names = adapter_names(folder)
+    with _open_session(settings, Role.EVALUATOR) as session:
+        problems, run, policy = _problem_set(session, SetKind.TEST), session.run, session.policy
+        stacks = {name: open_adapter(folder / name, run) for name in names}
+        scored = []
+        for name, stack in stacks.items():
+            load_stack(policy, stack)
+            seed = seed_for(run.settings.seed, "evaluation")
+            rewards = rewards_of(
+                policy, session.engine, problems, session.score, run.settings, seed
+            )
+            scored.append(Scored(name, [fmean(each) for each in rewards]))
+            log.info("%s: pass@1 %.3f on %d problems.", name, scored[-1].mean, len(problems))
+    return scored
 
 
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
@@ -199,19 +242,26 @@ def _open_session(
         )
     with (
         locked(settings.state),
-        CoordinatorClient(stored.coordinator, membership.token, tls=stored.tls) as api,
+        _connected(settings, stored) as (api, attendance),
         VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
     ):
         api.check_version()
         run = api.run(membership.run)
+        if attendance is not None:
+            _agreed(settings.state, run, attendance)
         check_known(run.requires)
         check_possible(run.settings, settings, alone=process_group is None)
+        if role is Role.CLIENT:
+            check_installed(run.settings)
         folder = model_folder(
             settings.model or run.model.source, settings.revision or run.model.revision
         )
         card = model_card(folder, run.settings.lora, str(folder), settings.revision)
         run.model.check_same(card)
-        api.hello(run.id, hello_of(card, run.settings.verifier))
+        hello = hello_of(card, run.settings.verifier)
+        api.hello(run.id, hello)
+        if attendance is not None:
+            attendance.hello = hello
         policy = load_policy(settings, folder, run.model, run.settings, process_group)
         log.info("%s joins run %s on %s.", membership.name, run.name, policy.device)
         if role is Role.CLIENT:
@@ -219,4 +269,33 @@ def _open_session(
         evaluator = role is Role.EVALUATOR
         with closing(make_engine(settings, policy, folder, process_group, evaluator)) as engine:
             score = partial(pool.score_many, run.settings.verifier)
-            yield Session(api, membership.name, run, policy, engine, score)
+            yield Session(api, membership.name, run, policy, engine, score, attendance)
+
+
+@contextmanager
+def _connected(
+    settings: ClientSettings, stored: StoredMembership
+) -> Iterator[tuple[CoordinatorClient, Attendance | None]]:
+    """The coordinator; for an organisation that trains, under its policy.
+
+    Raises RefusedByPolicy, before anything is sent, for a coordinator that is not allowed.
+    """
+    ledger = Ledger(settings.state, settings.keep_sent_adapters)
+    member, url = stored.membership, stored.coordinator
+    if member.role is not Role.CLIENT:
+        with CoordinatorClient(url, member.token, tls=stored.tls, on_send=ledger.record) as api:
+            yield api, None
+        return
+    consent = Consent(settings.state, url, ledger)
+    consent.check_coordinator()
+    with CoordinatorClient(
+        url, member.token, tls=stored.tls, on_send=consent.record, withhold=consent.withhold
+    ) as api:
+        yield api, Attendance(api, member.run, consent)
+
+
+def _agreed(state: Path, run: RunView, attendance: Attendance) -> None:
+    """Return when the policy allows the run; a folder from before policies gets one."""
+    if (path := adopt(state, run, attendance.consent.coordinator)) is not None:
+        log.warning("There was no policy. %s now allows what run %s asks; read it.", path, run.name)
+    attendance.wait()

@@ -119,7 +119,10 @@ def prepare_command(
 
 
 @data_commands.command("show")
-def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data prepare`.")]) -> None:
+def show(
+    folder: Annotated[Path, typer.Argument(help="A folder made by `data prepare`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest.")] = False,
+) -> None:
     """Show who holds which topics, and check that no file was changed."""
     from rich.console import Console
 
@@ -128,6 +131,9 @@ def show(folder: Annotated[Path, typer.Argument(help="A folder made by `data pre
 
     manifest = read_manifest(folder)
     check_files(folder, manifest)
+    if as_json:
+        typer.echo(manifest.model_dump_json(indent=2))
+        return
     console = Console()
     console.print(_topics_table(manifest))
     for left in manifest.left_out:

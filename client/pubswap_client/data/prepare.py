@@ -2,11 +2,8 @@
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,9 +24,8 @@ from pubswap_client.data.manifest import (
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.progress_bar import progress_bar
-from pubswap_client.state.files import write_whole
+from pubswap_client.state.files import whole_folder, write_whole
 from pubswap_protocol.errors import Conflict, NotSaved
-from pubswap_protocol.files import sync
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 
@@ -47,30 +43,12 @@ def prepare(spec: DataSpec, out: Path, limit: PromptLimit | None = None) -> Path
     if _is_done(spec, out):
         return out
     split, origins, tally = _make(spec, limit)
-    with _whole_folder(out) as making:
-        _write(making, spec, split, origins, tally)
     # Another process may have been faster, with this split or with another.
+    with suppress(Conflict), whole_folder(out) as making:
+        _write(making, spec, split, origins, tally)
     if not _is_done(spec, out):
         raise NotSaved(f"{out} could not be made: is its folder writable?")
     return out
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out` at the end: a kill leaves no half of it under that name."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
-    try:
-        yield making
-        making.chmod(0o755)
-        with suppress(OSError):
-            making.rename(out)
-        sync(out.parent)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
 
 
 def _is_done(spec: DataSpec, out: Path) -> bool:

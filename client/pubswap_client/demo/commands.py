@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pubswap_client.operator.commands import (
+from pubswap_client.operator.connecting import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
     TokenFile,
@@ -22,6 +22,7 @@ def demo(
     local_steps: Annotated[int | None, typer.Option(help="GRPO steps a round (tau).")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed; also draws the data.")] = None,
     clients: Annotated[int | None, typer.Option(help="Organisations.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of differential privacy.")] = None,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("demo-out"),
 ) -> None:
     """Train a small model in a federation of real processes on this machine, in minutes.
@@ -43,6 +44,7 @@ def demo(
         "local_steps": local_steps,
         "seed": seed,
         "clients": clients,
+        "privacy.epsilon": epsilon,
     }
     console = Console()
     console.print(f"run file {RUN_FILE}", soft_wrap=True)

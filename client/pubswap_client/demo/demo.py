@@ -16,9 +16,9 @@ from pubswap_client.demo.federation import EVALUATOR, MODEL, PRIVATE_FILE, feder
 from pubswap_client.demo.processes import Processes, free_port
 from pubswap_client.demo.report import plot_curve, print_report, summarise
 from pubswap_client.demo.watch import watch_run
-from pubswap_client.operator.commands import operator_token
-from pubswap_client.rollout.peft_folder import write_peft_folder
+from pubswap_client.operator.connecting import operator_token
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
 
 READY_SECONDS = 60.0
 _MARK = ".pubswap-demo"

@@ -23,6 +23,7 @@ from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, TransformersEngine
 from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.privacy import GroupClipping
 from pubswap_client.training.team import Team
 from pubswap_client.training.update import follow_update
 from pubswap_protocol.tensors.responses import Response
@@ -42,6 +43,7 @@ class Update:
 
     batch: Batch
     tokens: int
+    clipping: GroupClipping | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class Generate:
     max_tokens: int
     temperature: float
     seed: int
+    gumbel: bool = False
 
 
 class ProcessGroup(Team):
@@ -97,8 +100,14 @@ class ProcessGroup(Team):
         dist.all_gather_object(box, value, group=self._commands)
         return box
 
-    def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
-        self.broadcast_object(Update(batch, tokens))
+    def announce(
+        self,
+        batch: Batch,
+        tokens: int,
+        factors: Sequence[Tensor],
+        clipping: GroupClipping | None,
+    ) -> None:
+        self.broadcast_object(Update(batch, tokens, clipping))
         self.broadcast(factors)
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
@@ -146,11 +155,18 @@ class ProcessGroupEngine(RolloutEngine):
         self.engine = start(state)
 
     def generate(
-        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Prompts,
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
         """The engine's own responses: they depend on the seed and the prompt's index only."""
         lists = [list(prompt) for prompt in prompts]
-        command = Generate(lists, count, max_tokens, temperature, seed)
+        command = Generate(lists, count, max_tokens, temperature, seed, gumbel)
         self.process_group.broadcast_object(command)
         self.process_group.broadcast(self.policy.factors())
         return generate_together(self.process_group, self.engine, command)
@@ -170,11 +186,12 @@ def generate_together(
     prompts = command.prompts
     arguments = command.count, command.max_tokens, command.temperature, command.seed
     if process_group.lockstep and isinstance(engine, TransformersEngine):
-        return engine.generate(prompts, *arguments)
+        return engine.generate(prompts, *arguments, gumbel=command.gumbel)
     size = -(-len(prompts) // process_group.size)
     first = process_group.rank * size
-    mine = engine.generate(prompts[first : first + size], *arguments, first=first)
-    return [group for part in process_group.gather(mine) for group in part]
+    part = prompts[first : first + size]
+    mine = engine.generate(part, *arguments, first=first, gumbel=command.gumbel)
+    return [group for groups in process_group.gather(mine) for group in groups]
 
 
 def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpointing: bool) -> None:
@@ -190,7 +207,13 @@ def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpoint
             if isinstance(command, Update):
                 budget = TokenBudget(command.tokens)
                 follow_update(
-                    policy, command.batch, policy.settings, budget, checkpointing, process_group
+                    policy,
+                    command.batch,
+                    policy.settings,
+                    budget,
+                    checkpointing,
+                    process_group,
+                    command.clipping,
                 )
             else:
                 assert engine is not None  # its start came first

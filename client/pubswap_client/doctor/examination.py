@@ -33,6 +33,7 @@ from pubswap_client.doctor.model import (
     check_round_trip,
     check_template,
 )
+from pubswap_client.doctor.policy import check_policy
 from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
     Survey,
@@ -157,9 +158,12 @@ class Examination:
                     self.findings["token and run"], self._run = check_run(self._stored)
         if self.role is Role.EVALUATOR:
             return  # it keeps no checkpoint
-        if self._run is None:
+        if self._run is None or self._stored is None:
+            self._skip("the run's settings", "policy")
             self._skip("the run's adapter layout", "disk")
         else:
+            known = self.settings.state, self._run, self._stored.coordinator
+            self._note("policy", check_policy, *known)
             self._note("disk", check_disk, self.settings.state, self._run.model.layout)
 
     def _check_model(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pubswap_client.daemon.factories import make_engine, make_trainer
+from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
@@ -61,8 +61,16 @@ class TrialRun:
             closing(make_engine(settings, self.policy, self.folder, self.process_group)) as engine,
         ):
             watched = _Watched(engine, scorer, stage, set(self.policy.card.eos_token_ids))
+            privacy = open_privacy(settings.state, self.run, len(problems))
             trainer = make_trainer(
-                settings, self.policy, watched, member, problems, watched.score, self.process_group
+                settings,
+                self.policy,
+                watched,
+                member,
+                problems,
+                watched.score,
+                self.process_group,
+                privacy,
             )
             trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
             trial = watched.time(trainer, 1)
@@ -121,10 +129,12 @@ class _Watched(RolloutEngine):
         max_tokens: int,
         temperature: float,
         seed: int,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
         self.stage(f"trial step: sampling {len(prompts)} x {count} responses")
         started = time.monotonic()
-        groups = self.engine.generate(prompts, count, max_tokens, temperature, seed)
+        groups = self.engine.generate(prompts, count, max_tokens, temperature, seed, gumbel=gumbel)
         self.rollout_seconds += time.monotonic() - started
         self.groups += groups
         return groups
@@ -151,7 +161,7 @@ class _Watched(RolloutEngine):
             reward_seconds=self.reward_seconds,
             update_seconds=metrics.seconds - self.rollout_seconds - self.reward_seconds,
             response_tokens=metrics.response_tokens,
-            cut_share=cut / len(flat),
+            cut_share=cut / max(1, len(flat)),
             reward=metrics.reward,
             memory_bytes=metrics.memory_bytes,
         )
@@ -162,11 +172,13 @@ _CUT_SHARE = 0.5
 
 def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
     """The step went through, and its responses are something to learn from."""
+    tokens = run.grpo.prompts_per_step * run.grpo.responses_per_prompt * trial.response_tokens
     text = (
         f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
         f"verifying {duration_text(trial.reward_seconds)}, updating "
         f"{duration_text(trial.update_seconds)}; responses of {trial.response_tokens:.0f} tokens, "
-        f"mean reward {trial.reward:.2f}, memory {size_text(trial.memory_bytes)}"
+        f"{tokens / trial.seconds:.0f} tokens/s, mean reward {trial.reward:.2f}, "
+        f"memory {size_text(trial.memory_bytes)}"
     )
     limit = run.grpo.max_response_tokens
     if trial.cut_share > _CUT_SHARE:

@@ -1,10 +1,12 @@
-"""Runs and members as tables for a terminal."""
+"""Runs and members as tables for a terminal, and what fills their cells."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Column, Table
 
 from pubswap_protocol.messages import MemberView, RoundSummary, RunView
+
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def runs_table(runs: list[RunView]) -> Table:
@@ -71,21 +73,38 @@ def members_table(members: list[MemberView]) -> Table:
 def _activity(member: MemberView) -> str:
     if not member.active:
         return "revoked"
-    return "suspended" if member.suspended else "yes"
+    if member.suspended:
+        return "suspended"
+    if member.away:
+        return f"away: {member.away.code}"
+    return f"yes, but {doubt}" if (doubt := doubt_text(member)) else "yes"
+
+
+def doubt_text(member: MemberView) -> str:
+    """What receivers say against the responses that it donates; empty if nothing."""
+    sampling = member.sampling
+    if sampling is None or not sampling.doubting:
+        return ""
+    text = f"doubted by {sampling.doubting} of {sampling.judging}"
+    return f"{text}, donates no more" if sampling.excluded else text
 
 
 def age_text(seconds: float | None) -> str:
     """How long ago, for people: 3 s ago, 2 d ago; in red from an hour on."""
     if seconds is None:
         return "never"
-    red = seconds >= 3600
+    text = f"{span_text(seconds)} ago"
+    return f"[red]{text}[/red]" if seconds >= 3600 else text
+
+
+def span_text(seconds: float) -> str:
+    """A time in its own unit: 3 s, 2 d."""
     number, unit = seconds, "s"
     for size, larger in ((60, "min"), (60, "h"), (24, "d")):
         if number < size:
             break
         number, unit = number / size, larger
-    text = f"{number:.0f} {unit} ago"
-    return f"[red]{text}[/red]" if red else text
+    return f"{number:.0f} {unit}"
 
 
 def size_text(size: float) -> str:
@@ -95,3 +114,12 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as a row of blocks, lowest to highest; flat where they are all the same."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if high <= low:
+        return BLOCKS[0] * len(values)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round((value - low) / (high - low) * top)] for value in values)

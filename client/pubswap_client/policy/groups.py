@@ -55,6 +55,8 @@ class Batch:
     rewards: Tensor  # (G, K)
     advantages: Tensor  # (B,)
     donated: Tensor  # (B,), True for a peer's response
+    seeds: Tensor  # (B,), of the noise it is said to be drawn by; -1 where that is not known
+    donors: Tensor  # (B,), a peer's number; 0 for nobody
     prompt_lengths: tuple[int, ...]  # (G,)
     lengths: tuple[int, ...]  # (B,)
 
@@ -85,11 +87,11 @@ class Batch:
 def collate(
     groups: Sequence[Group], eos_token_ids: Collection[int], advantage_epsilon: float
 ) -> Batch:
-    """The batch of groups of equal size K, on the CPU."""
+    """The batch of groups of equal size K, on the CPU; a private draw may have no groups."""
     rows = [(group.prompt, response) for group in groups for response in group.responses]
     lengths = [_length(response, eos_token_ids) for _, response in rows]
-    before = max(len(prompt) for prompt, _ in rows)
-    after = max(lengths)
+    before = max((len(prompt) for prompt, _ in rows), default=0)
+    after = max(lengths, default=0)
     ids = np.full((len(rows), before + after), PAD, dtype=np.int64)
     mask = np.zeros((len(rows), before + after), dtype=np.int64)
     behaviour = np.zeros((len(rows), after), dtype=np.float32)
@@ -98,7 +100,10 @@ def collate(
         ids[row, before : before + length] = response.tokens[:length]
         mask[row, before - len(prompt) : before + length] = 1
         behaviour[row, :length] = response.logprobs[:length]
+    size = len(groups[0].rewards) if groups else 0
     rewards = torch.tensor([list(group.rewards) for group in groups], dtype=torch.float32)
+    rewards = rewards.view(len(groups), size)
+    advantages = group_advantages(rewards, advantage_epsilon) if groups else rewards
     attention_mask = torch.from_numpy(mask)
     return Batch(
         input_ids=torch.from_numpy(ids),
@@ -106,8 +111,10 @@ def collate(
         response_mask=attention_mask[:, before:].bool(),
         behaviour=torch.from_numpy(behaviour),
         rewards=rewards,
-        advantages=group_advantages(rewards, advantage_epsilon).flatten(),
-        donated=torch.tensor([response.donated for _, response in rows]),
+        advantages=advantages.flatten(),
+        donated=torch.tensor([response.donated for _, response in rows], dtype=torch.bool),
+        seeds=torch.tensor([response.seed for _, response in rows], dtype=torch.int64),
+        donors=torch.tensor([response.donor for _, response in rows], dtype=torch.int64),
         prompt_lengths=tuple(len(group.prompt) for group in groups),
         lengths=tuple(lengths),
     )

@@ -1,7 +1,8 @@
 """Per-token log-probabilities of responses, over packs and without whole logits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ CPU_LOGITS = 1 << 23
 GPU_LOGITS = 1 << 27
 
 
+Observe = Callable[[slice, Tensor], None]
+"""Called with some of the n tokens and their logits / temperature (m, V), up to a constant in each
+row: to be looked at there and then, and not to be changed. It may be called twice for a token."""
+
+
 def linear_logprobs(
     hidden: Tensor,
     weight: Tensor,
@@ -27,13 +33,14 @@ def linear_logprobs(
     tokens: Tensor,
     temperature: float,
     entropy: bool = False,
+    observe: Observe | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """log p of `tokens` (n,) and, if asked, entropies (n,), in float32.
 
     `hidden` is (n, H), `weight` (V, H), `bias` (V,) or None; only `hidden` gets a gradient.
     """
     logprobs, entropies = _LinearLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden, weight, bias, tokens, temperature, entropy
+        hidden, weight, bias, tokens, temperature, entropy, observe
     )
     return logprobs, entropies if entropy else None
 
@@ -48,6 +55,7 @@ class _LinearLogprobs(torch.autograd.Function):
         tokens: Tensor,
         temperature: float,
         entropy: bool,
+        observe: Observe | None,
     ) -> tuple[Tensor, Tensor]:
         count, differentiable = len(hidden), ctx.needs_input_grad[0]
         logprobs = torch.empty(count, dtype=torch.float32, device=hidden.device)
@@ -60,6 +68,8 @@ class _LinearLogprobs(torch.autograd.Function):
             part = slice(start, start + size)
             logits = _logits(hidden[part], weight, bias, temperature)
             logits -= logits.amax(dim=1, keepdim=True)
+            if observe is not None:
+                observe(slice(start, start + len(logits)), logits)
             chosen = logits.gather(1, tokens[part, None])
             shifted = logits.clone() if entropy else None
             masses = logits.exp_()
@@ -84,7 +94,7 @@ class _LinearLogprobs(torch.autograd.Function):
         gradient = gradients[0][:, None] * slope
         if entropy_slope is not None:
             gradient += gradients[1][:, None] * entropy_slope
-        return gradient.to(slope.dtype), None, None, None, None, None
+        return gradient.to(slope.dtype), None, None, None, None, None, None
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
@@ -114,27 +124,37 @@ def token_scores(logits: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     return scaled.gather(-1, tokens[..., None]).squeeze(-1) - scaled.logsumexp(dim=-1)
 
 
-def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = False) -> Scores:
+def score_pack(
+    policy: Policy,
+    pack: Pack,
+    temperature: float,
+    entropy: bool = False,
+    observe: Observe | None = None,
+) -> Scores:
     """The scores (n,) of a pack's response tokens in one forward pass, with gradients.
 
-    Inside `policy.packed()` only.
+    Inside `policy.packed()` only. `observe` sees the logits on the way.
     """
     hidden = policy.hidden(pack)
     if policy.linear_head:
         weight, bias = policy.head()
         # Some models keep the residual in float32; their own output layers round it, too.
         hidden = hidden.to(weight.dtype)
-        return Scores(*linear_logprobs(hidden, weight, bias, pack.tokens, temperature, entropy))
+        return Scores(
+            *linear_logprobs(hidden, weight, bias, pack.tokens, temperature, entropy, observe)
+        )
     limit = GPU_LOGITS if hidden.is_cuda else CPU_LOGITS
     size = max(1, limit // policy.card.vocabulary)
     parts = []
-    for states, tokens in zip(
-        torch.split(hidden, size), torch.split(pack.tokens, size), strict=True
-    ):
+    for start in range(0, len(hidden), size):
+        place = slice(start, min(start + size, len(hidden)))
+        look = None if observe is None else partial(observe, place)
         # Logits are computed again in the backward pass: those of all tokens do not fit.
         parts.append(
             checkpoint(
-                _own_scores, policy, states, tokens, temperature, entropy, use_reentrant=False
+                *(_own_scores, policy, hidden[place], pack.tokens[place], temperature, entropy),
+                look,
+                use_reentrant=False,
             )
         )
     logprobs, entropies = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -142,10 +162,17 @@ def score_pack(policy: Policy, pack: Pack, temperature: float, entropy: bool = F
 
 
 def _own_scores(
-    policy: Policy, hidden: Tensor, tokens: Tensor, temperature: float, entropy: bool
+    policy: Policy,
+    hidden: Tensor,
+    tokens: Tensor,
+    temperature: float,
+    entropy: bool,
+    look: Callable[[Tensor], None] | None,
 ) -> tuple[Tensor, Tensor]:
     """log p (n,) and, if asked, entropies (n,), of the logits that the model makes itself."""
     logits = policy.own_logits(hidden).float() / temperature
+    if look is not None:
+        look(logits.detach())
     everything = logits.log_softmax(dim=-1)
     logprobs = everything.gather(-1, tokens[:, None]).squeeze(-1)
     entropies = -(everything.exp() * everything).sum(dim=-1) if entropy else logprobs[:0]
@@ -194,8 +221,22 @@ def mean_logprobs(
 
     The mean, for a sum would rank by length.
     """
-    group = Group(prompt, responses, [0.0] * len(responses))
-    batch = collate([group], policy.card.eos_token_ids, advantage_epsilon=0.0)
+    return mean_logprobs_of_groups(policy, [prompt], [responses], budget)[0]
+
+
+def mean_logprobs_of_groups(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[Response]],
+    budget: int,
+) -> list[list[float]]:
+    """The same for G prompts with K responses each."""
+    groups = [
+        Group(prompt, group, [0.0] * len(group))
+        for prompt, group in zip(prompts, responses, strict=True)
+    ]
+    batch = collate(groups, policy.card.eos_token_ids, advantage_epsilon=0.0)
     logprobs = response_logprobs(policy, batch, policy.settings.grpo.temperature, budget)
-    means: list[float] = (logprobs.sum(dim=1) / torch.tensor(batch.lengths)).tolist()
-    return means
+    means = logprobs.sum(dim=1) / torch.tensor(batch.lengths)
+    found: list[list[float]] = means.view(len(groups), -1).tolist()
+    return found

@@ -336,7 +336,11 @@ def find_device(device: Device | torch.device) -> torch.device:
     return torch.device(device)
 
 
-def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
+def adapted_modules(model: Any, card: ModelCard) -> list[str]:
+    """The names of the modules that the run adapts.
+
+    Raises InvalidSettings unless each is a linear layer of this model, and none its output layer.
+    """
     targets = target_modules(card.layout)
     if any(name.rsplit(".", 1)[-1] == "lm_head" for name in targets):
         raise InvalidSettings("lora.target_modules must not name lm_head: it is kept frozen.")
@@ -348,11 +352,15 @@ def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
             f"which the run adapts; it is a {type(model).__name__}, the run's a "
             f"{card.architecture}. Ask the operator for a run with other lora.target_modules."
         )
+    return targets
+
+
+def _with_lora(model: Any, card: ModelCard, lora: LoraSettings) -> Any:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=0.0,
-        target_modules=targets,
+        target_modules=adapted_modules(model, card),
         bias="none",
         task_type="CAUSAL_LM",
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.base_model import local_folder
+from pubswap_client.doctor.prediction import duration_text
 from pubswap_client.operator.runfile import set_faults
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
@@ -120,8 +121,24 @@ def _residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
 
 
-def cost_lines(recipe: Recipe, layout: AdapterLayout | None) -> Iterator[str]:
-    """A run's steps, responses and bytes; the adapter's if the base model is here."""
+def most_seconds(recipe: RunSettings, tokens_per_second: float) -> float:
+    """Of one client's own work at a rate of whole steps, if all responses are at their limit.
+
+    Waiting for other clients and for the coordinator comes on top.
+    """
+    grpo, steps = recipe.grpo, recipe.rounds * recipe.local_steps
+    responses = steps * grpo.prompts_per_step * grpo.responses_per_prompt
+    return responses * grpo.max_response_tokens / tokens_per_second
+
+
+def cost_lines(
+    recipe: Recipe, layout: AdapterLayout | None, tokens_per_second: float | None = None
+) -> Iterator[str]:
+    """A run's steps, responses and bytes; the adapter's if the base model is here.
+
+    `tokens_per_second` is the slowest client's. Without it no time is said: machines differ by more
+    than any figure of ours would tell.
+    """
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
     draws = rounds * (tau + grpo.resample * private_steps_per_round(recipe))
     responses = draws * grpo.prompts_per_step * grpo.responses_per_prompt
@@ -130,6 +147,13 @@ def cost_lines(recipe: Recipe, layout: AdapterLayout | None) -> Iterator[str]:
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"
     yield f"responses: {responses} of each client, at most"
     yield f"           {grpo.max_response_tokens} tokens each"
+    if tokens_per_second is None:
+        yield "time:      --tokens-per-second says how long, with what `pubswap client doctor`"
+        yield "           measures on the slowest organisation's machine"
+    else:
+        longest = duration_text(most_seconds(recipe, tokens_per_second))
+        yield f"time:      {longest} of each client at {tokens_per_second:g} tokens/s, if all"
+        yield "           responses reach their limit; waiting for others comes on top"
     if layout is None:
         yield "adapter:   its size is known when the base model is here"
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pubswap_client.operator.asking import AsJson, TokensPerSecond
 
 if TYPE_CHECKING:
     from pubswap_client.recipes.recipe import Recipe
@@ -21,13 +24,21 @@ recipe_commands = typer.Typer(
 
 
 @recipe_commands.command("list")
-def list_recipes() -> None:
+def list_recipes(as_json: AsJson = False) -> None:
     """List the recipes that come with PubSwap."""
     from pubswap_client.recipes.inheritance import shipped_folder, shipped_recipes
     from pubswap_client.recipes.recipe import load_recipe
 
-    for name, path in shipped_recipes().items():
-        recipe = load_recipe(path)
+    recipes = {name: load_recipe(path) for name, path in shipped_recipes().items()}
+    if as_json:
+        listed = [
+            {"name": name, "about": recipe.about, "model": recipe.model.source}
+            | {"data": _data_text(recipe), "runs": recipe.sweep.runs(recipe.clients)}
+            for name, recipe in recipes.items()
+        ]
+        typer.echo(json.dumps(listed, indent=2))
+        return
+    for name, recipe in recipes.items():
         runs = recipe.sweep.runs(recipe.clients)
         typer.secho(name, bold=True, nl=False)
         typer.echo(f"  {recipe.about}")
@@ -56,6 +67,7 @@ def show(
     as_toml: Annotated[
         bool, typer.Option("--toml", help="Print one TOML file that extends nothing.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show every value of a recipe, and which are defaults or follow from another value."""
     from rich.console import Console
@@ -69,6 +81,10 @@ def show(
     if as_toml:
         typer.echo(toml_text(reading), nl=False)
         return
+    if as_json:
+        shown = {key: value for key, value, _ in values_and_notes(reading)}
+        typer.echo(json.dumps(shown, indent=2, default=str))
+        return
     table = Table("key", "value", "")
     for key, value, note in values_and_notes(reading):
         text = f"from {note}" if note not in ("", DEFAULT) else note
@@ -81,7 +97,9 @@ def show(
 
 
 @recipe_commands.command("check")
-def check(recipe: Source, changes: Changes = None) -> None:
+def check(
+    recipe: Source, changes: Changes = None, tokens_per_second: TokensPerSecond = None
+) -> None:
     """Say all that is wrong with a recipe, and what a run of it takes; downloads nothing.
 
     Exit status: 0 if it can be run, 1 if not.
@@ -98,7 +116,7 @@ def check(recipe: Source, changes: Changes = None) -> None:
     if faults:
         typer.echo(f"{reading.path} cannot be run.")
         raise typer.Exit(1)
-    for line in cost_lines(reading.sound(), layout):
+    for line in cost_lines(reading.sound(), layout, tokens_per_second):
         typer.echo(line)
     for note in repeated(reading):
         typer.echo(f"note:      {note}")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.peft_folder import WEIGHTS, write_peft_folder
 from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine
 from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import EngineFault, StaleAdapter
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
+from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
 from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
@@ -80,10 +80,13 @@ class HotReloadEngine(RolloutEngine):
         temperature: float,
         seed: int,
         first: int = 0,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
 
-        `first` is the first prompt's index, if they are a part of more. Raises StaleAdapter if
+        `first` is the first prompt's index, if they are a part of more. vLLM draws by the same
+        seeds whatever `gumbel` says: on a GPU by such noise, on a CPU not. Raises StaleAdapter if
         another adapter than the policy's is served, EngineFault for an answer that cannot be used.
         """
         if not prompts:

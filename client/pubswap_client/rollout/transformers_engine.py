@@ -1,7 +1,8 @@
 """Sampling responses: the engine interface, and an engine on plain transformers.
 
 A response's random draws are a function of the seed and of its indices (prompt, response, token)
-alone: neither padding nor the way prompts are split into batches changes them.
+alone: neither padding nor the way prompts are split into batches changes them. They are uniform
+numbers at which a distribution is inverted, or the seeds of Gumbel noise that others can check.
 """
 
 import logging
@@ -18,9 +19,11 @@ from pubswap_client.policy.groups import PAD
 from pubswap_client.policy.logprobs import token_scores
 from pubswap_client.policy.memory import Shape, is_out_of_memory, release_cached_memory
 from pubswap_client.policy.policy import Policy, positions
+from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.kv_cache import Cursor, fill, is_plain, preallocate
 from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, free_bytes, rows_that_fit
 from pubswap_client.rollout.static_step import StaticStep
+from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.tensors.responses import Response
 
@@ -40,9 +43,19 @@ class RolloutEngine(Protocol):
 
     @abstractmethod
     def generate(
-        self, prompts: Prompts, count: int, max_tokens: int, temperature: float, seed: int
+        self,
+        prompts: Prompts,
+        count: int,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs."""
+        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+
+        With `gumbel` they are to be drawn by the noise of `gumbel.py`, where the engine can.
+        """
 
     @contextmanager
     def holding(self) -> Iterator[bool]:
@@ -84,6 +97,8 @@ class TransformersEngine(RolloutEngine):
         temperature: float,
         seed: int,
         first: int = 0,
+        *,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
         """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
 
@@ -92,9 +107,8 @@ class TransformersEngine(RolloutEngine):
         """
         if not prompts:
             return []
-        generator = torch.Generator().manual_seed(seed)
         shape = (first + len(prompts), count, max_tokens)
-        draws = torch.rand(shape, generator=generator, dtype=torch.float64)[first:]
+        draws = (_seeds(shape, seed) if gumbel else _uniform(shape, seed))[first:]
         before = self.max_rows
         with self._merged():
             fitting = self._fitting(prompts, draws)
@@ -194,10 +208,16 @@ class TransformersEngine(RolloutEngine):
         eos = torch.tensor(self.policy.card.eos_token_ids, device=device)
         draws = draws.flatten(0, 1).to(device)  # (P * K, T)
         state, logits = self._prefill(prompts, count, width)
+        before = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
+        before = before.repeat_interleave(count)  # (P * K,), the position of a prompt's last token
         tokens_of_all = torch.zeros(draws.shape, dtype=torch.int32, device=device)
         logprobs_of_all = torch.zeros(draws.shape, device=device)
         for step in range(width):
-            tokens = sample(logits, temperature, draws[state.rows, step])
+            drawn = draws[state.rows, step]
+            if drawn.is_floating_point():
+                tokens = sample(logits, temperature, drawn)
+            else:
+                tokens = gumbel_sample(logits, temperature, drawn, before[state.rows] + step)
             tokens_of_all[state.rows, step] = tokens.int()
             logprobs_of_all[state.rows, step] = token_scores(logits, tokens, temperature)
             state.finished |= torch.isin(tokens, eos)
@@ -327,6 +347,19 @@ def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
     cdf = (logits.float() / temperature).softmax(dim=-1).double().cumsum(dim=-1)
     tokens = torch.searchsorted(cdf, draws[:, None] * cdf[:, -1:], right=True)
     return tokens.squeeze(1).clamp(max=logits.shape[1] - 1)
+
+
+def _uniform(shape: tuple[int, int, int], seed: int) -> Tensor:
+    """Numbers (P, K, T) of 0..1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _seeds(shape: tuple[int, int, int], seed: int) -> Tensor:
+    """The responses' seeds, the same for each of their tokens (P, K, T)."""
+    prompts, count, _ = shape
+    seeds = [[response_seed(seed, p, k) for k in range(count)] for p in range(prompts)]
+    return torch.tensor(seeds)[..., None].expand(shape)
 
 
 class _State:

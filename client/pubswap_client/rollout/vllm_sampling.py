@@ -5,14 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from pubswap_protocol.draws import seed_for
+from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.tensors.responses import Response
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-# vLLM takes a signed 64-bit seed and adds the response's place in its group to it.
-SEEDS = 1 << 62
 # Below this, vLLM samples at this temperature instead, and says so only in its log.
 LOWEST_TEMPERATURE = 0.01
 
@@ -43,7 +41,7 @@ def sampling_parameters(
         "n": count,
         "max_tokens": max_tokens,
         "temperature": temperature,
-        "seed": seed_for(seed, "vllm", prompt) % SEEDS,
+        "seed": response_seed(seed, prompt, 0),
         "top_p": 1.0,
         "top_k": 0,
         "min_p": 0.0,

@@ -5,9 +5,11 @@ import hmac
 import secrets
 from pathlib import Path
 
+from pubswap_client.consent.consent import Consent
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.state.files import write_whole
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import (
@@ -25,13 +27,16 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
     """Use the invite and keep the token in the state folder.
 
     Whatever goes wrong after the invite is spent, the same invite gets the same token again into
-    this folder. Raises StateInUse, before that, for a folder that holds a membership.
+    this folder. Raises, before that, StateInUse for a folder that holds a membership, and
+    RefusedByPolicy for a coordinator that the folder's policy does not allow.
     """
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(state):
         _require_vacant(state)
+        consent = Consent(state, coordinator, Ledger(state))
+        consent.check_coordinator()
         key = _key(_kept_secret(state), invite)
-        with CoordinatorClient(coordinator, backoff=ONCE, tls=tls) as api:
+        with CoordinatorClient(coordinator, backoff=ONCE, tls=tls, on_send=consent.record) as api:
             api.check_version()
             membership = api.enroll(invite, key)
         stored = StoredMembership(coordinator=coordinator, membership=membership, tls=tls)

@@ -1,11 +1,14 @@
-"""Files of the state folder: written whole or not at all, and for their owner only."""
+"""Files and folders that are written whole or not at all; files for their owner only."""
 
 import os
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pubswap_protocol import files
-from pubswap_protocol.errors import NotSaved
+from pubswap_protocol.errors import Conflict, NotSaved
 
 _TEMPORARY = ".tmp"
 
@@ -36,6 +39,50 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out` at the end: a kill leaves no half of it under that name.
+
+    Raises NotSaved if nothing can be made beside `out`; Conflict if something is at `out` by then
+    but an empty folder, which stays as it is.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
+    try:
+        yield making
+        making.chmod(0o755)
+        try:
+            making.rename(out)
+        except OSError as error:
+            raise Conflict(f"{out} could not be made: {error.strerror}.") from None
+        files.sync(out.parent)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+
+
+def append_durably(path: Path, line: bytes) -> int:
+    """Add a line, sync it, and return the file's size; if that fails, the file is as it was."""
+    new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            files.write_all(descriptor, line)
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    if new:
+        files.sync(path.parent)
+    return size + len(line)
 
 
 def sweep(folder: Path) -> None:

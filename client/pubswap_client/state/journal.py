@@ -117,6 +117,7 @@ class Journal:
             "step": len(checkpoint.steps),
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
             "resampled": checkpoint.snapshot.resampled,
+            "beginning": checkpoint.snapshot.beginning,
         }
         tensors = {f"adapter/{name}": array for name, array in checkpoint.snapshot.adapter.items()}
         for name, state in checkpoint.snapshot.optimizer.items():
@@ -211,7 +212,8 @@ def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint
         else:
             {"adapter": adapter, "ahead": ahead}[kind][rest] = array
     sampled = decode_rollout(facts["ahead"], ahead) if ahead else None
-    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"])
+    beginning = facts.get("beginning", 0)
+    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"], beginning)
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
     return Checkpoint(facts["round"], facts["start"], steps, snapshot)
 

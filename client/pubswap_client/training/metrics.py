@@ -1,7 +1,9 @@
 """What one step did: what is shown, tracked, kept in checkpoints and summed up for a round."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from pubswap_client.policy.groups import Batch, zero_variance
 from pubswap_client.training.mismatch import Mismatch
@@ -25,9 +27,12 @@ class StepMetrics:
     mismatch_kl: float = 0.0
     memory_bytes: int = 0  # the GPU's peak in this step, or what the process holds
     staleness: int = 0  # updates between sampling and this one; pipelined or with an overlap
+    sampling: float = 0.0  # seconds of `seconds` in which responses were sampled, nothing else
     waited: float = 0.0  # seconds for the other organisations, which are not in `seconds`
     prompts_sampled: int = 0  # of a private step, those of further draws included
     groups_replaced: int = 0  # by groups of further draws, as their rewards were all equal
+    # Of the donated responses of each donor, by its number: how many, and their margins' sums.
+    margins: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,7 +55,7 @@ def step_metrics(
 ) -> StepMetrics:
     """The metrics of a step from its epochs' sums; `seconds` are the update's."""
     own = batch.rewards.flatten()[~batch.donated]
-    tokens = sum(batch.lengths)
+    tokens, rows = sum(batch.lengths), max(1, batch.rows)
 
     def mean(name: str) -> float:
         return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
@@ -59,9 +64,9 @@ def step_metrics(
         loss=mean("loss"),
         kl=mean("kl"),
         clip_share=mean("clip_share"),
-        reward=float((own if len(own) else batch.rewards).mean()),
-        zero_variance_share=float(zero_variance(batch.rewards).float().mean()),
-        response_tokens=tokens / batch.rows,
+        reward=mean_of(own if len(own) else batch.rewards),
+        zero_variance_share=mean_of(zero_variance(batch.rewards).float()),
+        response_tokens=tokens / rows,
         tokens=tokens,
         seconds=seconds,
         grad_norm=mean("grad_norm"),
@@ -70,3 +75,8 @@ def step_metrics(
         mismatch_kl=mismatch.kl,
         memory_bytes=memory,
     )
+
+
+def mean_of(values: Tensor) -> float:
+    """The mean; 0 of nothing, which a private draw may be."""
+    return float(values.mean()) if values.numel() else 0.0

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from pubswap_client.policy.groups import zero_variance
+from pubswap_client.training.metrics import mean_of
 from pubswap_protocol.tensors.responses import Response
 
 
@@ -47,6 +48,7 @@ class PrivateRollout:
     replaced: int  # groups
 
 
+_NO_TOKENS, _NO_LOGPROBS = np.empty(0, np.int32), np.empty(0, np.float32)
 Draw = Callable[[int, int], list[PrivateGroup]]
 
 
@@ -69,7 +71,7 @@ def sample_private(step: int, draw: Draw, count: int, draws: int, available: int
             if not group.dead:
                 groups[dead.pop(0)] = group
                 replaced += 1
-    return PrivateRollout(step, groups, float(rewards.flatten().mean()), sampled, replaced)
+    return PrivateRollout(step, groups, mean_of(rewards), sampled, replaced)
 
 
 def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -85,9 +87,9 @@ def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, N
         "replaced": rollout.replaced,
     }
     return facts, {
-        "lengths": np.array([len(response.tokens) for response in flat]),
-        "tokens": np.concatenate([response.tokens for response in flat]),
-        "logprobs": np.concatenate([response.logprobs for response in flat]),
+        "lengths": np.array([len(response.tokens) for response in flat], np.int64),
+        "tokens": np.concatenate([_NO_TOKENS, *(response.tokens for response in flat)]),
+        "logprobs": np.concatenate([_NO_LOGPROBS, *(response.logprobs for response in flat)]),
     }
 
 

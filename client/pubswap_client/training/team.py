@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pubswap_client.policy.groups import Batch
+from pubswap_client.training.privacy import GroupClipping
 
 
 class Team:
@@ -17,7 +18,13 @@ class Team:
     is_leader = True  # holds the optimizer, and speaks to the coordinator
     lockstep = False  # every forward pass needs all processes, so that none may leave one
 
-    def announce(self, batch: Batch, tokens: int, factors: Sequence[Tensor]) -> None:
+    def announce(
+        self,
+        batch: Batch,
+        tokens: int,
+        factors: Sequence[Tensor],
+        clipping: GroupClipping | None,
+    ) -> None:
         """Let the others join an update of these factors, `tokens` tokens at a time."""
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:

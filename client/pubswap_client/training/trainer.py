@@ -4,6 +4,7 @@ Every random draw is a function of (run seed, client, round, step), so that a st
 after a restart gives the same numbers.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +21,25 @@ from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.training.margins import response_margins
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
-from pubswap_protocol.draws import seed_for
+from pubswap_protocol.draws import response_seed, seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_place, private_prompts, staleness
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
+
+log = logging.getLogger(__name__)
+
+# Of an engine's margins, and what to expect of one that has never heard of the noise: 1.
+ENGINE_LIMIT = 0.1
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 Groups = Sequence[Sequence[Response]]
@@ -55,6 +63,17 @@ def score_groups(
     return [[next(rewards) for _ in group] for group in groups]
 
 
+def seeded(groups: Groups, seed: int) -> list[list[Response]]:
+    """The responses with the seeds of their noise, in a step with this sampling seed."""
+    return [
+        [
+            replace(response, seed=response_seed(seed, prompt, index))
+            for index, response in enumerate(group)
+        ]
+        for prompt, group in enumerate(groups)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The factors, and by their names AdamW's `step` (), `exp_avg` and `exp_avg_sq` (as they).
@@ -66,6 +85,7 @@ class Snapshot:
     optimizer: dict[str, dict[str, NDArray[Any]]]
     ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
     resampled: int = 0  # prompts that resampling has taken from the walk, in the whole run
+    beginning: int = 0  # which beginning of a round, in the whole run, of a private one
 
 
 @dataclass
@@ -82,6 +102,7 @@ class LocalTrainer:
     checkpointing: bool = False
     team: Team = SINGLE
     max_mismatch: float | None = None
+    privacy: PrivateDraws | None = None
     round: int = field(default=0, init=False)
     rollout_seconds: float = field(default=0.0, init=False)
     _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
@@ -89,9 +110,13 @@ class LocalTrainer:
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
     _ahead: PrivateRollout | None = field(default=None, init=False)
     _resampled: int = field(default=0, init=False)
+    _beginning: int = field(default=0, init=False)
+    _gumbel: bool | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidProblems if a private prompt is too long: now, not within a run."""
+        if (self.settings.privacy.epsilon is None) != (self.privacy is None):
+            raise WrongState("Noise is there without privacy.epsilon, or is not there with it.")
         for problem in self.problems:
             self.policy.encode(problem.prompt)
 
@@ -99,9 +124,13 @@ class LocalTrainer:
         """Train on the base model with the products of these stacks added; before a round."""
         self.policy.rebase(residuals)
 
-    def begin_round(self, round_: int, adapter: Adapter) -> None:
-        """Start from the global adapter, with a new optimizer unless the run keeps it."""
+    def begin_round(self, round_: int, adapter: Adapter, beginning: int = 0) -> None:
+        """Start from the global adapter, with a new optimizer unless the run keeps it.
+
+        No two rounds with privacy may have the same `beginning`: noise and batches come from it.
+        """
         self.round = round_
+        self._beginning = beginning
         self._ahead = None
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
@@ -117,12 +146,13 @@ class LocalTrainer:
         optimizer: dict[str, dict[str, NDArray[Any]]] = {names[index]: {} for index in states}
         for (index, key), array in copy_to_host(flat).items():
             optimizer[names[index]][key] = array
-        return Snapshot(self.adapter(), optimizer, self._ahead, self._resampled)
+        return Snapshot(self.adapter(), optimizer, self._ahead, self._resampled, self._beginning)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`."""
         self.policy.load_adapter(snapshot.adapter)
         self._ahead, self._resampled = snapshot.ahead, snapshot.resampled
+        self._beginning = snapshot.beginning
         self._optimizer = self._new_optimizer()
         states = {
             index: {key: torch.tensor(array) for key, array in snapshot.optimizer[name].items()}
@@ -144,6 +174,7 @@ class LocalTrainer:
         stale = rollout is not None and rollout.step == step
         if rollout is None or not stale:
             rollout = self._private_rollout(step)
+        sampled = time.monotonic()
         with self._sampling(ahead):
             metrics = self._update(
                 [self.problems[group.problem] for group in rollout.groups],
@@ -151,6 +182,7 @@ class LocalTrainer:
                 [group.rewards for group in rollout.groups],
                 # An update lies between sampling and now: the engine served what it should have.
                 max_mismatch=None if stale else self.max_mismatch,
+                noise=self.privacy.noise(*self._key(step)) if self.privacy else None,
             )
         return replace(
             metrics,
@@ -158,13 +190,22 @@ class LocalTrainer:
             prompts_sampled=rollout.sampled,
             groups_replaced=rollout.replaced,
             staleness=int(stale),
+            sampling=sampled - started,
             seconds=time.monotonic() - started,
         )
 
-    def public_rollout(self, step: int, problems: Sequence[Problem]) -> list[list[Response]]:
-        """Our own K responses to each public problem: what the exchange asks for."""
+    def public_rollout(
+        self, step: int, problems: Sequence[Problem], sampling_seed: int | None = None
+    ) -> list[list[Response]]:
+        """Our own K responses to each public problem: what the exchange asks for.
+
+        With a seed of the coordinator's, they say by which noise they were drawn, if they were.
+        """
         started = time.monotonic()
-        groups = self._rollout(problems, step)
+        seed = self._seed(step) if sampling_seed is None else sampling_seed
+        groups = self._rollout(problems, seed, gumbel=sampling_seed is not None)
+        if sampling_seed is not None and self._draws_by_noise(problems, groups, sampling_seed):
+            groups = seeded(groups, sampling_seed)
         self._own_rewards = self._rewards(problems, groups)
         self.rollout_seconds = time.monotonic() - started
         return groups
@@ -201,6 +242,7 @@ class LocalTrainer:
             metrics,
             staleness=stale,
             reward=sum(own) / len(own) if own else metrics.reward,
+            sampling=self.rollout_seconds,
             seconds=time.monotonic() - started + self.rollout_seconds,
         )
 
@@ -235,6 +277,8 @@ class LocalTrainer:
 
     def _private_rollout(self, step: int) -> PrivateRollout:
         """The groups of a private step, sampled and rewarded; dead ones replaced."""
+        if self.privacy is not None:
+            return self._poisson_rollout(step, self.privacy)
         first = private_place(self.settings, self.round, step) + self._resampled
         taken = 0
 
@@ -244,11 +288,8 @@ class LocalTrainer:
                 self.settings, self.client, len(self.problems), first + taken, count
             )
             taken += count
-            problems = [self.problems[index] for index in indices]
             key = ("resample", number) if number else ()
-            groups = self._rollout(problems, step, *key)
-            rewards = self._rewards(problems, groups)
-            return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
+            return self._private_groups(indices, self._seed(step, *key))
 
         grpo = self.settings.grpo
         rollout = sample_private(
@@ -257,17 +298,58 @@ class LocalTrainer:
         self._resampled += rollout.sampled - grpo.prompts_per_step
         return rollout
 
+    def _poisson_rollout(self, step: int, privacy: PrivateDraws) -> PrivateRollout:
+        """The groups of a step with privacy: as many as are drawn, maybe none."""
+        key = self._key(step)
+        indices = privacy.batch(len(self.problems), *key)
+        groups = self._private_groups(indices, privacy.rollout_seed(*key)) if indices else []
+        return sample_private(step, lambda *_: groups, len(indices), draws=0, available=0)
+
+    def _key(self, step: int) -> tuple[int, ...]:
+        """What no other step of the run has, done again after a rollback or not."""
+        return self._beginning, self.round, step
+
+    def _private_groups(self, indices: Sequence[int], seed: int) -> list[PrivateGroup]:
+        problems = [self.problems[index] for index in indices]
+        groups = self._rollout(problems, seed)
+        rewards = self._rewards(problems, groups)
+        return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
+
+    def _seed(self, step: int, *draw: int | str) -> int:
+        """Of a step's responses; `draw` is what sets this draw of it apart from the first."""
+        return seed_for(self.settings.seed, "rollout", self.client, self.round, step, *draw)
+
+    def _draws_by_noise(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
+        """Whether the engine draws by the noise of the seeds; asked once, of one prompt's group.
+
+        What transformers does is known. vLLM does so on a GPU, in the versions that we have read. A
+        sharded policy cannot be asked outside of an update.
+        """
+        if self._gumbel is None and self.max_mismatch is not None:
+            self._gumbel = not self.policy.sharded and self._sampled_by(problems, groups, seed)
+            if not self._gumbel:
+                log.info("This engine's draws cannot be checked by others: sent as unverified.")
+        return self._gumbel is not False
+
+    def _sampled_by(self, problems: Sequence[Problem], groups: Groups, seed: int) -> bool:
+        prompt = self.policy.encode(problems[0].prompt)
+        group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
+        batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
+        temperature = self.settings.grpo.temperature
+        margin, expected = response_margins(self.policy, batch, temperature, self.budget.tokens)
+        return float(margin.sum()) < ENGINE_LIMIT * float(expected.sum())
+
     def _rollout(
-        self, problems: Sequence[Problem], step: int, *draw: int | str
+        self, problems: Sequence[Problem], seed: int, *, gumbel: bool = False
     ) -> list[list[Response]]:
-        """Responses of the step; `draw` is what sets this draw of it apart from the first."""
         grpo = self.settings.grpo
         return self.engine.generate(
             [self.policy.encode(problem.prompt) for problem in problems],
             count=grpo.responses_per_prompt,
             max_tokens=grpo.max_response_tokens,
             temperature=grpo.temperature,
-            seed=seed_for(self.settings.seed, "rollout", self.client, self.round, step, *draw),
+            seed=seed,
+            gumbel=gumbel,
         )
 
     def _rewards(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
@@ -279,6 +361,7 @@ class LocalTrainer:
         groups: Groups,
         rewards: Sequence[Sequence[float]],
         max_mismatch: float | None,
+        noise: StepNoise | None = None,
     ) -> StepMetrics:
         if self._optimizer is None:
             raise WrongState("A step was asked for before a round began.")
@@ -300,6 +383,7 @@ class LocalTrainer:
             self.checkpointing,
             self.team,
             max_mismatch,
+            noise,
         )
 
 

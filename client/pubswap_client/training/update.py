@@ -8,6 +8,8 @@ of processes, add up to the whole batch's.
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -17,13 +19,16 @@ from pubswap_client.policy.logprobs import plan_of, score_pack
 from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
+from pubswap_client.training.margins import MarginTable
 from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
+from pubswap_protocol.tensors.responses import UNVERIFIED
 
 
 def update(
@@ -36,10 +41,12 @@ def update(
     checkpointing: bool = False,
     team: Team = SINGLE,
     max_mismatch: float | None = None,
+    noise: StepNoise | None = None,
 ) -> StepMetrics:
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
     `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
+    With `noise`, each group's gradient is clipped and noise is added to their sum (privacy.py).
     When memory runs out, the budget is halved and the pass under way begins again. A team's leader
     calls this, its followers `follow_update`; all end with the same factors. Raises StaleAdapter,
     before any step is made, if own tokens were not sampled from this policy (see mismatch.py), and
@@ -47,8 +54,9 @@ def update(
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
-    team.announce(batch, budget.tokens, policy.factors())
-    passes = _Passes(policy, batch, settings.grpo, budget, team)
+    clipping = noise.clipping if noise else None
+    team.announce(batch, budget.tokens, policy.factors(), clipping)
+    passes = _Passes(policy, batch, settings.grpo, budget, team, clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
         epochs = []
@@ -56,6 +64,8 @@ def update(
             sums = passes.accumulate(first=number == 0)
             if number == 0 and max_mismatch is not None:
                 check(passes.mismatch(), max_mismatch)
+            if noise is not None:
+                noise.add_to(gradients_of(policy), number)
             penalty = _backward_fedprox(policy, settings, round_start)
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # All at once: a GPU's work is waited for but here.
@@ -64,9 +74,10 @@ def update(
             optimizer.step()
             team.broadcast(policy.trainable())
             epochs.append(Epoch(loss + penalty, kl, clip_share, gradient_norm))
-    return step_metrics(
+    metrics = step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
     )
+    return replace(metrics, margins=passes.margins.by_donor())
 
 
 def _check_finite(**values: float) -> None:
@@ -85,9 +96,10 @@ def follow_update(
     budget: TokenBudget,
     checkpointing: bool,
     team: Team,
+    clipping: GroupClipping | None = None,
 ) -> None:
     """A follower's part in an update: its packs' gradients; the leader makes the steps."""
-    passes = _Passes(policy, batch, settings.grpo, budget, team)
+    passes = _Passes(policy, batch, settings.grpo, budget, team, clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
         for number in range(settings.grpo.gradient_epochs):
@@ -95,19 +107,34 @@ def follow_update(
             team.broadcast(policy.trainable())
 
 
+Work = Callable[[Pack, Sequence[int]], None]
+"""What is done with a pack and the rows that it holds."""
+
+
 class _Passes:
     """The passes of one update over its batch; (B, T) tensors are kept flat."""
 
     def __init__(
-        self, policy: Policy, batch: Batch, settings: GrpoSettings, budget: TokenBudget, team: Team
+        self,
+        policy: Policy,
+        batch: Batch,
+        settings: GrpoSettings,
+        budget: TokenBudget,
+        team: Team,
+        clipping: GroupClipping | None,
     ) -> None:
         self.policy = policy
         self.batch = batch
         self.settings = settings
         self.budget = budget
         self.team = team
+        self.clipping = clipping
         self.rows = _rows(batch, settings)
         self.targets = _targets(batch, settings, policy.device)
+        if clipping is not None:
+            # By the number that was expected: how many were drawn changes no group's part.
+            self.targets.weights.mul_(len(batch.prompt_lengths) / clipping.groups)
+        self.margins = MarginTable(batch, _checked(batch, self.rows), policy.device)
 
     @torch.no_grad()
     def score_reference(self) -> None:
@@ -116,13 +143,13 @@ class _Passes:
         if reference is None:
             return
 
-        def score(part: Pack) -> None:
+        def score(part: Pack, _rows: Sequence[int]) -> None:
             reference[part.indices] = score_pack(
                 self.policy, part, self.settings.temperature
             ).logprobs
 
         with self.policy.reference():
-            self._each_pack(score, clear=[reference])
+            self._each_pack(self.rows, score, clear=[reference])
         self.team.all_reduce([reference])
 
     def accumulate(self, first: bool) -> Tensor:
@@ -130,24 +157,42 @@ class _Passes:
 
         The first epoch's own pass is pi_old, so that rho = 1 and no other pass is needed.
         """
-        factors = self.policy.trainable()
-        for factor in factors:
+        for factor in self.policy.trainable():
             factor.grad = torch.zeros_like(factor)
-        gradients = [factor.grad for factor in factors if factor.grad is not None]
+        gradients, old = gradients_of(self.policy), self.targets.old
+        if self.clipping is None:
+            looked = [old, *self.margins.tensors] if first else []
+            return self._learn(self.rows, gradients, looked)
+        totals = [torch.zeros_like(gradient) for gradient in gradients]
+        sums = torch.zeros(3, device=self.policy.device)
+        size = self.batch.group_size
+        for group, rows in groupby(self.rows, lambda row: row // size):
+            own = old.view(-1, size, self.batch.width)[group]
+            sums += self._learn(list(rows), gradients, [own] if first else [])
+            self.clipping.add(totals, gradients)
+        for gradient, total in zip(gradients, totals, strict=True):
+            gradient.copy_(total)
+        return sums
+
+    def _learn(self, rows: list[int], gradients: list[Tensor], old: list[Tensor]) -> Tensor:
+        """Add the rows' gradient; returns their loss, KL and clip share.
+
+        `old` is where pi_old of these rows lies, if this pass is to fill it in.
+        """
         sums = torch.zeros(3, device=self.policy.device)
         with_entropy = self.settings.entropy_coefficient != 0
 
-        def learn(part: Pack) -> None:
-            scores = score_pack(self.policy, part, self.settings.temperature, with_entropy)
-            if first:
+        def learn(part: Pack, rows: Sequence[int]) -> None:
+            look = self.margins.observer(part, rows) if old else None
+            scores = score_pack(self.policy, part, self.settings.temperature, with_entropy, look)
+            if old:
                 self.targets.old[part.indices] = scores.logprobs.detach()
             targets = self.targets.take(part.indices)
             loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
             loss.total.backward()  # type: ignore[no-untyped-call]
             sums.add_(torch.stack([loss.total.detach(), loss.kl, loss.clip_share]))
 
-        old = [self.targets.old] if first else []
-        self._each_pack(learn, clear=[*gradients, sums, *old])
+        self._each_pack(rows, learn, clear=[*gradients, sums, *old])
         self.team.all_reduce([*gradients, sums, *old])
         return sums
 
@@ -158,21 +203,22 @@ class _Passes:
         own = (rows & ~self.batch.donated)[:, None] & self.batch.response_mask
         return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own.flatten())
 
-    def _each_pack(self, work: Callable[[Pack], None], clear: Sequence[Tensor]) -> None:
+    def _each_pack(self, rows: list[int], work: Work, clear: Sequence[Tensor]) -> None:
         """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""
         while True:
-            if not self.team.any(self._exhausted(work)):
+            if not self.team.any(self._exhausted(rows, work)):
                 return
             self.budget.halve()
             for tensor in clear:
                 tensor.zero_()
 
-    def _exhausted(self, work: Callable[[Pack], None]) -> bool:
+    def _exhausted(self, rows: list[int], work: Work) -> bool:
         """Whether memory ran out on the way. The failed pass is freed when this returns."""
-        plans = plan_of(self.policy, self.batch, self.rows, self._limit())
+        limit = self._limit(len(rows))
+        plans = plan_of(self.policy, self.batch, rows, limit) if self.batch.rows else []
         try:
-            for rows in self.team.share(plans):
-                work(pack(self.batch, rows, self.policy.device))
+            for part in self.team.share(plans):
+                work(pack(self.batch, part, self.policy.device), part)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -186,10 +232,17 @@ class _Passes:
             return True
         return False
 
-    def _limit(self) -> int:
+    def _limit(self, rows: int) -> int:
         """Tokens at a time: the budget, or less so that every process has something to do."""
         everything = sum(self.batch.prompt_lengths) + sum(self.batch.lengths)
+        if self.clipping is not None:
+            everything = -(-everything * rows // max(1, self.batch.rows))
         return min(self.budget.tokens, -(-everything // self.team.size))
+
+
+def gradients_of(policy: Policy) -> list[Tensor]:
+    """The factors' gradients, in the order of `policy.trainable()`."""
+    return [factor.grad for factor in policy.trainable() if factor.grad is not None]
 
 
 def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
@@ -202,6 +255,12 @@ def _rows(batch: Batch, settings: GrpoSettings) -> list[int]:
         return list(range(batch.rows))
     idle = zero_variance(batch.rewards).repeat_interleave(batch.group_size).tolist()
     return [row for row in range(batch.rows) if not idle[row]]
+
+
+def _checked(batch: Batch, rows: Sequence[int]) -> list[int]:
+    """The donated rows that say by which noise they were drawn."""
+    known = batch.donated & (batch.seeds != UNVERIFIED)
+    return [row for row in rows if known[row]]
 
 
 def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targets:

@@ -8,6 +8,11 @@ A file of P prompts with K responses each holds
     logprobs   float32 (S,)    of each token under the policy that sampled it, at its temperature
     donated    uint8   (P, K)  1 where the exchange put in a peer's response (server to client only)
 
+and, where a receiver can check that responses were sampled,
+
+    seeds      int64   (P, K)  of the noise that each was drawn by; -1 where that is not known
+    donors     int64   (P, K)  who gave it, an opaque number; 0 for nobody (server to client only)
+
 Tokens are never decoded and encoded again, and nothing in the file names a donor.
 """
 
@@ -25,6 +30,10 @@ Tokens = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 
 _DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
+_ORIGINS = {"seeds": "I64", "donors": "I64"}
+
+UNVERIFIED = -1  # the seed of a response that nobody can compute again
+NOBODY = 0  # the donor of one's own
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +43,16 @@ class Response:
     tokens: Tokens
     logprobs: Logprobs
     donated: bool = False
+    seed: int = UNVERIFIED
+    donor: int = NOBODY
 
     def as_donated(self) -> "Response":
         """The same response, marked as a peer's."""
         return replace(self, donated=True)
+
+    def anonymous(self) -> "Response":
+        """The same response without its seed and donor, as versions before them know it."""
+        return replace(self, seed=UNVERIFIED, donor=NOBODY)
 
 
 Group = Sequence[Response]
@@ -53,9 +68,9 @@ class ResponseRules:
     vocabulary: int
 
     def max_bytes(self) -> int:
-        """No valid file is larger: 8 bytes a token, the counts, and the header."""
+        """No valid file is larger: 8 bytes a token, the counts and seeds, and the header."""
         responses = len(self.prompts) * self.responses_per_prompt
-        return responses * (8 * self.max_response_tokens + 5) + 4 * len(self.prompts) + 4096
+        return responses * (8 * self.max_response_tokens + 21) + 4 * len(self.prompts) + 4096
 
 
 def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
@@ -69,6 +84,7 @@ def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
             "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
             "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
             "donated": np.array([r.donated for r in flat], dtype=np.uint8).reshape(shape),
+            **_origins(flat, shape),
         }
     )
     return data
@@ -81,16 +97,41 @@ def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[lis
     token ids outside the vocabulary, an empty or overlong response, a log-probability that is
     positive or not finite.
     """
-    arrays = read_arrays(data, _DTYPES)
+    arrays = read_arrays(data, _DTYPES, _ORIGINS)
     check_prompts(arrays["prompts"], rules)
     shape = (len(rules.prompts), rules.responses_per_prompt)
     lengths, donated = arrays["lengths"], arrays["donated"]
     if lengths.shape != shape or donated.shape != shape:
         raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
     flat = split(lengths.flatten(), arrays["tokens"], arrays["logprobs"], rules)
+    flat = _with_origins(flat, arrays, shape)
     flags = iter(donated.flatten())
     marked = iter([response.as_donated() if next(flags) else response for response in flat])
     return [[next(marked) for _ in range(shape[1])] for _ in range(shape[0])]
+
+
+def _origins(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDArray[np.int64]]:
+    """The seeds and donors, where there are any: files without are those of earlier versions."""
+    seeds = np.array([response.seed for response in flat], dtype=np.int64).reshape(shape)
+    donors = np.array([response.donor for response in flat], dtype=np.int64).reshape(shape)
+    known = {"seeds": seeds} if (seeds != UNVERIFIED).any() else {}
+    return known | ({"donors": donors} if (donors != NOBODY).any() else {})
+
+
+def _with_origins(
+    flat: Sequence[Response], arrays: Mapping[str, NDArray[np.generic]], shape: tuple[int, ...]
+) -> list[Response]:
+    """The responses with what the file says of their origin; raises InvalidResponses."""
+    values = []
+    for name, unknown in (("seeds", UNVERIFIED), ("donors", NOBODY)):
+        array = arrays.get(name, np.full(shape, unknown))
+        if array.shape != shape or array.min() < unknown:
+            raise InvalidResponses(f"{name} must be numbers from {unknown} on, of shape {shape}.")
+        values.append(array.flatten().tolist())
+    return [
+        replace(response, seed=seed, donor=donor)
+        for response, seed, donor in zip(flat, *values, strict=True)
+    ]
 
 
 def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
@@ -129,16 +170,20 @@ def split(
 
 
 def read_arrays(
-    data: bytes | memoryview, dtypes: Mapping[str, str]
+    data: bytes | memoryview, dtypes: Mapping[str, str], optional: Mapping[str, str] = {}
 ) -> dict[str, NDArray[np.generic]]:
-    """The tensors of a file by name; raises InvalidResponses unless it has exactly these."""
+    """The tensors of a file by name; raises InvalidResponses unless it has exactly these.
+
+    `optional` ones may be missing.
+    """
     try:
         specs, start = read_header(data)
     except InvalidAdapter as error:
         raise InvalidResponses(error.detail) from None
-    if {name: spec.dtype for name, spec in specs.items()} != dtypes:
+    found = {name: spec.dtype for name, spec in specs.items()}
+    if found != {**dtypes, **{name: optional[name] for name in found.keys() & optional.keys()}}:
         raise InvalidResponses(f"The file must hold exactly these tensors: {dtypes}.")
-    kinds = {"I32": np.int32, "F32": np.float32, "U8": np.uint8}
+    kinds = {"I64": np.int64, "I32": np.int32, "F32": np.float32, "U8": np.uint8}
     return {
         name: np.frombuffer(
             data[start + spec.begin : start + spec.end], dtype=kinds[spec.dtype]
@@ -188,6 +233,7 @@ def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
             "lengths": np.array([len(response.tokens) for response in flat], dtype=np.int32),
             "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
             "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
+            **_origins(flat, (len(flat),)),
         }
     )
     return data
@@ -199,7 +245,7 @@ def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]
     Raises InvalidResponses for anything that the rules do not allow, for more places than half a
     group, and for fewer candidates than places.
     """
-    arrays = read_arrays(data, _OFFER_DTYPES)
+    arrays = read_arrays(data, _OFFER_DTYPES, _ORIGINS)
     check_prompts(arrays["prompts"], rules)
     count, size = len(rules.prompts), rules.responses_per_prompt
     lengths, places, candidates = arrays["lengths"], arrays["places"], arrays["candidates"]
@@ -215,7 +261,8 @@ def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]
         raise InvalidResponses(
             "An offer fills at most half a group, and has a candidate for each place."
         )
-    flat = iter(split(lengths, arrays["tokens"], arrays["logprobs"], rules))
+    responses = split(lengths, arrays["tokens"], arrays["logprobs"], rules)
+    flat = iter(_with_origins(responses, arrays, (total,)))
     own = [[next(flat) for _ in range(size)] for _ in range(count)]
     return [
         Offer(

@@ -5,8 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from pubswap_protocol.bounds import MAX_NUMBER
+
 admin_commands = typer.Typer(
-    help="Back up, restore and verify a coordinator; list its settings.", no_args_is_help=True
+    help="Back up, restore and verify a coordinator; see who gave what, and average without.",
+    no_args_is_help=True,
 )
 
 _PLACE = "The coordinator (as for `pubswap serve`)"
@@ -120,14 +123,72 @@ def verify_command(
     raise typer.Exit(0 if report.healthy else 1)
 
 
-@admin_commands.command("settings")
-def settings_command(as_json: AsJson = False) -> None:
-    """List every setting of the coordinator: what it does, its default, its environment name."""
-    import json
+Run = Annotated[str, typer.Argument(help="The run's id or name.")]
 
-    from pubswap_server.admin.settings_list import settings_list, settings_text
 
-    typer.echo(json.dumps(settings_list(), indent=2) if as_json else settings_text())
+@admin_commands.command("contributions")
+def contributions_command(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the rounds without each member.")
+    ] = None,
+    only: Annotated[
+        list[int] | None,
+        typer.Option("--round", min=1, max=MAX_NUMBER, help="With --out: this round alone; again."),
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each member gave to a run: updates, and responses that trained its peers.
+
+    With --out, every round whose updates are kept (PUBSWAP_KEEP_ROUNDS) is also averaged without
+    each of its members, in turn: `round-2/without-hospital-a`, beside its own adapter
+    `round-2/all`. `pubswap evaluate --adapters` says what the difference is worth.
+    """
+    from pubswap_server.admin.contributions import contributions
+    from pubswap_server.admin.progress import Bar
+
+    settings = _settings(data_dir, database_url, blob_url)
+    with Bar("adapters" if out is not None else None) as bar:
+        found = contributions(settings, run, bar, out, only or ())
+    typer.echo(found.model_dump_json(indent=2) if as_json else found.text(out))
+
+
+@admin_commands.command("replay")
+def replay_command(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The new folder to write.")],
+    without: Annotated[
+        list[str] | None, typer.Option(help="The member to leave out; again for more.")
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--round", min=1, max=MAX_NUMBER, help="The last round; by default the run's."
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
+) -> None:
+    """Average a run's rounds again without a member, from the updates that are kept.
+
+    The adapter goes into a new PEFT folder; the run and what members see of it stay as they are.
+    This is not unlearning: it takes out the member's own steps, and not what others learned from
+    them or from its responses. What is still in the adapter is said there, in README.md.
+    """
+    from pubswap_server.admin.progress import Bar
+    from pubswap_server.admin.replay import replay
+
+    settings = _settings(data_dir, database_url, blob_url)
+    with Bar("rounds") as bar:
+        found = replay(settings, run, without or (), out, bar, last)
+    for line in found.lines():
+        typer.echo(line)
+    typer.echo(f"Wrote {out}. Load it with")
+    typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")
 
 
 def _settings(data_dir: Path | None, database_url: str | None, blob_url: str | None) -> Any:

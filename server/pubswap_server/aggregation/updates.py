@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
 
 
@@ -116,3 +118,23 @@ class DerivedSource:
 
     def rows(self, name: str, first: int, last: int) -> Array:
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Moved(DerivedSource):
+    """An update as if its round had begun elsewhere: start + (theta_n - theta_round)."""
+
+    source: AdapterSource
+    trained_from: AdapterSource
+    start: AdapterSource
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        moved = self.start.rows(name, first, last).astype(np.float64)
+        moved -= self.trained_from.rows(name, first, last)
+        return (self.source.rows(name, first, last) + moved).astype(np.float32)
+
+
+def moved_to(updates: Updates, start: AdapterSource) -> Updates:
+    """The same steps of the same clients, from another adapter than the round's."""
+    sources = tuple(Moved(source, updates.previous, start) for source in updates.sources)
+    return replace(updates, sources=sources, previous=start)

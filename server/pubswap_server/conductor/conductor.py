@@ -6,7 +6,8 @@ after a crash the same decision is taken again.
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import numpy as np
 import structlog
@@ -27,33 +28,38 @@ from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, SwapRow, UpdateRow, UploadRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.donation import Exchange
+from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, history, members, retention, rounds, runs, uploads
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import missing
+from pubswap_server.runs.quorum import Turnout, missing
+from pubswap_server.runs.snapshot import MOST_NAMES
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.services import Services
 from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
 
-_QUORUM_REMEDY = "Reinstate or invite clients, or cancel the run."
+SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
+_ROUND_BEGINS = ("started", "aggregated", "rolled back")
 _FAILURE_REMEDY = (
     "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
     "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
 )
 
 
-def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> None:
-    """Keep and log why a run waits, when that has changed.
+def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> Notice | None:
+    """Keep and log why a run waits, when that has changed; returns what to tell the operator.
 
     In bytes: the store's `free` room, None if it has no limit, of which `spare` stay free.
     """
     reason = _reason(session, run, free, spare)
     if reason == run.waiting_for:
-        return
+        return None
     run.waiting_for = reason
-    if reason is not None:
-        record(session, run.id, "waiting", reason=reason, round=run.round)
+    if reason is None:
+        return None
+    record(session, run.id, "waiting", reason=reason, round=run.round)
+    return Notice(run.id, run.name, "failing" if run.failure else "waiting", reason)
 
 
 def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
@@ -69,15 +75,42 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
             return (
                 f"Public step {row.swap} of round {run.round} closes with {settings.swap.quorum} "
                 f"or more clients; {turnout.arrived} answered and {short} more are missing. "
-                f"{_QUORUM_REMEDY}"
+                f"{_quorum_remedy(session, run)}"
             )
     turnout = rounds.turnout(session, run)
     if short := missing(turnout, settings.aggregation.quorum):
         return (
             f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
-            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. {_QUORUM_REMEDY}"
+            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. "
+            f"{_quorum_remedy(session, run)}"
         )
-    return _full(session, run, free, spare) if turnout.outstanding else None
+    if not turnout.outstanding:
+        return None
+    return _full(session, run, free, spare) or _silent(session, run, turnout)
+
+
+def _quorum_remedy(session: Session, run: RunRow) -> str:
+    away = members.away_clients(session, run.id)
+    some = ", ".join(f"{name} ({code})" for name, code in away[:MOST_NAMES])
+    more = f" and {len(away) - MOST_NAMES} more" if len(away) > MOST_NAMES else ""
+    said = f" By their own policies these are away: {some}{more}." if away else ""
+    return f"Reinstate or invite clients, or cancel the run.{said}"
+
+
+def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
+    """The reason why no quorum comes: too many clients are not heard of, since the round began."""
+    before = now() - timedelta(seconds=SILENT_SECONDS)
+    silent = members.silent(session, run.id, rounds.arrived(run), before)
+    heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
+    if run.paused or not missing(heard, runs.settings_of(run).aggregation.quorum):
+        return None
+    if events.last_at(session, run.id, _ROUND_BEGINS) > before:
+        return None
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return (
+        f"Round {run.round} waits for {silent[0]}{more}, not heard of for "
+        f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member."
+    )
 
 
 def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
@@ -160,12 +193,17 @@ async def _runs(services: Services, query: Select[str]) -> list[str]:
 
 
 def _time_moves() -> Select[str]:
-    """The runs with a lease that may end, or a deadline: it counts from the first arrival."""
+    """The runs with a lease that may end, a deadline, which counts from the first arrival, a client
+    that is not heard of, or something that they wait for."""
     arrived = exists().where(UpdateRow.run_id == RunRow.id, UpdateRow.round == RunRow.round)
     open_step = exists().where(
         SwapRow.run_id == RunRow.id, SwapRow.round == RunRow.round, SwapRow.closed.is_(False)
     )
-    under_way = and_(RunRow.state.in_(ROUND_UNDER_WAY), or_(arrived, open_step))
+    silent = exists().where(
+        *members.silent_in(RunRow.id, now() - timedelta(seconds=SILENT_SECONDS))
+    )
+    waits = or_(arrived, open_step, silent, RunRow.waiting_for.is_not(None))
+    under_way = and_(RunRow.state.in_(ROUND_UNDER_WAY), waits)
     return select(RunRow.id).where(or_(RunRow.state == RunState.AGGREGATING, under_way))
 
 
@@ -190,14 +228,15 @@ async def _failed(services: Services, run: str, why: str) -> None:
     if not services.attempts.failed(run):
         return
 
-    def note(session: Session) -> None:
+    def note(session: Session) -> Notice | None:
         row = session.get_one(RunRow, run, with_for_update=True)
-        if row.state not in ENDED:
-            row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
-            note_stall(session, row, *_room(services))
+        if row.state in ENDED:
+            return None
+        row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
+        return note_stall(session, row, *_room(services))
 
     try:
-        await services.database.write(note)
+        services.webhook.put(await services.database.write(note))
     except PubSwapError as error:
         log.warning("the failure was not noted", run=run, error=error.detail)
 
@@ -215,11 +254,12 @@ async def advance(services: Services, run: str) -> None:
 
 @dataclass(frozen=True)
 class _Work:
-    """Work outside of a transaction: outcomes of exchanges, or the average."""
+    """Work outside of a transaction: outcomes of exchanges, the average, a notice."""
 
     due: list[exchanges.Step] = field(default_factory=list)
     lease: Lease | None = None
     inputs: RoundInputs | None = None
+    notice: Notice | None = None
 
 
 async def _close(
@@ -236,11 +276,13 @@ async def _close(
         rounds.close_if_due(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        note_stall(session, row, *_room(services))
+        notice = note_stall(session, row, *_room(services))
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
-        return _Work([], lease, inputs_of(session, row, row.round) if lease else None)
+        return _Work([], lease, inputs_of(session, row, row.round) if lease else None, notice)
 
-    return await services.database.write(work)
+    done = await services.database.write(work)
+    services.webhook.put(done.notice)
+    return done
 
 
 async def _outcomes(
@@ -293,7 +335,7 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     result = await to_thread.run_sync(aggregate_round, inputs, services.blobs)
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
-    def publish(session: Session) -> float:
+    def publish(session: Session) -> tuple[float, Notice | None]:
         row = session.get_one(RunRow, run, with_for_update=True)
         services.leases.give_back(session, lease)
         if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != inputs:
@@ -306,26 +348,45 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         done.residual, done.server_state = result.residual, result.server_state
         for note in result.notes:
             events.record(session, run, note.kind, round=inputs.round, **note.details)
-        began = events.last_at(session, run, ("started", "aggregated"))
+        began = events.last_at(session, run, _ROUND_BEGINS)
         runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)
-        return (now() - began).total_seconds()
+        return (now() - began).total_seconds(), _finished(row)
 
-    services.metrics.round_seconds.observe(await services.database.write(publish))
+    seconds, notice = await services.database.write(publish)
+    services.webhook.put(notice)
+    services.metrics.round_seconds.observe(seconds)
     if result.drift is None:
         services.metrics.drift_no_number.inc()
     log.info("round published", run=run, round=inputs.round, adapter=result.adapter)
+
+
+def _finished(run: RunRow) -> Notice | None:
+    if run.state != RunState.FINISHED:
+        return None
+    return Notice(run.id, run.name, "finished", f"The run has ended with round {run.round}.")
 
 
 def aggregate_round(
     inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
 ) -> Aggregated:
     """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
+    settings, updates = inputs.settings, updates_of(inputs, blobs)
+    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
+    sample = sampled(len(inputs.members), settings.seed, inputs.round)
+    try:
+        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
+
+
+def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
+    """A round's updates, read from their files; raises DamagedBlob."""
     settings = inputs.settings
     previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
     sent = sent_layout(inputs.layout, settings.aggregation.rule)
-    updates = Updates(
+    return Updates(
         members=tuple(inputs.members),
         sources=tuple(
             view_update(blobs.path(digest), sent, settings.wire.precision, previous)
@@ -335,12 +396,6 @@ def aggregate_round(
         previous=previous,
         largest_share=settings.aggregation.max_weight_share,
     )
-    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
-    sample = sampled(len(inputs.members), settings.seed, inputs.round)
-    try:
-        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
-    except InvalidAdapter as error:
-        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
 
 
 def _farthest(updates: Updates) -> str:

@@ -7,6 +7,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     DateTime,
+    Double,
     ForeignKey,
     Index,
     MetaData,
@@ -69,7 +70,8 @@ class RunRow(Base):
 
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
-    `failure` is why it cannot go on, after several tries.
+    `failure` is why it cannot go on, after several tries. `sampling_secret`: see exchange/sampling;
+    null where no responses are checked.
     """
 
     __tablename__ = "runs"
@@ -91,6 +93,7 @@ class RunRow(Base):
     settings: Mapped[dict[str, Any]]
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
+    sampling_secret: Mapped[str | None] = mapped_column(String(64))
     waiting_for: Mapped[str | None] = mapped_column(Text)
     failure: Mapped[str | None] = mapped_column(Text)
     rollbacks: Mapped[int] = mapped_column(default=0)
@@ -125,7 +128,8 @@ class SetRow(Base):
 class MemberRow(Base):
     """A member of one run; its token belongs to that run alone.
 
-    `accepted`: its last hello showed the run's base model and verifier.
+    `accepted`: its last hello showed the run's base model and verifier. `away`: why its own policy
+    keeps it from taking part, a code, and in words.
     """
 
     __tablename__ = "members"
@@ -139,6 +143,8 @@ class MemberRow(Base):
     active: Mapped[bool] = mapped_column(default=True)
     suspended: Mapped[bool] = mapped_column(default=False)
     accepted: Mapped[bool] = mapped_column(default=False)
+    away: Mapped[str | None] = mapped_column(String(40))
+    away_detail: Mapped[str | None] = mapped_column(Text)
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
@@ -156,6 +162,16 @@ class InviteRow(Base):
     expires_at: Mapped[datetime]
     used_at: Mapped[datetime | None]
     reissue: Mapped[bool] = mapped_column(default=False)
+
+
+class ViewerRow(Base):
+    """Somebody who may look at the dashboard, and at nothing else."""
+
+    __tablename__ = "viewers"
+
+    name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    token_sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[datetime] = mapped_column(default=now)
 
 
 class BlobRow(Base):
@@ -271,8 +287,24 @@ class SubmissionRow(_PublicStep, Base):
     received_at: Mapped[datetime] = mapped_column(default=now)
 
 
+class DoubtRow(Base):
+    """What a receiver has found of a donor's responses: sums for the next verdict, and verdicts."""
+
+    __tablename__ = "doubts"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    donor: Mapped[str] = mapped_column(String(63), primary_key=True)
+    receiver: Mapped[str] = mapped_column(String(63), primary_key=True)
+    responses: Mapped[int] = mapped_column(BigInteger, default=0)
+    margin: Mapped[float] = mapped_column(Double, default=0.0)
+    expected: Mapped[float] = mapped_column(Double, default=0.0)
+    verdicts: Mapped[int] = mapped_column(default=0)
+    doubts: Mapped[int] = mapped_column(default=0)
+    doubted: Mapped[bool] = mapped_column(default=False)
+
+
 class TrafficRow(_Round, Base):
-    """Bytes of a member in a round, by kind."""
+    """Bytes of a member in a round, by kind; in round -1 those of all rounds."""
 
     __tablename__ = "traffic"
 

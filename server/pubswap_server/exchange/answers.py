@@ -4,7 +4,7 @@ import asyncio
 import mmap
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anyio import to_thread
 
@@ -18,6 +18,7 @@ from pubswap_protocol.tensors.responses import (
     encode_responses,
 )
 from pubswap_server.exchange.donation import Choice, Exchange
+from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.storage.store import BlobStore
 
 # Each file is a mapping of its own, of which Linux allows a process some 65,000.
@@ -34,6 +35,7 @@ class ClosedExchange:
     exchange: Exchange
     rules: ResponseRules
     digests: Mapping[str, str]
+    secret: str | None = None
 
 
 class ResponsePool:
@@ -47,34 +49,42 @@ class ResponsePool:
             for name, digest in closed.digests.items()
         }
 
-    def answer(self, member: str) -> bytes:
+    def answer(self, member: str, seeds: bool = False) -> bytes:
         """The file of groups that a member trains on; raises RoundClosed if it is not among them.
 
         A peer's response is flagged as donated; whose it is, is not told. Where the member chooses
-        itself, it gets the offers.
+        itself, it gets the offers. With `seeds` it gets what it needs to check the responses.
         """
         if member not in self._groups:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
         if self._closed.exchange.candidates is not None:
-            return encode_offers(self._closed.rules.prompts, self._offers(member))
+            return encode_offers(self._closed.rules.prompts, self._offers(member, seeds))
         groups = [
-            [self._response(member, prompt, choice) for choice in group]
+            [self._response(member, prompt, choice, seeds) for choice in group]
             for prompt, group in enumerate(self._closed.exchange.choices(member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
 
-    def _offers(self, member: str) -> list[Offer]:
+    def _offers(self, member: str, seeds: bool) -> list[Offer]:
+        count = self._closed.rules.responses_per_prompt
         return [
             Offer(
-                own=self._groups[member][prompt],
+                own=[
+                    self._response(member, prompt, Choice(member, k), seeds) for k in range(count)
+                ],
                 places=draw.places,
-                candidates=[self._groups[c.client][prompt][c.index] for c in draw.candidates],
+                candidates=[self._response(member, prompt, c, seeds) for c in draw.candidates],
             )
             for prompt, draw in enumerate(self._closed.exchange.draws(member))
         ]
 
-    def _response(self, member: str, prompt: int, choice: Choice) -> Response:
+    def _response(self, member: str, prompt: int, choice: Choice, seeds: bool) -> Response:
         response = self._groups[choice.client][prompt][choice.index]
+        if not seeds or self._closed.secret is None:
+            response = response.anonymous()
+        elif choice.client != member:
+            number = donor_number(self._closed.secret, member, choice.client)
+            response = replace(response, donor=number)
         return response.as_donated() if choice.client != member else response
 
 
@@ -87,7 +97,11 @@ class Answers:
         self._files: dict[Key, int] = {}
 
     async def answer(
-        self, key: Key, member: str, load: Callable[[], Awaitable[ClosedExchange]]
+        self,
+        key: Key,
+        member: str,
+        load: Callable[[], Awaitable[ClosedExchange]],
+        seeds: bool = False,
     ) -> bytes:
         """The file that a member trains on; the first request calls `load` for the exchange."""
         task = self._pools.get(key)
@@ -95,7 +109,7 @@ class Answers:
             task = self._pools[key] = asyncio.create_task(self._open(key, load))
         self._pools.move_to_end(key)
         pool = await asyncio.shield(task)
-        return await to_thread.run_sync(pool.answer, member)
+        return await to_thread.run_sync(pool.answer, member, seeds)
 
     async def _open(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
         closed = await load()

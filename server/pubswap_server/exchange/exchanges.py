@@ -15,6 +15,7 @@ from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
 from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow
+from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.exchange.prompts import learn, prompts_of
@@ -103,6 +104,9 @@ def submit(
         row = SwapRow(run_id=run.id, round=round_, swap=swap, first_at=arrived)
         session.add(row)
         runs.move(session, run, exchange_began, swap=swap)
+    if doubts.excluded(session, run.id, member.name):
+        rules = rules_of(session, run, round_, swap)
+        donatable = [[False] * rules.responses_per_prompt for _ in rules.prompts]
     late = row is None or row.closed or not under_way or _only_held(session, run, row, arrived)
     submission = SubmissionRow(
         run_id=run.id,
@@ -323,4 +327,5 @@ def closed(session: Session, run: RunRow, round_: int, swap: int) -> ClosedExcha
     digests = {name: row.stored for name, row in submissions.items() if row.stored is not None}
     if len(digests) < len(submissions):
         raise RoundClosed(f"The responses of round {round_} are not kept any more.")
-    return ClosedExchange(_exchange(session, run, round_, swap, submissions), rules, digests)
+    exchange = _exchange(session, run, round_, swap, submissions)
+    return ClosedExchange(exchange, rules, digests, run.sampling_secret)

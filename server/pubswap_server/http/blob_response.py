@@ -10,6 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pubswap_protocol.errors import Invalid, OutOfRange, PubSwapError
 from pubswap_server.http.problems import refusal
+from pubswap_server.storage.pieces import body_under_way, piece_bytes
 
 _REFUSALS: dict[int, PubSwapError] = {
     400: Invalid("The Range is not like bytes=0-99."),
@@ -20,7 +21,6 @@ _REFUSALS: dict[int, PubSwapError] = {
 class BlobResponse(FileResponse):
     """Starlette's answer with a file, named by its digest, whose refusals are problems."""
 
-    chunk_size = 128 << 10  # of each download under way, several are in memory
     max_ranges = 1  # several are answered with the whole file, as the RFC allows
 
     def __init__(
@@ -57,4 +57,6 @@ class BlobResponse(FileResponse):
             if not refused:
                 await send(message)
 
-        await super().__call__(scope, receive, sending)
+        with body_under_way():
+            self.chunk_size = piece_bytes()
+            await super().__call__(scope, receive, sending)

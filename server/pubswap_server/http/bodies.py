@@ -23,6 +23,7 @@ TAGS = [
     {"name": "health", "description": "Liveness, readiness, metrics, and the handshake."},
     {"name": "runs", "description": "For the operator: runs, their files, their state."},
     {"name": "members", "description": "Invites, tokens, and who takes part."},
+    {"name": "viewers", "description": "Who may look at the dashboard, and change nothing."},
     {"name": "rounds", "description": "What members do in a round."},
     {"name": "blobs", "description": "Adapters: resumable uploads, and downloads."},
     {"name": "public steps", "description": "Prompts that all clients answer, and the exchange."},
@@ -152,7 +153,9 @@ EXCHANGED_REPLIES: Replies = {
     },
     204: {
         "description": "The exchange is still open; ask again.",
-        "headers": {paths.WAITS_HEADER: header("Of a run that is paused: since when.")},
+        "headers": {
+            paths.WAITS_HEADER: header("What for, in words: who has not answered, and until when.")
+        },
     },
 }
 

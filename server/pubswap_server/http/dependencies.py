@@ -37,7 +37,7 @@ from pubswap_server.runs.auth import (
 from pubswap_server.services import Services
 
 T = TypeVar("T")
-P = TypeVar("P", bound=Principal)
+P_co = TypeVar("P_co", bound=Principal, covariant=True)
 
 scheme = HTTPBearer(auto_error=False, description="The operator's token, or a member's.")
 
@@ -131,11 +131,11 @@ MemberDep = Annotated[MemberPrincipal, Depends(get_member)]
 
 
 @dataclass(frozen=True)
-class RunAccess(Generic[P]):
+class RunAccess(Generic[P_co]):
     """A run's row, for a principal that may see it."""
 
     name: str
-    principal: P
+    principal: P_co
     services: Services
 
     async def read(self, work: Callable[[Session, RunRow], T]) -> T:

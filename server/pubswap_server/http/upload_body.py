@@ -14,6 +14,7 @@ from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import UploadRow
 from pubswap_server.services import Services
+from pubswap_server.storage.pieces import body_under_way
 from pubswap_server.storage.spool import Received, Writer
 from pubswap_server.storage.store import UploadStore
 
@@ -51,10 +52,11 @@ async def append(
     """
     async with _appending(services.uploads, row.id, first) as file:
         writer = Writer(file.fileno())
-        try:
-            await _write(request, writer, count)
-        finally:
-            await writer.flush()
+        with body_under_way():
+            try:
+                await _write(request, writer, count)
+            finally:
+                await writer.flush()
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
 

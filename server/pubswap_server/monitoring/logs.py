@@ -1,50 +1,44 @@
-"""Structured logs, the standard library's included."""
+"""The coordinator's log: structlog's events as records of the standard library's."""
 
 import logging
 import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import Processor
 
-from pubswap_server.settings import ServerSettings
+from pubswap_protocol.command_line.logs import Form, log_to, values
 
 # uvicorn's words about what anybody can send, without saying who did, and how to add websockets.
 _NOISE = ("Unsupported upgrade", "No supported WebSocket", "Invalid HTTP request")
 
 
-def configure_logs(settings: ServerSettings) -> None:
-    """Write to stderr, as lines for people or as JSON."""
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-        structlog.processors.format_exc_info,
-    ]
-    last: Processor = (
-        structlog.processors.JSONRenderer()
-        if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
-            # The default prints the local variables too, tokens and bodies among them.
-            exception_formatter=structlog.dev.plain_traceback,
-        )
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
-        )
-    )
-    logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
-    for name in ("httpx", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+def configure_logs(form: Form, level: str, stream: TextIO = sys.stderr) -> logging.Handler:
+    """Have all log lines of this process written there, with the request that they are of."""
+    handler = log_to(stream, form, level)
+    handler.addFilter(_with_context)
     logging.getLogger("uvicorn.error").addFilter(
         lambda record: not record.getMessage().startswith(_NOISE)
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[_as_record],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    return handler
+
+
+def _with_context(record: logging.LogRecord) -> bool:
+    """Add what structlog has bound, also to lines of uvicorn and other libraries."""
+    bound = structlog.contextvars.get_contextvars()
+    vars(record).update(values(**bound | getattr(record, "values", {})))
+    return True
+
+
+def _as_record(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """The standard library's arguments for an event."""
+    kept = {key: event.pop(key) for key in ("exc_info", "stack_info") if key in event}
+    return {"msg": event.pop("event"), "extra": values(**event), **kept}

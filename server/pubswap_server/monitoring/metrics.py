@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import RunState
-from pubswap_server.database.tables import MemberRow, RunRow, TrafficRow
+from pubswap_server.database.tables import MemberRow, RunRow
 from pubswap_server.runs.state import ENDED
-from pubswap_server.runs.traffic import Kind
+from pubswap_server.runs.traffic import Kind, by_kind
 
 # Rounds take hours, exchanges minutes, tests fractions of a second.
 MINUTES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
@@ -61,7 +61,9 @@ class Metrics:
         self.stalled = gauge("pubswap_runs_stalled", "Runs that wait for the operator.")
         self.failing = gauge("pubswap_runs_failing", "Runs whose next move failed several times.")
         self.members = gauge(
-            "pubswap_members", "Members by standing: active, suspended or revoked.", ["standing"]
+            "pubswap_members",
+            "Members by standing: active, away by their own policy, suspended or revoked.",
+            ["standing"],
         )
         self.transferred = gauge(
             "pubswap_transferred_bytes",
@@ -83,12 +85,12 @@ class Metrics:
         standing = case(
             (MemberRow.active.is_(False), "revoked"),
             (MemberRow.suspended, "suspended"),
+            (MemberRow.away.is_not(None), "away"),
             else_="active",
         )
         members = session.execute(select(standing, func.count()).group_by(standing))
-        _set(self.members, ("active", "suspended", "revoked"), members)
-        sizes = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).group_by(TrafficRow.kind)
-        _set(self.transferred, get_args(Kind), session.execute(sizes))
+        _set(self.members, ("active", "away", "suspended", "revoked"), members)
+        _set(self.transferred, get_args(Kind), by_kind(session).items())
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

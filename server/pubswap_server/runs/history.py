@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import zip_longest
 from statistics import fmean
 
 from sqlalchemy import false, func, select
@@ -18,7 +20,7 @@ from pubswap_protocol.messages import (
     SwapSummary,
     Traffic,
 )
-from pubswap_server.database.tables import RoundRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import EventRow, RoundRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
@@ -105,9 +107,15 @@ class CurvePoint:
     zero_variance_share: float | None
     replaced_share: float | None
     seconds: float | None
+    sampling_seconds: float | None
+    waiting_seconds: float | None
+    transfer_seconds: float | None
 
 
-_MEANS = ("reward", "kl", "response_tokens", "zero_variance_share", "replaced_share", "seconds")
+_MEANS = (
+    *("reward", "kl", "response_tokens", "zero_variance_share", "replaced_share"),
+    *("seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds"),
+)
 
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
@@ -120,6 +128,42 @@ def curves(session: Session, run: str) -> list[CurvePoint]:
         CurvePoint(round_, score, drift, *((means or {}).get(name) for name in _MEANS))
         for round_, score, drift, means in session.execute(query).all()[::-1]
     ]
+
+
+def step_rewards(session: Session, run: str, after: int) -> list[tuple[int, list[float]]]:
+    """The mean reward of each step, by round, of the rounds behind `after` that have any.
+
+    Of many members, those whose updates come first in the newest rounds.
+    """
+    rows = session.execute(
+        select(UpdateRow.round, UpdateRow.metrics)
+        .where(UpdateRow.run_id == run, UpdateRow.round > after, UpdateRow.late.is_(False))
+        .order_by(UpdateRow.round.desc(), UpdateRow.member)
+        .limit(MOST_POINTS)
+    )
+    told: dict[int, list[list[float | None]]] = defaultdict(list)
+    for round_, metrics in rows:
+        if metrics.get("step_rewards"):
+            told[round_].append(metrics["step_rewards"])
+    return [(round_, _means_by_step(told[round_])) for round_ in sorted(told)]
+
+
+def _means_by_step(told: list[list[float | None]]) -> list[float]:
+    known = ([x for x in step if x is not None] for step in zip_longest(*told))
+    return [fmean(step) for step in known if step]
+
+
+def last_round_ends(session: Session, run: str, count: int) -> list[datetime]:
+    """When the last rounds were published, oldest first; a rollback forgets those before it."""
+    query = select(EventRow.kind, EventRow.at).where(
+        EventRow.run_id == run, EventRow.kind.in_(("aggregated", "rolled back", "started"))
+    )
+    ends: list[datetime] = []
+    for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(count)):
+        ends.append(at)
+        if kind != "aggregated":  # where round 1, or the one that is done again, began
+            break
+    return ends[::-1]
 
 
 def first_and_last_evaluation(
@@ -142,7 +186,9 @@ def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRo
         name: [update.metrics[name] for update in updates if update.metrics.get(name) is not None]
         for name in RoundMeans.model_fields
     } | {"replaced_share": shares}
-    return RoundMeans(**{name: fmean(found) for name, found in by_name.items() if found})
+    spent = max(by_name.pop("epsilon"), default=None)
+    means = {name: fmean(found) for name, found in by_name.items() if found}
+    return RoundMeans(**means, epsilon=spent)
 
 
 def final_and_best(session: Session, run: str) -> set[int]:

@@ -1,9 +1,9 @@
 """Members: invited once, enrolled with a token of their own, revoked at will."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnExpressionArgument, SelectBase, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnExpressionArgument, SelectBase, func, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.errors import (
     InviteExpired,
@@ -14,6 +14,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import (
+    Away,
     CreateInvite,
     Invite,
     Membership,
@@ -24,6 +25,7 @@ from pubswap_protocol.messages import (
 )
 from pubswap_server.clock import now
 from pubswap_server.database.tables import InviteRow, MemberRow, RunRow
+from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import (
     MemberPrincipal,
@@ -33,6 +35,8 @@ from pubswap_server.runs.auth import (
     sha256,
 )
 from pubswap_server.runs.events import record
+
+Run = str | InstrumentedAttribute[str]
 
 
 def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
@@ -110,8 +114,23 @@ def enroll(
 
 
 def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
-    """Note whether a member's hello matched the run."""
-    session.get_one(MemberRow, member.id).accepted = accepted
+    """Note whether a member's hello matched the run; with one that did, it is back."""
+    row = session.get_one(MemberRow, member.id)
+    if accepted and row.away is not None:
+        record(session, row.run_id, "back", member=row.name)
+        row.away = row.away_detail = None
+    row.accepted = accepted
+
+
+def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -> None:
+    """Let nobody wait for a member whose own policy refuses, until its next hello.
+
+    What it has handed in before counts, as a suspended member's does.
+    """
+    row = session.get_one(MemberRow, member.id)
+    if (row.away, row.away_detail) != (reason.code, reason.detail):
+        row.away, row.away_detail = reason.code, reason.detail
+        record(session, run.id, "away", member=row.name, **reason.model_dump())
 
 
 def rotate(
@@ -164,8 +183,20 @@ def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> N
 
 
 def active_clients(session: Session, run: str) -> set[str]:
-    """The names of the clients that take part now: neither revoked nor suspended."""
+    """The names of the clients that take part now: neither revoked, nor suspended, nor away."""
     return set(session.scalars(select(MemberRow.name).where(*_takes_part(run))))
+
+
+def enrolled_clients(session: Session, run: str) -> set[str]:
+    """The names of the clients that take part now, or will when they are back."""
+    return set(session.scalars(select(MemberRow.name).where(*_belongs(run))))
+
+
+def away_clients(session: Session, run: str) -> list[tuple[str, str]]:
+    """The clients whose own policy keeps them away, by name, and the codes of the reasons."""
+    query = select(MemberRow.name, MemberRow.away).where(*_belongs(run))
+    rows = session.execute(query.where(MemberRow.away.is_not(None)).order_by(MemberRow.name))
+    return [(name, str(code)) for name, code in rows]
 
 
 def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
@@ -174,7 +205,22 @@ def outstanding(session: Session, run: str, arrived: SelectBase) -> int:
     return session.scalars(query).one()
 
 
-def _takes_part(run: str) -> tuple[ColumnExpressionArgument[bool], ...]:
+def silent(session: Session, run: str, arrived: SelectBase, before: datetime) -> list[str]:
+    """The clients that take part, have not arrived, and were last heard of before that moment."""
+    query = select(MemberRow.name).where(*silent_in(run, before), MemberRow.name.not_in(arrived))
+    return list(session.scalars(query.order_by(MemberRow.name)))
+
+
+def silent_in(run: Run, before: datetime) -> tuple[ColumnExpressionArgument[bool], ...]:
+    """The condition for a run's clients that take part and were last heard of before."""
+    return *_takes_part(run), or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < before)
+
+
+def _takes_part(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:
+    return *_belongs(run), MemberRow.away.is_(None)
+
+
+def _belongs(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:
     return (
         MemberRow.run_id == run,
         MemberRow.role == Role.CLIENT,
@@ -186,13 +232,14 @@ def _takes_part(run: str) -> tuple[ColumnExpressionArgument[bool], ...]:
 def views(session: Session, run: str) -> list[MemberView]:
     """All members, by name."""
     query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name)
-    sizes = traffic.by_member(session, run)
+    sizes, standings = traffic.by_member(session, run), doubts.standings(session, run)
     return [
         MemberView(
             name=row.name,
             role=Role(row.role),
             active=row.active,
             suspended=row.suspended,
+            away=Away(code=row.away, detail=row.away_detail or row.away) if row.away else None,
             certificate=row.certificate,
             last_seen=row.last_seen,
             unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())
@@ -200,6 +247,7 @@ def views(session: Session, run: str) -> list[MemberView]:
             else None,
             progress=Progress(**row.progress) if row.progress else None,
             traffic=sizes.get(row.name, Traffic()),
+            sampling=standings.get(row.name),
         )
         for row in session.scalars(query)
     ]

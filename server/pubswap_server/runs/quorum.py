@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 class Turnout:
     """The members that have arrived, those that may still come, and the time of the first.
 
-    A member that arrived and was then suspended or revoked still counts as arrived.
+    A member that arrived and was then suspended or revoked, or is away, still counts as arrived.
     """
 
     arrived: int

@@ -21,6 +21,7 @@ from pubswap_server.database.tables import (
     SwapRow,
     UpdateRow,
 )
+from pubswap_server.exchange import doubts
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
@@ -71,6 +72,7 @@ def submit(
         late=late,
     )
     session.add(row)
+    doubts.report(session, run, member.name, round_, request.metrics.donors)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
     return _receipt(row)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
@@ -13,12 +14,22 @@ from pubswap_protocol.errors import (
     BaseModelMismatch,
     Conflict,
     IdempotencyMismatch,
+    Invalid,
     InvalidProblems,
     NameTaken,
     UnknownRun,
     WrongState,
+    first_fault,
 )
-from pubswap_protocol.messages import CreateRun, Digest, Hello, RunState, RunView, SetKind
+from pubswap_protocol.messages import (
+    ChangeRun,
+    CreateRun,
+    Digest,
+    Hello,
+    RunState,
+    RunView,
+    SetKind,
+)
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
@@ -57,12 +68,14 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     )
     if clash is not None:
         raise NameTaken(f"The run {request.name!r} is {clash.state}; choose another name.")
+    checked = request.settings.swap.sampling_check != "off"
     row = RunRow(
         id=id_,
         name=request.name,
         state=RunState.CREATED,
         settings=request.settings.model_dump(mode="json"),
         model=request.model.model_dump(mode="json"),
+        sampling_secret=secrets.token_hex(32) if checked else None,
     )
     session.add(row)
     session.flush()
@@ -90,9 +103,10 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
 
 @dataclass(frozen=True)
 class _Stored:
-    """A run's model or settings, known by the run's id, for they never change."""
+    """A run's model or settings, known by the run's id: only the number of clients may change."""
 
     run: str
+    clients: int
     value: dict[str, Any] = field(compare=False)
 
 
@@ -107,11 +121,11 @@ def _card(stored: _Stored) -> ModelCard:
 
 
 def settings_of(run: RunRow) -> RunSettings:
-    return _settings(_Stored(run.id, run.settings))
+    return _settings(_Stored(run.id, run.settings["clients"], run.settings))
 
 
 def model_of(run: RunRow) -> ModelCard:
-    return _card(_Stored(run.id, run.model))
+    return _card(_Stored(run.id, 0, run.model))
 
 
 def sent_layout_of(run: RunRow) -> AdapterLayout:
@@ -168,12 +182,12 @@ def check_complete(session: Session, run: RunRow) -> None:
     opened(status_of(run))
     if run.tokenizer is None:
         raise WrongState("Send the base model's tokenizer.json first.")
-    sets = {kind: session.get(SetRow, (run.id, kind)) for kind in SetKind}
-    missing = [kind for kind, row in sets.items() if row is None]
+    sets = sets_of(session, run)
+    missing = [kind for kind in SetKind if kind not in sets]
     if missing:
         raise WrongState(f"Send the {' and the '.join(missing)} set first.")
     settings, public = settings_of(run), sets[SetKind.PUBLIC]
-    if settings.method == "pubswap" and public is not None:
+    if settings.method == "pubswap":
         needed = settings.grpo.prompts_per_step
         if public.problems < needed:
             raise InvalidProblems(
@@ -181,16 +195,38 @@ def check_complete(session: Session, run: RunRow) -> None:
             )
 
 
+def sets_of(session: Session, run: RunRow) -> dict[SetKind, SetRow]:
+    """The run's problem sets that were sent."""
+    rows = session.scalars(select(SetRow).where(SetRow.run_id == run.id))
+    return {SetKind(row.kind): row for row in rows}
+
+
+def change(session: Session, run: RunRow, change: ChangeRun) -> None:
+    """Change settings, unless they are so; raises WrongState once begun, Invalid for a bad mix."""
+    if run.state not in (RunState.CREATED, RunState.OPEN):
+        raise WrongState(f"The run is {run.state}; its settings can be changed before it starts.")
+    before = run.settings["clients"]
+    if change.clients == before:
+        return
+    settings = run.settings | change.model_dump()
+    try:
+        RunSettings.model_validate(settings)
+    except ValidationError as error:
+        raise Invalid(f"clients = {change.clients}: {first_fault(error)}") from None
+    run.settings = settings
+    record(session, run.id, "set", clients=change.clients, before=before)
+
+
 def start(session: Session, run: RunRow) -> None:
     """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
     if run.round > 0 and run.state not in ENDED:
         return
     needed = settings_of(run).clients
-    clients = sorted(members.active_clients(session, run.id))
+    clients = sorted(members.enrolled_clients(session, run.id))
     if run.state == RunState.OPEN and len(clients) < needed:
         raise WrongState(
             f"{len(clients)} of {needed} clients have enrolled ({', '.join(clients) or 'none'}); "
-            "invite the others, or set `clients` lower in a new run."
+            f"invite the others, or start with fewer: pubswap run set {run.name} clients N."
         )
     move(session, run, started)
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import UnknownRun
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
+from pubswap_protocol.settings import AggregationSettings, SwapSettings
 from pubswap_server.database.tables import (
     MemberRow,
     RoundRow,
@@ -18,17 +19,49 @@ from pubswap_server.database.tables import (
     SwapRow,
     UpdateRow,
 )
+from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_good
 from pubswap_server.runs.events import last_at
+from pubswap_server.runs.quorum import Turnout, closes_at
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY
+
+MOST_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """The members that have not arrived, in order, and the moment from which nobody waits."""
+
+    members: tuple[str, ...] = ()
+    until: datetime | None = None
+
+    @property
+    def who(self) -> str:
+        """The first members by name, and how many more."""
+        first = ", ".join(self.members[:MOST_NAMES])
+        more = len(self.members) - MOST_NAMES
+        return f"{first} and {more} more" if more > 0 else first
+
+    def words(self, what: str) -> str:
+        """Such as: a, b to finish round 3, until 2026-11-23 14:03:20 UTC at most.
+
+        If all have arrived, it is the coordinator's to go on, or a quorum is out of reach.
+        """
+        until = f", until {self.until:%F %T} UTC at most" if self.until and self.members else ""
+        others = "the coordinator" if self.until else "more organisations"
+        return f"{self.who or others} to {what}{until}"
+
+
+NOBODY = Awaited()
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeState:
-    """An exchange of the round under way; while it is open, the members that have answered."""
+    """An exchange of the round under way; while it is open, who has answered and who has not."""
 
     closed: bool
     members: frozenset[str]
+    awaited: Awaited = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +69,10 @@ class RunSnapshot:
     """A run at one moment.
 
     `adapter` is what the round under way begins from, `handed_in` are the members whose updates
-    of it are there, `exchanges` are its public steps by number, and `backlog` is the first round
-    with an adapter that was not evaluated, and that adapter. `residuals` are those of all rounds
-    that have one, in their order; none but under FedEx-LoRA. `refused` are the members that are not
-    good now, and whether they are active and suspended.
+    of it are there and `awaited` the others, `exchanges` are its public steps by number, and
+    `backlog` is the first round with an adapter that was not evaluated, and that adapter.
+    `residuals` are those of all rounds that have one, in their order; none but under FedEx-LoRA.
+    `refused` are the members that are not good now, and whether they are active and suspended.
     """
 
     state: RunState
@@ -47,6 +80,7 @@ class RunSnapshot:
     round: int
     adapter: str | None
     handed_in: frozenset[str]
+    awaited: Awaited
     exchanges: Mapping[int, ExchangeState]
     backlog: tuple[int, str] | None
     residuals: tuple[tuple[int, str], ...]
@@ -59,7 +93,14 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
     if row is None:
         raise UnknownRun(f"The run {run} was deleted.")
     before = session.get(RoundRow, (run, row.round - 1))
-    updates = select(UpdateRow.member).where(UpdateRow.run_id == run, UpdateRow.round == row.round)
+    updates = session.execute(
+        select(UpdateRow.member, UpdateRow.late, UpdateRow.received_at).where(
+            UpdateRow.run_id == run, UpdateRow.round == row.round
+        )
+    ).all()
+    here = members.active_clients(session, run) if row.state in ROUND_UNDER_WAY else set[str]()
+    handed_in, rules = frozenset(member for member, *_ in updates), runs.settings_of(row)
+    in_time = [at for _, late, at in updates if not late]
     backlog = session.execute(
         select(RoundRow.round, RoundRow.adapter)
         .where(RoundRow.run_id == run, RoundRow.adapter.is_not(None))
@@ -72,8 +113,11 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         paused_since=last_at(session, run, ["paused"]) if row.paused else None,
         round=row.round,
         adapter=before.adapter if before is not None else None,
-        handed_in=frozenset(session.scalars(updates)),
-        exchanges=_exchanges(session, row),
+        handed_in=handed_in,
+        awaited=_awaited(
+            here - handed_in, len(in_time), min(in_time, default=None), rules.aggregation
+        ),
+        exchanges=_exchanges(session, row, here, rules.swap),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
         refused=_refused(session, run),
@@ -99,22 +143,46 @@ def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
     return {name: (active, suspended) for name, active, suspended in rows}
 
 
-def _exchanges(session: Session, run: RunRow) -> dict[int, ExchangeState]:
-    rows = select(SwapRow.swap, SwapRow.closed).where(
-        SwapRow.run_id == run.id, SwapRow.round == run.round
-    )
-    closed = {swap: closed for swap, closed in session.execute(rows)}  # noqa: C416 - as in history
-    members = defaultdict(set)
-    if not all(closed.values()):
+def _awaited(
+    missing: set[str],
+    arrived: int,
+    first_at: datetime | None,
+    rules: AggregationSettings | SwapSettings,
+) -> Awaited:
+    turnout = Turnout(arrived, len(missing), first_at)
+    until = closes_at(turnout, rules.quorum, rules.deadline_seconds)
+    return Awaited(tuple(sorted(missing)), until)
+
+
+def _exchanges(
+    session: Session, run: RunRow, here: set[str], rules: SwapSettings
+) -> dict[int, ExchangeState]:
+    rows = session.execute(
+        select(SwapRow.swap, SwapRow.closed, SwapRow.first_at).where(
+            SwapRow.run_id == run.id, SwapRow.round == run.round
+        )
+    ).all()
+    answered: dict[int, set[str]] = defaultdict(set)
+    still_open = [swap for swap, closed, _ in rows if not closed]
+    if still_open:
         in_time = select(SubmissionRow.swap, SubmissionRow.member).where(
             SubmissionRow.run_id == run.id,
             SubmissionRow.round == run.round,
-            SubmissionRow.swap.in_(swap for swap, ended in closed.items() if not ended),
+            SubmissionRow.swap.in_(still_open),
             SubmissionRow.late.is_(False),
         )
         for swap, member in session.execute(in_time):
-            members[swap].add(member)
-    return {swap: ExchangeState(ended, frozenset(members[swap])) for swap, ended in closed.items()}
+            answered[swap].add(member)
+    return {
+        swap: ExchangeState(
+            closed,
+            frozenset(answered[swap]),
+            _awaited(here - answered[swap], len(answered[swap]), first_at, rules)
+            if not closed
+            else NOBODY,
+        )
+        for swap, closed, first_at in rows
+    }
 
 
 def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
@@ -136,15 +204,17 @@ def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
     return under_way and member.name not in snapshot.handed_in
 
 
-def waits_for(snapshot: RunSnapshot) -> str:
-    """The reason why a member has no work now, in a few words."""
+def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:
+    """What a member without work waits for, in a few words; in a public step if one is given."""
     if snapshot.paused_since is not None:
         return f"the operator to resume the run, paused since {snapshot.paused_since:%F %T} UTC"
     if snapshot.state in (RunState.CREATED, RunState.OPEN):
         return "the operator to start the run"
     if snapshot.state is RunState.AGGREGATING:
         return f"the coordinator to aggregate round {snapshot.round}"
-    return f"the other organisations to finish round {snapshot.round}"
+    if swap is not None and swap in snapshot.exchanges:
+        return snapshot.exchanges[swap].awaited.words(f"answer public step {swap}")
+    return snapshot.awaited.words(f"finish round {snapshot.round}")
 
 
 def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | None) -> Task:

@@ -1,4 +1,7 @@
-"""Bytes of adapters and responses, by member and round."""
+"""Bytes of adapters and responses, by member and round.
+
+Each member's sums over all rounds are rows of their own, of round TOTAL: a run may have millions.
+"""
 
 from collections import defaultdict
 from typing import Literal, TypeVar
@@ -11,16 +14,19 @@ from pubswap_server.database.tables import TrafficRow
 
 K = TypeVar("K")
 
+TOTAL = -1
+
 Kind = Literal["adapters_up", "adapters_down", "responses_up", "responses_down"]
 
 
 def count(session: Session, run: str, round_: int, member: str, kind: Kind, size: int) -> None:
-    """Add bytes to a member's counter."""
-    row = session.get(TrafficRow, (run, round_, member, kind), with_for_update=True)
-    if row is None:
-        session.add(TrafficRow(run_id=run, round=round_, member=member, kind=kind, bytes=size))
-    else:
-        row.bytes += size
+    """Add bytes to a member's counters."""
+    for number in (round_, TOTAL):
+        row = session.get(TrafficRow, (run, number, member, kind), with_for_update=True)
+        if row is None:
+            session.add(TrafficRow(run_id=run, round=number, member=member, kind=kind, bytes=size))
+        else:
+            row.bytes += size
 
 
 def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Traffic]:
@@ -31,7 +37,13 @@ def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Tra
 
 def by_member(session: Session, run: str) -> dict[str, Traffic]:
     """The bytes of all rounds, by member."""
-    return _sums(session, TrafficRow.member, TrafficRow.run_id == run)
+    return _sums(session, TrafficRow.member, TrafficRow.run_id == run, TrafficRow.round == TOTAL)
+
+
+def by_kind(session: Session) -> dict[str, int]:
+    """The bytes of all runs."""
+    query = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).where(TrafficRow.round == TOTAL)
+    return {kind: int(size) for kind, size in session.execute(query.group_by(TrafficRow.kind))}
 
 
 def _sums(

@@ -14,11 +14,11 @@ from anyio import to_thread
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_protocol.files import write_pieces
+from pubswap_server.storage.pieces import body_under_way, piece_bytes
 from pubswap_server.storage.private import private_folder
 
 _LOCK = ".lock"
-GATHERED = 256 << 10  # bytes written at a time; each body under way may hold as many in memory
-PIECES = 256  # and no more pieces, each of which may be one byte; the system takes 1,024 at a time
+PIECES = 256  # held at most, each of which may be one byte; the system takes 1,024 at a time
 
 
 class Writer:
@@ -35,7 +35,7 @@ class Writer:
         self._pieces.append(piece)
         self._gathered += len(piece)
         self.size += len(piece)
-        if self._gathered >= GATHERED or len(self._pieces) >= PIECES:
+        if self._gathered >= piece_bytes() or len(self._pieces) >= PIECES:
             await self.flush()
 
     async def flush(self) -> None:
@@ -94,7 +94,7 @@ class Spool:
             raise TooLarge(f"The body has {declared} bytes; at most {limit} are taken here.")
         path, digest = self.new(), Digester()
         try:
-            with path.open("wb", buffering=0) as file:
+            with body_under_way(), path.open("wb", buffering=0) as file:
                 writer = Writer(file.fileno())
                 async for chunk in body:
                     size = writer.size + len(chunk)

@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, TooLarge
 from pubswap_server.http.dependencies import RunAccess, ServicesDep
+from pubswap_server.runs import viewers
 from pubswap_server.runs.auth import Operator
 from pubswap_server.web.rendering import SignedOut
 from pubswap_server.web.sessions import COOKIE, Sessions, WebSession
@@ -17,14 +18,28 @@ MOST_FORM_BYTES = 64 << 10
 
 
 async def get_session(request: Request, services: ServicesDep) -> WebSession:
-    """The session of the request's cookie; raises SignedOut."""
+    """The session of the request's cookie; raises SignedOut, also for a viewer that was removed."""
     session = Sessions(services.operator_sha256).read(request.cookies.get(COOKIE))
     if session is None:
+        raise SignedOut
+    if session.viewer and not await services.database.read(
+        lambda database: viewers.exists(database, session.viewer)
+    ):
         raise SignedOut
     return session
 
 
 SessionDep = Annotated[WebSession, Depends(get_session)]
+
+
+async def get_operator_session(session: SessionDep) -> WebSession:
+    """The operator's session; raises Forbidden for a viewer's."""
+    if session.viewer:
+        raise Forbidden("A viewer looks, and changes nothing; sign in with the operator's token.")
+    return session
+
+
+OperatorSession = Annotated[WebSession, Depends(get_operator_session)]
 
 
 async def get_form(request: Request) -> Mapping[str, str]:
@@ -48,6 +63,14 @@ async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
 
 
 OwnForm = Annotated[Mapping[str, str], Depends(get_own_form)]
+
+
+async def get_operator_form(_: OperatorSession, form: OwnForm) -> Mapping[str, str]:
+    """A form of the operator's."""
+    return form
+
+
+OperatorForm = Annotated[Mapping[str, str], Depends(get_operator_form)]
 
 
 async def get_run(run: Word, session: SessionDep, services: ServicesDep) -> RunAccess[Operator]:

@@ -3,13 +3,14 @@
 From the server they need no JavaScript, and no style that the pages' policy forbids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 320, 140
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 22  # room for the axes' labels
+LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 22  # room for the axes' labels
+BAR_PITCH, BAR_TEXT = 16, 46  # from a bar to the next; room for its sum
 MOST_MARKS = 60  # points with a mark of their own; of more, the line alone is drawn
 
 
@@ -37,6 +38,44 @@ class Chart:
     last: float = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a bar, from `x` on."""
+
+    name: str
+    x: float
+    width: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a round's time went into; `y` is the bar's upper edge."""
+
+    label: str
+    y: float
+    parts: Sequence[Part]
+    end: float
+    total: float
+
+
+def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[Bar]:
+    """A bar for each label, of its parts' seconds; the longest fills the picture."""
+    longest = max((sum(parts.values()) for _, parts in rows), default=0.0)
+    if longest <= 0:
+        return []
+    scale, drawn = (WIDTH - LEFT - BAR_TEXT) / longest, []
+    for number, (label, seconds) in enumerate(rows):
+        x, parts = float(LEFT), []
+        for name, value in seconds.items():
+            width = round(value * scale, 1)
+            parts.append(Part(name, round(x, 1), width, f"{label}, {name}: {value:.3g} s"))
+            x += width
+        total = sum(seconds.values())
+        drawn.append(Bar(label, number * BAR_PITCH, parts, round(x + 4, 1), total))
+    return drawn
+
+
 def sparkline(values: Sequence[float]) -> Chart | None:
     """A small line without axes; none of fewer than two values."""
     if len(values) < 2:
@@ -45,18 +84,18 @@ def sparkline(values: Sequence[float]) -> Chart | None:
     return Chart(f"from {values[0]:.3g} to {values[-1]:.3g}", _line(points))
 
 
-def chart(title: str, points: Sequence[Point]) -> Chart | None:
-    """Values (y) by round (x); none of no values."""
+def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | None:
+    """Values (y) by round or step (x); none of no values."""
     if not points:
         return None
     rounds, values = [x for x, _ in points], [y for _, y in points]
     scaled = _scaled(points, (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP))
     marks = [
-        Mark(round(sx, 1), round(sy, 1), f"round {x:g}: {y:.4g}")
+        Mark(round(sx, 1), round(sy, 1), f"{of} {x:g}: {y:.4g}")
         for (x, y), (sx, sy) in zip(points, scaled, strict=True)
     ]
     return Chart(
-        words=f"{title}: {values[-1]:.4g} in round {rounds[-1]:g}, from {values[0]:.4g}",
+        words=f"{title}: {values[-1]:.4g} in {of} {rounds[-1]:g}, from {values[0]:.4g}",
         line=_line(scaled),
         marks=marks if len(marks) <= MOST_MARKS else (),
         low=min(values),

@@ -2,18 +2,19 @@
 
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import Forbidden, Unauthenticated
+from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
 from pubswap_server.database.tables import RunRow
-from pubswap_server.http.dependencies import PeerDep, ServicesDep
-from pubswap_server.runs import runs
-from pubswap_server.runs.auth import authenticate, require_operator, sha256
-from pubswap_server.web import acts
-from pubswap_server.web.access import FormDep, OwnForm, SessionDep, WebRun
+from pubswap_server.http.dependencies import PeerDep, RunAccess, ServicesDep
+from pubswap_server.runs import runs, viewers
+from pubswap_server.runs.auth import Operator, authenticate, require_operator, sha256
+from pubswap_server.web import acts, creating
+from pubswap_server.web.access import FormDep, OperatorForm, OperatorSession, OwnForm, WebRun
 from pubswap_server.web.rendering import PageRoute, page
 from pubswap_server.web.sessions import COOKIE, SECONDS, Sessions
 
@@ -32,15 +33,14 @@ async def ask_token(to: Annotated[str, Query(max_length=300)] = "/") -> Response
 async def sign_in(
     request: Request, services: ServicesDep, peer: PeerDep, form: FormDep
 ) -> Response:
-    """With the operator's token; attempts are limited like those of the JSON interface."""
+    """With the operator's token or a viewer's; attempts are limited like the JSON interface's."""
     token, to = form.get("token", "").strip(), form.get("to", "/")
     try:
         _require_private(request)
         services.limits.check_peer(peer, sha256(token))
-        principal = await services.database.read(
-            lambda session: authenticate(session, token, services.operator_sha256, None)
+        viewer = await services.database.read(
+            lambda session: _viewer(session, token, services.operator_sha256)
         )
-        require_operator(principal)
     except (Unauthenticated, Forbidden) as error:
         services.limits.failed(peer)
         return page("sign_in.html", error.status, session=None, to=to, problem=error.problem())
@@ -49,13 +49,24 @@ async def sign_in(
     reply = RedirectResponse(to if to.startswith("/runs/") else "/", 303)
     reply.set_cookie(
         COOKIE,
-        Sessions(services.operator_sha256).begin(),
+        Sessions(services.operator_sha256).begin(viewer),
         max_age=SECONDS,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
     )
     return reply
+
+
+def _viewer(session: Session, token: str, operator_sha256: str) -> str:
+    """The hash of a viewer's token, "" for the operator's.
+
+    Raises Unauthenticated, or Forbidden for a member's.
+    """
+    if viewers.exists(session, sha256(token)):
+        return sha256(token)
+    require_operator(authenticate(session, token, operator_sha256, None))
+    return ""
 
 
 def _require_private(request: Request) -> None:
@@ -76,7 +87,7 @@ async def sign_out(_: OwnForm) -> Response:
 
 
 @router.get("/runs/{run}/acts/{act}")
-async def confirm(run: WebRun, session: SessionDep, act: Word, member: Word = "") -> Response:
+async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word = "") -> Response:
     """What an act leads to, before it is done."""
     chosen = acts.act_named(act)
     view = await run.read(lambda database, row: runs.view(database, row))
@@ -92,7 +103,7 @@ async def confirm(run: WebRun, session: SessionDep, act: Word, member: Word = ""
 
 
 @router.post("/runs/{run}/acts/{act}")
-async def do(run: WebRun, form: OwnForm, act: Word) -> Response:
+async def do(run: WebRun, form: OperatorForm, act: Word) -> Response:
     """Do it, and go back to the run."""
     chosen = acts.act_named(act)
 
@@ -104,7 +115,9 @@ async def do(run: WebRun, form: OwnForm, act: Word) -> Response:
 
 
 @router.post("/runs/{run}/invites")
-async def invite(run: WebRun, form: OwnForm, session: SessionDep, request: Request) -> Response:
+async def invite(
+    run: WebRun, form: OperatorForm, session: OperatorSession, request: Request
+) -> Response:
     """A new invite; its code is shown once, with the command that takes it."""
     code = await run.write(lambda database, row: acts.invited(database, row, form))
     view = await run.read(lambda database, row: runs.view(database, row))
@@ -112,3 +125,42 @@ async def invite(run: WebRun, form: OwnForm, session: SessionDep, request: Reque
     return page(
         "invited.html", session=session, run=view, code=code, url=url, member=form["member"]
     )
+
+
+@router.get("/runs/{run}/new")
+async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
+    """The run as a file, to be changed into another's."""
+    view, text = await run.read(
+        lambda database, row: (runs.view(database, row), creating.run_file(row))
+    )
+    return page("create.html", session=session, run=view, text=text, wish=None, problem=None)
+
+
+@router.post("/runs/{run}/new")
+async def create(run: WebRun, form: OperatorForm, session: OperatorSession) -> Response:
+    """Check the file and say what it changes; with `sure`, create the run and open it."""
+    text = form.get("text", "")
+    view, row, sets = await run.read(
+        lambda database, row: (runs.view(database, row), row, runs.sets_of(database, row))
+    )
+    wish, problem = None, None
+    try:
+        wish = creating.read_wish(row, text)
+        await to_thread.run_sync(creating.check_lengths, run.services, row, sets, wish)
+        if form.get("sure"):
+            created = await _created(run, wish)
+            return RedirectResponse(f"/runs/{created}", 303)
+    except PubSwapError as error:
+        wish, problem = None, error.problem()
+    status = problem.status if problem else 200
+    return page(
+        "create.html", status, session=session, run=view, text=text, wish=wish, problem=problem
+    )
+
+
+async def _created(run: RunAccess[Operator], wish: creating.Wish) -> str:
+    request = wish.request
+    initial = await to_thread.run_sync(
+        run.services.initial_adapter, request.model.layout, request.settings.seed
+    )
+    return await run.write(lambda database, row: creating.create_open(database, row, wish, initial))

@@ -1,6 +1,8 @@
 """The pages to look at, and the parts of a run's page that are fetched again when it changes."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -10,20 +12,23 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
 from pubswap_protocol.errors import NotFound
-from pubswap_protocol.messages import RunView
+from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.schedule import public_steps_per_round
+from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
-from pubswap_server.runs import events, history, members, runs
+from pubswap_server.runs import events, forecast, history, members, runs
 from pubswap_server.runs.auth import Operator
+from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
-from pubswap_server.web.access import SessionDep, WebRun
+from pubswap_server.web.access import OperatorSession, SessionDep, WebRun
 from pubswap_server.web.activity import read_activity
-from pubswap_server.web.charts import chart, sparkline
+from pubswap_server.web.charts import bars, chart, sparkline
 from pubswap_server.web.rendering import PageRoute, page, static_file
 from pubswap_server.web.responses import read_prompt
 from pubswap_server.web.sessions import WebSession
+from pubswap_server.web.summary import read_summary
 
 Values = dict[str, Any]
 
@@ -32,6 +37,8 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 RUNS_A_PAGE = 50
 EVENTS_SHOWN = 20
 MEMBERS_SHOWN = 200
+ROUNDS_BY_STEP = 5
+ROUNDS_BY_PART = 10
 ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
 
 
@@ -57,7 +64,19 @@ async def show_runs(
 
 def _activity(database: Session, row: RunRow) -> Values:
     possible = {name: acts.ACTS[name] for name in acts.possible(row)}
-    return {"activity": read_activity(database, row), "acts": possible}
+    return {
+        "activity": read_activity(database, row),
+        "acts": possible,
+        "end": _expected_end(database, row),
+        "summary": read_summary(database, row) if row.state == RunState.FINISHED else None,
+    }
+
+
+def _expected_end(database: Session, row: RunRow) -> datetime | None:
+    if row.paused or RunState(row.state) in ENDED:
+        return None
+    ends = history.last_round_ends(database, row.id, forecast.LAST)
+    return forecast.expected_end(ends, runs.settings_of(row).rounds - row.round + 1, now())
 
 
 def _members(database: Session, row: RunRow) -> Values:
@@ -73,7 +92,6 @@ CURVES = {
     "Groups of equal rewards, share": "zero_variance_share",
     "Replaced responses, share": "replaced_share",
     "Drift from the mean": "drift",
-    "Seconds of local training": "seconds",
 }
 
 
@@ -84,10 +102,32 @@ def _curves(database: Session, row: RunRow) -> Values:
         points = [(point.round, getattr(point, name)) for point in rounds]
         known = [(float(round_), value) for round_, value in points if value is not None]
         charts[title] = chart(title, known)
+    steps, by_step = runs.settings_of(row).local_steps, []
+    for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
+        overall = (round_ - 1) * steps + 1
+        by_step += [(float(step), reward) for step, reward in enumerate(rewards, overall)]
+    charts["Reward by step, last rounds"] = chart("Reward", by_step, "step")
     first, last = history.first_and_last_evaluation(database, row.id)
     before, after = (each.by_topic if each else {} for each in (first, last))
     topics = [(topic, before.get(topic), share) for topic, share in sorted(after.items())]
-    return {"charts": charts, "topics": topics}
+    return {"charts": charts, "topics": topics, "times": bars(_times(rounds[-ROUNDS_BY_PART:]))}
+
+
+def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
+    """What each round's time went into, as means over its members."""
+    return [
+        (
+            f"round {point.round}",
+            {
+                "sampling": point.sampling_seconds,
+                "update": max(0.0, point.seconds - point.sampling_seconds),
+                "waiting": point.waiting_seconds or 0.0,
+                "transfer": point.transfer_seconds or 0.0,
+            },
+        )
+        for point in rounds
+        if point.seconds is not None and point.sampling_seconds is not None
+    ]
 
 
 def _steps(database: Session, row: RunRow) -> Values:
@@ -187,7 +227,7 @@ async def show_exchange(
 
 
 @router.get("/runs/{run}/adapters/{which}")
-async def download_adapter(run: WebRun, which: Word) -> Response:
+async def download_adapter(run: WebRun, _: OperatorSession, which: Word) -> Response:
     """The JSON interface's own answer, as a file."""
     reply = await get_adapter(run, which)
     name = f"adapter-round-{reply.headers.get('X-PubSwap-Round', which)}.safetensors"

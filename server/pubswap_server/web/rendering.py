@@ -86,7 +86,7 @@ def _moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _span(seconds: float | None) -> str:
+def span_text(seconds: float | None) -> str:
     """A length of time in its largest unit."""
     if seconds is None:
         return "never"
@@ -97,10 +97,10 @@ def _span(seconds: float | None) -> str:
 
 
 def _until(moment: datetime) -> str:
-    return _span(max(0.0, (moment - now()).total_seconds()))
+    return span_text(max(0.0, (moment - now()).total_seconds()))
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
     """Bytes, in units of a thousand."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -111,7 +111,23 @@ def _size(count: int) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "\N{EN DASH}" if value is None else f"{value:.3g}"
+    if value is None:
+        return "\N{EN DASH}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def detail_text(value: object) -> str:
+    """A detail of an event in a line: figures are short, a digest is its beginning."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {detail_text(each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(detail_text, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return _number(value)
+    text = str(value)
+    return f"{text[:19]}\N{HORIZONTAL ELLIPSIS}" if text.startswith("blake3:") else text
 
 
 _environment = Environment(
@@ -123,9 +139,10 @@ _environment = Environment(
 )
 _environment.filters |= {
     "moment": _moment,
-    "span": _span,
+    "span": span_text,
     "until": _until,
-    "size": _size,
+    "size": size_text,
     "number": _number,
+    "detail": detail_text,
 }
 _environment.globals |= {"static": _static_url}

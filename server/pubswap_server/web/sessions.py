@@ -19,6 +19,7 @@ class WebSession:
     """A person who has signed in; `form_token` comes back with each form that changes something."""
 
     form_token: str
+    viewer: str = ""  # the hash of a viewer's token; none is the operator
 
     def owns(self, form_token: str) -> bool:
         """Whether a form was made for this session."""
@@ -31,9 +32,9 @@ class Sessions:
     def __init__(self, operator_sha256: str) -> None:
         self._signer = URLSafeTimedSerializer(operator_sha256, salt="pubswap dashboard")
 
-    def begin(self) -> str:
+    def begin(self, viewer: str = "") -> str:
         """A new session's cookie."""
-        return str(self._signer.dumps(asdict(WebSession(secrets.token_urlsafe(16)))))
+        return str(self._signer.dumps(asdict(WebSession(secrets.token_urlsafe(16), viewer))))
 
     def read(self, cookie: str | None) -> WebSession | None:
         """The session of a cookie; None if it is not ours or too old."""

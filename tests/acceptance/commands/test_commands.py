@@ -1,20 +1,27 @@
 """The commands as people type them, and as they mistype them."""
 
 import contextlib
+import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol import __version__
-from pubswap_protocol.messages import Role
+from pubswap_protocol.messages import Role, RunView
 from pubswap_protocol.problems import read_problems, write_problems
 from support.coordinator.processes import (
     ONE_THREAD,
@@ -93,13 +100,23 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     write_problems(tmp_path / "test.jsonl", sums(2, 12))
     (tmp_path / "run.toml").write_text(RUN_FILE.format(model=MODEL))
     options = operator(coordinator)
-    created = pubswap("run", "create", str(tmp_path / "run.toml"), *options)
+    line = ["run", "create", str(tmp_path / "run.toml"), "--set", "clients=2", *options]
+    planned = pubswap(*line, "--dry-run", "--tokens-per-second", "50")
+    assert planned.returncode == 0, planned.stderr
+    assert "# time:      " in planned.stdout and "at 50 tokens/s" in planned.stdout
+    assert pubswap(*line, "--tokens-per-second", "50").returncode == 2
+    assert tomllib.loads(planned.stdout)["clients"] == 2
+    assert "# steps:     2 rounds x 4 = 8 of each client" in planned.stdout
+    assert "typed" not in pubswap("run", "list", *options).stdout
+    created = pubswap(*line)
     assert created.returncode == 0, created.stderr
     assert "Next: pubswap invite typed NAME" in created.stdout
+    assert "Assumed: " in created.stdout and 'method = "pubswap"' in created.stdout
 
     early = pubswap("run", "start", "typed", *options)
     assert early.returncode == 1
-    assert "[wrong_state]" in early.stderr
+    assert "pubswap run set typed clients N" in early.stderr and "[wrong_state]" in early.stderr
+    assert "with 1 clients" in pubswap("run", "set", "typed", "clients", "1", *options).stdout
 
     code = pubswap("invite", "typed", "solo", "--quiet", *options).stdout.strip()
     state = tmp_path / "solo"
@@ -117,15 +134,56 @@ def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_
     assert "typed" in pubswap("run", "list", *options).stdout
     assert "solo" in pubswap("run", "show", "typed", *options).stdout
     assert '"state": "training"' in pubswap("run", "show", "typed", "--json", *options).stdout
-    out = ["--out", str(tmp_path / "adapter"), "--which", "0"]
-    assert "from_pretrained" in pubswap("run", "export", "typed", *out, *options).stdout
+    [listed] = json.loads(pubswap("run", "list", "--json", *options).stdout)
+    assert listed["name"] == "typed"
+    members = json.loads(pubswap("member", "list", "typed", "--json", *options).stdout)
+    assert [member["name"] for member in members["members"]] == ["solo"]
+    told = pubswap("run", "log", "typed", "--kind", "set", "--json", *options).stdout
+    assert json.loads(told)["details"] == {"clients": 1, "before": 2}
+    log = pubswap("run", "log", "typed", *options).stdout.splitlines()
+    assert "  created " in log[0] and "  resumed " in log[-1]
+    key = str(tmp_path / "key")
+    out = ["--out", str(tmp_path / "adapter"), "--which", "0", "--key", key]
+    exported = pubswap("run", "export", "typed", *out, *options)
+    assert "from_pretrained" in exported.stdout, exported.stderr
+    check = ["export", "verify", str(tmp_path / "adapter"), "--key", f"{key}.pub"]
+    assert pubswap(*check).returncode == 0
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
     (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"somebody's best")
+    found = pubswap(*check)
+    assert found.returncode == 1 and found.stderr == "changed: adapter_model.safetensors\n"
     refused = pubswap("run", "export", "typed", *out, *options)
-    assert refused.returncode == 1 and "--force" in refused.stderr
+    assert refused.returncode == 1 and "remove it, or choose another --out" in refused.stderr
     kept = (tmp_path / "adapter" / "adapter_model.safetensors").read_bytes()
     assert kept == b"somebody's best"
-    assert "untrained" in pubswap("run", "export", "typed", *out, "--force", *options).stdout
+
+
+def test_a_merged_model_is_exported_whole_signed_and_by_a_member_too(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """An untrained adapter changes nothing, so that its weights are the base model's."""
+    run = create_run(coordinator, {"clients": 1, "name": "merging"})
+    state = enroll(coordinator, run, "solo")
+    key = str(tmp_path / "key")
+    merged = ["--format", "merged", "--out", str(tmp_path / "merged")]
+    options = [*operator(coordinator), "--key", key]
+    line = ["run", "export", "merging", *merged, *options]
+    missing = pubswap(*line, "--model", str(tmp_path))
+    assert missing.returncode == 1 and "is not a Hugging Face model folder" in missing.stderr
+    assert list(tmp_path.iterdir()) == []
+    exported = pubswap(*line, "--model", str(MODEL))
+    assert "untrained" in exported.stdout and "final" not in exported.stdout, exported.stderr
+    assert f"vllm serve {tmp_path / 'merged'}\n" in exported.stdout
+    assert pubswap("export", "verify", merged[-1], "--key", f"{key}.pub").returncode == 0
+    again = pubswap(*line, "--model", str(MODEL))
+    assert again.returncode == 1 and "is there already" in again.stderr
+    mine = tmp_path / "mine"
+    took = ["client", "adapter", "--state", str(state), "--round", "0", "--out", str(mine)]
+    assert "untrained" in pubswap(*took, "--format", "merged", "--model", str(MODEL)).stdout
+    base = AutoModelForCausalLM.from_pretrained(MODEL).state_dict()
+    for folder in (tmp_path / "merged", mine):
+        model = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        assert all(torch.equal(model[name], weight) for name, weight in base.items())
 
 
 def test_a_run_with_a_long_public_prompt_is_not_created(
@@ -305,15 +363,24 @@ def test_a_client_s_membership_is_no_evaluator_s(coordinator: Coordinator) -> No
     assert "[forbidden]" in done.stderr
 
 
+def status_of(state: Path) -> Any:
+    """What an organisation's screen shows, for programs."""
+    done = pubswap("client", "status", "--json", "--state", str(state))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     """A daemon that is told to stop exits with 130 at once; started again, it finishes its run.
 
-    While it runs, its state folder takes no second one.
+    While it runs, its state folder takes no second one. Another terminal sees what it does and
+    waits for, and when it last lived. In the end it says what came out, and has the adapter.
     """
-    run = create_run(coordinator, {"name": "stopping", "clients": 1, "rounds": 1})
+    run = create_run(coordinator, {"name": "stopping", "rounds": 1, "clients": 1, "local_steps": 8})
     state = enroll(coordinator, run, "lone")
     evaluator = enroll(coordinator, run, "judge", Role.EVALUATOR)
     write_problems(state / "private.jsonl", sums(3, 10))
@@ -324,21 +391,57 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     second = pubswap(*command)
     assert second.returncode == 1
     assert f"in use by another daemon (process {daemon.pid})" in second.stderr
+    waiting = "waiting for the operator to start the run"
+    until(lambda: (status_of(state)["daemon"] or {}).get("doing") == waiting)
+    seen = status_of(state)
+    assert (seen["process"], seen["run"]["state"]) == (str(daemon.pid), "open")
     daemon.terminate()
     assert daemon.wait(60) == 130, log.read_text()
     assert "Traceback" not in log.read_text()
+    assert not (seen := status_of(state))["running"]
+    assert (seen["daemon"]["doing"], seen["rewards"]) == (waiting, [])
+    shown = pubswap("client", "status", "--state", str(state)).stdout
+    assert "lone in stopping: open" in shown and "not running; it last lived" in shown
+    early = pubswap("client", "adapter", "--state", str(state), "--out", str(tmp_path / "early"))
+    assert early.returncode == 1 and "no final adapter" in early.stderr
 
     options = ["--state", str(evaluator), "--model", str(MODEL), "--threads", "1"]
     coordinator.processes.start("judge", ["evaluate", *options], ONE_THREAD)
     start(coordinator, run)
     start_client(coordinator, state, 3)
+    until(lambda: 0 < len((seen := status_of(state))["rewards"]) < 8 and seen["running"])
     wait_finished(coordinator, run)
-    until(lambda: all(one.evaluation for one in coordinator.api.whole_run(run.id).rounds))
-    view = coordinator.api.whole_run(run.id)
-    assert [summary.evaluation.problems for summary in view.rounds if summary.evaluation] == [
-        12,
-        12,
-    ]
+    said = coordinator.folder / "logs" / "lone.log"
+    until(lambda: "peft and vLLM load" in said.read_text())
+    rounds = coordinator.api.whole_run(run.id).rounds
+    base, final = [one.evaluation for one in rounds if one.evaluation]
+    assert (base.problems, final.problems) == (12, 12)
+    assert f"pass@1 {base.pass_at_1:.3f} → {final.pass_at_1:.3f}" in said.read_text()
+    assert "<path" in (state / "summary.html").read_text()
+    (line,) = map(json.loads, (state / "history.jsonl").read_text().splitlines())
+    logged = [float(each) for each in re.findall(r" step=\d .* reward=(\S+)", said.read_text())]
+    assert line["rewards"] == pytest.approx(logged, rel=0.01) and len(logged) == 8
+    seen = status_of(state)
+    assert (seen["run"]["state"], seen["running"]) == ("finished", False)
+    assert seen["run"]["latest"] == {"round": 1, "pass_at_1": final.pass_at_1}
+    up = coordinator.api.run(run.id).members[-1].traffic.up
+    assert up < seen["daemon"]["sent_bytes"] < up + 10_000
+    _takes_its_adapter(coordinator, run, state)
+
+
+def _takes_its_adapter(coordinator: Coordinator, run: RunView, state: Path) -> None:
+    """What the daemon left and what the command gets is the run's, and is loaded by peft."""
+    command = ["client", "adapter", "--state", str(state), "--out", str(state / "mine")]
+    assert "after round 1 of 1" in pubswap(*command).stdout
+    again = pubswap(*command)
+    assert again.returncode == 1 and "is there already" in again.stderr
+    wanted = coordinator.api.global_adapter(run.id, "final")
+    for folder in ("adapter", "mine"):
+        assert (state / folder / "adapter_model.safetensors").read_bytes() == wanted
+    base = AutoModelForCausalLM.from_pretrained(str(MODEL), dtype=torch.float32)
+    adapted = PeftModel.from_pretrained(base, str(state / "mine"))
+    moved = [tensor for name, tensor in adapted.named_parameters() if "lora_B" in name]
+    assert moved and all(tensor.abs().max() > 0 for tensor in moved)
 
 
 @pytest.mark.full

@@ -65,7 +65,13 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "admin backup": {DISK: "{new} --data-dir {data}", SERVER: "{new}"},
     "admin restore": {(*DISK, *SERVER): "{backup} --data-dir {new}"},
     "admin verify": {(*DISK, *SERVER): ""},
-    "admin settings": {},
+    "admin contributions": {SERVER[:1]: "{run}", (NAMES,): "none --data-dir {data}"},
+    "admin replay": {
+        (READ_ONLY,): "{run} --data-dir {data} --out {new}",
+        SERVER[:1]: "{run} --out {new}",
+        (NAMES,): "none --data-dir {data} --out {new}",
+    },
+    "settings": {(NAMES,): "nobody"},
     "client enroll": {
         (*DISK, COORDINATOR): "--coordinator {url} --invite {invite} --state {new}",
         (NAMES,): "--coordinator nonsense --invite x --state {new}",
@@ -77,7 +83,30 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "client doctor": {
         (READ_ONLY, COORDINATOR): "--no-trial --json --state state --data {private} --model {model}"
     },
-    "evaluate": {(READ_ONLY,): "--state judge --model {model}", (NAMES,): "--state none"},
+    "client policy show": {(NAMES,): "--state none"},
+    "client policy check": {
+        (COORDINATOR,): "--state state --policy {spare}/policy.toml",
+        (NAMES,): "--state none",
+    },
+    "client approve": {(NAMES,): "--state none"},
+    "client deny": {(READ_ONLY,): "--state state", (NAMES,): "--state none"},
+    "client audit show": {(NAMES,): "--state none"},
+    "client audit verify": {(NAMES,): "none"},
+    "client audit export": {(NAMES,): "--state none --out {new}"},
+    "client privacy audit": {
+        (COORDINATOR,): "--state state --data {private}",
+        (NAMES,): "--state none --data none",
+    },
+    "client status": {(NAMES,): "--state none"},
+    "client adapter": {
+        DISK: "--state {spare}/member --round 0 --out {new}",
+        (COORDINATOR,): "--state state --out {new}",
+        (NAMES,): "--state none --out {new}",
+    },
+    "evaluate": {
+        (READ_ONLY,): "--state judge --model {model}",
+        (NAMES,): "--state none --adapters none",
+    },
     "data prepare": {
         DISK: "reasoning-gym --tasks chain_sum --out {new}",
         (NAMES,): "nothing --out {new}",
@@ -93,6 +122,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     },
     "run list": {(COORDINATOR,): ""},
     "run export": {DISK: "{run} --out {new}", ASKS: "{name}"},
+    "export verify": {(NAMES,): "none --key none"},
     "invite": {ASKS: "a {name}"},
     "simulate": {DISK: "{spare}/good.toml --out {new}", (NAMES,): "none --out {new}"},
     "report": {(NAMES,): "none"},
@@ -100,8 +130,13 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "demo-federate": {(*DISK, COORDINATOR): "--out {new}"},
     **{f"run {verb}": {ASKS: "{name}"} for verb in ("show", "start", "pause", "resume")},
     **{f"run {verb}": {ASKS: "{name} --yes"} for verb in ("cancel", "archive", "delete")},
+    "run log": {ASKS: "{name} --follow"},
+    "run set": {ASKS: "{name} clients 2"},
     "run exclude": {ASKS: "{name} a --yes"},
     "run rollback": {ASKS: "{name} --to 0 --yes"},
+    "viewer add": {(COORDINATOR,): "board", (NAMES,): "{name}"},
+    "viewer list": {(COORDINATOR,): ""},
+    "viewer remove": {ASKS: "{name}"},
     "member list": {ASKS: "{name}"},
     **{f"member {verb}": {ASKS: "a {name}"} for verb in ("suspend", "reinstate", "reissue")},
     "member revoke": {ASKS: "a {name} --yes"},
@@ -143,6 +178,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         ("bad", "Second Run", FILES),
     ):
         (spare / f"{name}.toml").write_text(RUN_FILE.format(name=run, model=MODEL, data=data))
+    (spare / "policy.toml").write_text("max_rank = 64\n")
     lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(9))
     (spare / "public.jsonl").write_text("".join(lines))
     folder = tmp_path_factory.mktemp("world")
@@ -165,6 +201,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "name": made.fed.run.name,
             "invite": made.fed.operator.invite(made.fed.run.id, CreateInvite(name="new")).invite,
         }
+        made.state(spare / "member")
         backup = made.call("admin backup {backup} --data-dir {data}", spare)
         assert backup.status == 0, backup.said
         yield made

@@ -1,4 +1,4 @@
-"""What `pubswap serve` and `pubswap admin settings` tell of the coordinator's settings."""
+"""What `pubswap serve` and `pubswap settings server` tell of the coordinator's settings."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ def called(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 def test_every_setting_is_listed_with_what_it_does() -> None:
     """Name, environment name, default and a sentence, for people and for programs."""
-    listed = json.loads(called("admin", "settings", "--json").stdout)
+    listed = json.loads(called("settings", "server", "--json").stdout)
     assert [entry["name"] for entry in listed] == list(ServerSettings.model_fields)
-    told = called("admin", "settings").stdout
+    told = called("settings", "server").stdout
     for entry in listed:
         assert entry["description"], f"{entry['name']} has no description"
         assert entry["environment"] == f"PUBSWAP_{entry['name'].upper()}"
-        assert f"{entry['environment']} (default: " in told
+        assert f"\n{entry['environment']} (" in f"\n{told}"
 
 
 def test_what_is_listed_is_what_the_environment_sets() -> None:
@@ -31,6 +31,7 @@ def test_what_is_listed_is_what_the_environment_sets() -> None:
         PUBSWAP_SPARE_BYTES="77",
         PUBSWAP_OPERATOR_TOKEN="the-operator's-own",
         PUBSWAP_DATABASE_URL="postgresql+psycopg://me:the-password@db/pubswap",
+        PUBSWAP_NOTIFY_URL="https://hooks.example.org/the-hook",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -40,15 +41,16 @@ def test_what_is_listed_is_what_the_environment_sets() -> None:
     }
     assert "the-operator" not in done.stdout
     assert "the-password" not in done.stdout
+    assert "the-hook" not in done.stdout
 
 
 def test_the_help_of_serve_names_the_environment_and_the_list() -> None:
-    """Each option has its environment name; the others are found by `pubswap admin settings`."""
+    """Each option has its environment name; the others are found by `pubswap settings server`."""
     told = called("serve", "--help").stdout
     for name in ("HOST", "PORT", "DATA_DIR", "DATABASE_URL", "BLOB_URL", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"PUBSWAP_{name}]" in told
         assert f"PUBSWAP_{name}".lower()[8:] in ServerSettings.model_fields
-    assert "pubswap admin settings" in told
+    assert "pubswap settings server" in told
 
 
 def test_a_setting_that_makes_no_sense_is_named() -> None:

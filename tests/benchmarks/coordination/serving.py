@@ -13,7 +13,7 @@ from pubswap_client.coordinator.client import CoordinatorClient, wait_until_read
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import PUBSWAP, free_port
-from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.connecting import operator_token
 from pubswap_protocol import paths
 from pubswap_protocol.messages import CreateInvite, CreateRun, Hello, RunView, SetKind
 from pubswap_protocol.model import model_card

@@ -17,6 +17,7 @@ CALLS = (
     *("put_blob", "submit_update"),
 )
 WAITING_SECONDS = 0.5
+JOURNAL = "progress"  # its folder in the state folder
 
 
 class Points(threading.local):
@@ -99,11 +100,11 @@ def _while_waiting(points: Points, client: Any) -> None:
     """A point half a second into the wait for the others' responses."""
     call = client.exchanged
 
-    def exchanged(*args: Any) -> bytes:
+    def exchanged(*args: Any, **kwargs: Any) -> bytes:
         timer = threading.Timer(WAITING_SECONDS, points.hit_at, [points.place, "exchanged waiting"])
         timer.start()
         try:
-            found: bytes = call(*args)
+            found: bytes = call(*args, **kwargs)
             return found
         finally:
             timer.cancel()
@@ -133,12 +134,14 @@ def _inside_saves(points: Points) -> None:
             points.hit(f"{points.saving} half")
         write_all(descriptor, data[len(data) // 2 :])
 
+    # The ledger and the status are replaced beside it, from other threads.
     def replacing(self: Path, target: Path) -> Path:
-        points.hit(f"{points.saving} written")
+        if self.parent.name == JOURNAL:
+            points.hit(f"{points.saving} written")
         return replace(self, target)
 
     def syncing(path: Path) -> None:
-        if path.is_dir():
+        if path.is_dir() and path.name == JOURNAL:
             points.hit(f"{points.saving} renamed")
         sync(path)
 

@@ -38,19 +38,29 @@ def seeded(seed: int, draw: Callable[[Random], Fault]) -> Plan:
 
 
 class FaultProxy:
-    """Listens on a free port of the loopback and passes connections on to another one.
+    """Listens on a free port, of the loopback unless said, and passes connections on.
 
     Counts `up` and `down`, all bytes that came in from either side, whether or not they were
-    passed on, and `cuts`, the connections that it cut.
+    passed on, and `cuts`, the connections that it cut. `sent` has what came up each connection, if
+    it `keeps` that.
     """
 
-    def __init__(self, target: int, plan: Plan = lambda number: Fault()) -> None:
+    def __init__(
+        self,
+        target: int,
+        plan: Plan = lambda number: Fault(),
+        keeps: bool = False,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.plan = plan
+        self.keeps = keeps
+        self.sent: list[bytearray] = []
         self.up = self.down = self.cuts = self.connections = 0
         self._target = ("127.0.0.1", target)
         self._lock = threading.Lock()
         self.over = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = socket.create_server((host, 0), backlog=128)
+        self.host = host
         self.port: int = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._accept)]
 
@@ -69,7 +79,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """Where clients find it."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def _accept(self) -> None:
         while True:
@@ -116,6 +126,8 @@ class _Connection:
         self._fault = fault
         self._left = {client: fault.cut_up, server: fault.cut_down}
         self._request: bytearray | None = bytearray() if fault.repeat else None
+        self._sent = bytearray()
+        proxy.sent.append(self._sent)
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNDER_WAY)
@@ -145,6 +157,8 @@ class _Connection:
             return False
         up = source is self._client
         self._proxy.count(**{"up" if up else "down": len(piece)})
+        if up and self._proxy.keeps:
+            self._sent += piece
         self._linger(len(piece))
         sink = self._server if up else self._client
         left = self._left[source]

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import re
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 
 @contextlib.contextmanager
@@ -32,3 +34,25 @@ def problem_of(answer: bytes) -> tuple[int, str, bytes]:
     """Status, code and headers of a refusal."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["code"], head.lower()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a client sent."""
+
+    method: str
+    target: str
+    body: bytes
+
+
+def requests_in(stream: bytes) -> Iterator[Request]:
+    """All whole requests that came over one connection."""
+    while stream:
+        head, end, stream = stream.partition(b"\r\n\r\n")
+        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
+        size = int(length[1]) if length else 0
+        if not end or len(stream) < size:
+            return
+        yield Request(method, target, stream[:size])
+        stream = stream[size:]

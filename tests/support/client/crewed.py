@@ -25,8 +25,10 @@ from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
+from pubswap_protocol.draws import SecretDraws
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
@@ -39,6 +41,7 @@ GRPO = {
     "max_prompt_tokens": 16,
     "max_response_tokens": 16,
 }
+NOISE = StepNoise(GroupClipping(0.05, 3), 0.5, SecretDraws(bytes(32)))
 PROMPTS = [[4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17]]
 
 
@@ -46,14 +49,15 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
     """Be the leader of `processes`, or one of its followers."""
     torch.set_num_threads(1)
     logging.basicConfig()
-    sharded, busy = kind == "sharded", kind == "busy"
+    sharded, busy = "sharded" in kind, kind == "busy"
+    noise = NOISE if "private" in kind else None
     settings = ClientSettings(engine="vllm" if kind == "vllm" else "transformers", vllm=VLLM)
     if kind == "vllm" and find_spec("vllm") is None:
         FakeEngine().install(sys.modules)
     if processes == 1:
         policy = _policy(folder, None)
         with closing(start_engine(settings, policy, folder, out.parent)) as engine:
-            _lead(policy, engine, SINGLE, out, rows)
+            _lead(policy, engine, SINGLE, out, rows, noise)
     elif launched_rank() is None:
         with followers(processes - 1):
             process_group = ProcessGroup(cpu=True, sharded=sharded)
@@ -64,7 +68,7 @@ def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
                 time.sleep(600)
             start = partial(start_engine, settings, policy, folder)
             with closing(ProcessGroupEngine(process_group, policy, out.parent, start)) as engine:
-                _lead(policy, engine, process_group, out, rows)
+                _lead(policy, engine, process_group, out, rows, noise)
             process_group.close()
     else:
         die_with_the_leader()
@@ -84,7 +88,14 @@ def _policy(folder: Path, process_group: ProcessGroup | None) -> Policy:
     )
 
 
-def _lead(policy: Policy, engine: RolloutEngine, team: Team, out: Path, rows: int) -> None:
+def _lead(
+    policy: Policy,
+    engine: RolloutEngine,
+    team: Team,
+    out: Path,
+    rows: int,
+    noise: StepNoise | None = None,
+) -> None:
     rng = np.random.default_rng(1)
     layout = policy.card.layout.tensors
     policy.load_adapter(
@@ -100,7 +111,9 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, out: Path, rows: in
         fixed = [Group(p, _fixed(rng, rows), r) for p, r in zip(PROMPTS, rewards, strict=True)]
         batch = collate(fixed, (1,), 1e-6)
         budget = TokenBudget(40)
-        metrics = update(policy, optimizer, batch, policy.settings, [], budget, team=team)
+        metrics = update(
+            policy, optimizer, batch, policy.settings, [], budget, team=team, noise=noise
+        )
         losses.append(metrics.loss)
     np.savez(out.with_suffix(".npz"), **policy.adapter())
     held = sum(_local(parameter).numel() for parameter in policy.model.parameters())

@@ -13,6 +13,7 @@ from typing import Any
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, JournalOwner
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
@@ -85,6 +86,7 @@ class FakeCoordinator:
         self.sent = 0  # how often responses came, also the same again
         self.late = False  # whether exchanges are closed when our responses come
         self.closed = False  # whether they close while we wait
+        self.sampling_seed: int | None = None
 
     def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
         return self.blobs[digest]
@@ -95,7 +97,8 @@ class FakeCoordinator:
 
     def swap_prompts(self, run: str, round_: int, swap: int) -> SwapPrompts:
         prompts = [PublicPrompt(index=i, problem=self.problems[i]) for i in PUBLIC]
-        return SwapPrompts(round=round_, swap=swap, prompts=prompts)
+        seed = self.sampling_seed
+        return SwapPrompts(round=round_, swap=swap, prompts=prompts, sampling_seed=seed)
 
     def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
         self.sent += 1
@@ -105,7 +108,10 @@ class FakeCoordinator:
         status = ReceiptStatus.LATE if self.late else ReceiptStatus.ACCEPTED
         return Receipt(status=status, digest=digest_of(data))
 
-    def exchanged(self, run: str, round_: int, swap: int) -> bytes:
+    def exchanged(
+        self, run: str, round_: int, swap: int, on_wait: Any = None, *, seeds: bool = False
+    ) -> bytes:
+        assert seeds is (self.sampling_seed is not None)
         if self.closed:
             raise RoundClosed
         grpo = self.run.settings.grpo
@@ -158,13 +164,15 @@ class World:
 
     coordinator: FakeCoordinator
     state: Path
-    trainer: Callable[[], LocalTrainer]
+    trainer: Callable[[PrivacyBudget | None], LocalTrainer]
     points: Points
     trained_on: dict[tuple[int, int], set[str]]
+    privacy: Callable[[], PrivacyBudget | None] = lambda: None
 
     def live(self, reporter: Reporter | None = None) -> None:
         """One process: a new trainer and store, then every round that is not handed in."""
-        trainer, run = self.trainer(), self.coordinator.run
+        run, privacy = self.coordinator.run, self.privacy()
+        trainer = self.trainer(privacy)
         journal = Journal(self.state, JournalOwner.of(run, "a"))
         self._watch(trainer)
         layout = run.model.layout
@@ -175,7 +183,7 @@ class World:
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
                 told = reporter or LogLines()
-                one = LocalRound(api, run, trainer, journal, told, number, start)
+                one = LocalRound(api, run, trainer, journal, told, number, start, privacy)
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)
@@ -198,12 +206,14 @@ class World:
         return [self.coordinator.blobs[update.adapter] for update in updates]
 
 
-def kill_again_and_again(world: World) -> int:
+def kill_again_and_again(
+    world: World, reporter: Callable[[], Reporter | None] = lambda: None
+) -> int:
     """The first life ends at its first point, the second at its second, ...; how many ended."""
     for number in itertools.count(1):
         world.points.left = number
         try:
-            world.live()
+            world.live(reporter())
         except Killed:
             continue
         world.points.left = float("inf")

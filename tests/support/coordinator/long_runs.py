@@ -1,15 +1,25 @@
 """Runs that have gone on for long, without the time that it takes: their rows are made directly."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from sqlalchemy import Engine, insert, update
 from sqlalchemy.orm import Session
 
 from pubswap_server.clock import now
-from pubswap_server.database.tables import RoundRow, RunRow, SwapRow, TrafficRow, UpdateRow
+from pubswap_server.database.tables import (
+    MemberRow,
+    RoundRow,
+    RunRow,
+    SwapRow,
+    TrafficRow,
+    UpdateRow,
+)
+from pubswap_server.runs.traffic import TOTAL, Kind
 
 DIGEST = "blake3:" + 64 * "0"
 BATCH = 200
+KINDS = get_args(Kind)
 
 
 def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps: int = 1) -> None:
@@ -22,12 +32,25 @@ def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps:
         for first in range(1, rounds + 1, BATCH):
             numbers = range(first, min(first + BATCH, rounds + 1))
             _add(session, run, names, numbers, swaps)
+        session.execute(
+            insert(TrafficRow),
+            [
+                {
+                    "run_id": run,
+                    "round": TOTAL,
+                    "member": name,
+                    "kind": kind,
+                    "bytes": size * rounds,
+                }
+                for name in names
+                for size, kind in enumerate(KINDS, 1)
+            ],
+        )
         session.execute(insert(RoundRow), [{"run_id": run, "round": rounds + 1}])
         session.execute(update(RunRow).where(RunRow.id == run).values(round=rounds + 1))
 
 
 def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps: int) -> None:
-    kinds = ("adapters_up", "adapters_down", "responses_up", "responses_down")
     where = [{"run_id": run, "round": number} for number in numbers]
     done = {"adapter": DIGEST, "drift": {"pairwise": 1.0, "from_mean": 0.5}}
     table = [
@@ -55,7 +78,7 @@ def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps
             one | {"member": name, "kind": kind, "bytes": size}
             for one in where
             for name in names
-            for size, kind in enumerate(kinds, 1)
+            for size, kind in enumerate(KINDS, 1)
         ],
     )
     session.execute(
@@ -90,3 +113,54 @@ def summary(one: dict[str, object], names: Sequence[str], swap: int) -> dict[str
         "replaced_share": dict.fromkeys(names, replaced / 8),
         "correct_share": dict.fromkeys(names, 0.5),
     }
+
+
+def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
+    """Enrol so many members with rows of their own from round `since` to the one under way."""
+    names = [f"m{number:04}" for number in range(count)]
+    with Session(engine) as session:  # SQLite lets nobody write who has read before another wrote
+        last = session.get_one(RunRow, run).round
+    with Session(engine) as session, session.begin():
+        session.execute(
+            insert(MemberRow),
+            [
+                {
+                    "run_id": run,
+                    "name": name,
+                    "role": "client",
+                    "token_sha256": f"{number:064}",
+                    "active": True,
+                    "suspended": False,
+                    "accepted": True,
+                    "last_seen": now(),
+                    "progress": {"round": last, "step": 1, "steps": 2, "reward": 0.5},
+                }
+                for number, name in enumerate(names)
+            ],
+        )
+        metrics = {"examples": 10, "steps": 48, "step_rewards": 48 * [0.5]}
+        both = [(round_, name) for round_ in range(since, last) for name in names]
+        session.execute(
+            insert(UpdateRow),
+            [
+                {"run_id": run, "round": round_, "member": name, "digest": DIGEST}
+                | {"canonical": DIGEST, "metrics": metrics, "late": False, "received_at": now()}
+                for round_, name in both
+            ],
+        )
+        session.execute(
+            insert(TrafficRow),
+            [
+                {"run_id": run, "round": round_, "member": name, "kind": kind, "bytes": 1}
+                for round_, name in [*both, *((TOTAL, name) for name in names)]
+                for kind in KINDS
+            ],
+        )
+        for round_ in range(since, last):
+            told = summary({"round": round_}, names, 1)
+            session.execute(
+                update(SwapRow)
+                .where(SwapRow.run_id == run, SwapRow.round == round_)
+                .values(summary=told)
+            )
+    return names

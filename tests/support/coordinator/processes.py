@@ -7,12 +7,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.demo.processes import PUBSWAP, Processes, free_port
 from pubswap_client.demo.tasks import unique_problems
-from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.connecting import operator_token
 from pubswap_client.operator.runfile import Prepared, create_and_open
 from pubswap_client.recipes.inheritance import flat, merged, nested
 from pubswap_client.state.membership import StoredMembership, save_membership
@@ -29,6 +31,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import RunSettings
+from support.chaos.proxy import FaultProxy
 from support.forked import ForkedProcesses
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -41,6 +44,7 @@ SETTINGS = {
     "clients": 2,
     "verifier": "math",
     "chat_template": "none",
+    "swap.sampling_check": "off",  # so that runs repeat each other bit for bit
     "grpo.prompts_per_step": 4,
     "grpo.responses_per_prompt": 4,
     "grpo.learning_rate": 1e-3,
@@ -87,30 +91,40 @@ def serve(
 
 
 def create_run(
-    coordinator: Coordinator, overrides: Mapping[str, Any], verifier: str | None = None
+    coordinator: Coordinator,
+    overrides: Mapping[str, Any],
+    verifier: str | None = None,
+    count: int = 12,
 ) -> RunView:
-    """Create and open a run on the small model with sums as problems."""
+    """Create and open a run on the small model with `count` sums in each set."""
     sets = {}
     for seed, kind in enumerate(SetKind, start=1):
         path = coordinator.folder / f"{kind}.jsonl"
-        write_problems(path, sums(seed, 12, verifier))
+        write_problems(path, sums(seed, count, verifier))
         sets[kind] = path.read_bytes()
     values = nested(merged(flat(SETTINGS), flat(overrides)))
     name = values.pop("name", "acceptance")
     settings = RunSettings(**values)
-    card = model_card(MODEL, settings.lora, str(MODEL), None)
+    card = model_card(MODEL, settings.lora, "small-qwen3", None)
     wanted = CreateRun(name=name, settings=settings, model=card)
     prepared = Prepared(wanted, (MODEL / "tokenizer.json").read_bytes(), sets)
     return create_and_open(coordinator.api, prepared)
 
 
-def enroll(coordinator: Coordinator, run: RunView, name: str, role: Role = Role.CLIENT) -> Path:
-    """Invite and enrol a member; returns its state folder."""
+def enroll(
+    coordinator: Coordinator,
+    run: RunView,
+    name: str,
+    role: Role = Role.CLIENT,
+    url: str | None = None,
+) -> Path:
+    """Invite and enrol a member, whose daemon asks at `url`; returns its state folder."""
     invite = coordinator.api.invite(run.id, CreateInvite(name=name, role=role))
     with CoordinatorClient(coordinator.api.url) as anonymous:
         membership = anonymous.enroll(invite.invite)
     state = coordinator.folder / name
-    save_membership(state, StoredMembership(coordinator=coordinator.api.url, membership=membership))
+    url = url or coordinator.api.url
+    save_membership(state, StoredMembership(coordinator=url, membership=membership))
     return state
 
 
@@ -158,21 +172,27 @@ def federated_adapter(
     overrides: Mapping[str, Any],
     order: Sequence[str] = ("alpha", "beta"),
     more: Sequence[str] = (),
+    sent: list[bytearray] | None = None,
 ) -> tuple[WholeRun, bytes]:
     """Run a federation whose clients start in this order, with `more` options.
 
     The first by name trains on `sums(3, 10)`, the next on `sums(4, 10)`. Returns the run and its
-    adapter.
+    adapter; `sent` gets the bytes that the clients send, one connection after another.
     """
     folder.mkdir()
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
-        with coordinator.api:
+        port = httpx.URL(coordinator.api.url).port
+        assert port is not None
+        with coordinator.api, FaultProxy(port, keeps=True) as proxy:
             run = create_run(coordinator, overrides)
-            states = {name: enroll(coordinator, run, name) for name in order}
+            url = None if sent is None else proxy.url
+            states = {name: enroll(coordinator, run, name, url=url) for name in order}
             for name, state in states.items():
                 seed = 3 + sorted(order).index(name)
                 start_client(coordinator, state, seed=seed, more=more)
             start(coordinator, run)
             view = wait_finished(coordinator, run)
+            if sent is not None:
+                sent += proxy.sent
             return view, coordinator.api.global_adapter(run.id, "final")

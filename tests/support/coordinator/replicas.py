@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,15 @@ QUIET = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING", "OMP_NUM_T
 
 
 def start_replica(
-    processes: Processes, name: str, options: Sequence[str] = RIGHT, updating: bool = True
+    processes: Processes,
+    name: str,
+    options: Sequence[str] = RIGHT,
+    updating: bool = True,
+    served: Path = MODEL,
 ) -> str:
     """Start `vllm serve` on a free port; returns its URL at once."""
     port = free_port()
-    model = ["--model", str(MODEL), "--dtype", "float32", "--max-model-len", str(LONGEST)]
+    model = ["--model", str(served), "--dtype", "float32", "--max-model-len", str(LONGEST)]
     small = ["--enforce-eager", "--kv-cache-memory-bytes", str(2**28), "--max-num-seqs", "32"]
     where = ["--host", "127.0.0.1", "--port", str(port)]
     env = QUIET | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True" if updating else "False"}

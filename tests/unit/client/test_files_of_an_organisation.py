@@ -11,11 +11,10 @@ import pytest
 from pubswap_client.base_model import model_folder
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
-from pubswap_client.operator.commands import operator_token
+from pubswap_client.operator.connecting import operator_token
 from pubswap_client.operator.runfile import prepare
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import load_recipe
-from pubswap_client.rollout.peft_folder import write_peft_folder
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -23,6 +22,7 @@ from pubswap_protocol.messages import Membership, Role
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter, modules, stack_layout
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
 
 MEMBERSHIP = StoredMembership(
     coordinator="http://c",

@@ -47,6 +47,14 @@ def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
     assert {"grpo.resample", "grpo.overlap"} <= set(required(run))
 
 
+def test_a_run_without_privacy_says_nothing_of_it() -> None:
+    """Its JSON is what it was; one with it requires of each client that it knows of it."""
+    assert "privacy" not in RunSettings().model_dump_json()
+    run = RunSettings.model_validate({"privacy": {"epsilon": 8.0}})
+    assert RunSettings.model_validate_json(run.model_dump_json()) == run
+    assert "privacy.epsilon" in required(run)
+
+
 def test_a_run_without_template_options_says_nothing_of_them() -> None:
     """Its JSON, by which a client knows its own checkpoints, is what it was without them."""
     assert "chat_template_options" not in RunSettings().model_dump_json()
@@ -88,6 +96,16 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"grpo": {"resample": True}}, "grpo.resample"),
         ({"grpo": {"overlap": 2}}, "grpo.overlap"),
         ({"grpo": {"overlap": 1, "rollout_correction": "none"}}, "use rollout_correction"),
+        ({"privacy": {"epsilon": 0.0}}, "privacy.epsilon"),
+        ({"privacy": {"epsilon": 101.0}}, "privacy.epsilon"),
+        ({"privacy": {"epsilon": True}}, "privacy.epsilon"),
+        ({"privacy": {"epsilon": float("nan")}}, "privacy.epsilon"),
+        ({"privacy": {"clip": 0.0}}, "privacy.clip"),
+        ({"privacy": {"epsilon": 8.0}, "grpo": {"resample": 2}}, "use resample = 0"),
+        (
+            {"privacy": {"epsilon": 8.0}, "grpo": {"loss_aggregation": "token_mean"}},
+            "use loss_aggregation = 'sequence_mean'",
+        ),
         ({"rounds": 0}, "rounds"),
         ({"tau": 3}, "tau"),
         ({"lora": {"rank": 0}}, "lora.rank"),

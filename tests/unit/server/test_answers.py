@@ -16,7 +16,7 @@ class Opened:
     def __init__(self, closed: ClosedExchange, blobs: object) -> None:
         Opened.count += 1
 
-    def answer(self, member: str) -> bytes:
+    def answer(self, member: str, seeds: bool) -> bytes:
         """Whatever it is."""
         return member.encode()
 

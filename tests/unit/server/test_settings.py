@@ -4,8 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_server.settings import load_settings, operator_token, unknown_variables
+from pubswap_server.settings import (
+    ServerSettings,
+    load_settings,
+    operator_token,
+    unknown_variables,
+)
 from support.chaos.small_disk import missing, small_disk
+
+
+def test_there_are_few_settings() -> None:
+    """What nobody would set is a constant."""
+    assert len(ServerSettings.model_fields) <= 24
 
 
 def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ import pytest
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_protocol.files import write_pieces
 from pubswap_server.http.upload_body import chunk_range
-from pubswap_server.storage.spool import GATHERED, Writer
+from pubswap_server.storage.pieces import MOST as PIECE
+from pubswap_server.storage.pieces import body_under_way, piece_bytes
+from pubswap_server.storage.spool import Writer
 
 
-@pytest.mark.parametrize("size", [1, 1000, GATHERED - 1, 3 * GATHERED + 7])
+@pytest.mark.parametrize("size", [1, 1000, PIECE - 1, 3 * PIECE + 7])
 def test_bytes_are_written_in_order_whatever_their_pieces(tmp_path: Path, size: int) -> None:
     """Many small pieces, or few large ones: the file is the same."""
     data = os.urandom(size)
@@ -73,20 +76,20 @@ def test_nothing_is_written_after_bytes_that_were_not(
         return real(descriptor, pieces)
 
     monkeypatch.setattr(os, "writev", full_once)
-    data = os.urandom(4 * GATHERED)
+    data = os.urandom(4 * PIECE)
 
     async def write() -> None:
         with (tmp_path / "file").open("wb", buffering=0) as file:
             writer = Writer(file.fileno())
             try:
-                for begin in range(0, len(data), GATHERED):
-                    await writer.write(data[begin : begin + GATHERED])
+                for begin in range(0, len(data), PIECE):
+                    await writer.write(data[begin : begin + PIECE])
             finally:
                 await writer.flush()
 
     with pytest.raises(OSError, match="No space"):
         asyncio.run(write())
-    assert (tmp_path / "file").read_bytes() == data[:GATHERED]
+    assert (tmp_path / "file").read_bytes() == data[:PIECE]
 
 
 def test_what_the_system_did_not_take_at_once_is_written_next(
@@ -135,3 +138,13 @@ def test_threads_share_one_heap_where_it_is_kept_small(
     heaps = report.read_text().count("<heap nr=")
     assert 1 <= heaps <= most
     assert kind == "small" or heaps > 1
+
+
+def test_bodies_under_way_share_their_memory() -> None:
+    """A few have pieces of 1 MiB, 64 of 256 KiB, a thousand no less than 128 KiB."""
+    for bodies, expected in ((1, 1 << 20), (16, 1 << 20), (64, 256 << 10), (1000, 128 << 10)):
+        with ExitStack() as stack:
+            for _ in range(bodies):
+                stack.enter_context(body_under_way())
+            assert piece_bytes() == expected
+    assert piece_bytes() == 1 << 20

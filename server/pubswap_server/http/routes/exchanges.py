@@ -17,6 +17,7 @@ from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.prompts import choose as choose_prompts
 from pubswap_server.exchange.prompts import to_be_chosen
+from pubswap_server.exchange.sampling import check_seeds, sampling_seed
 from pubswap_server.http.bodies import EXCHANGED_REPLIES, RESPONSES, binary_body
 from pubswap_server.http.dependencies import (
     ClientRun,
@@ -37,14 +38,16 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 @router.get(paths.SWAP, summary="A public step's prompts")
 async def get_swap(run: PrincipalRun, round: Number, swap: SwapNumber) -> SwapPrompts:
-    """The same for every client: a function of the seed, the round and the step.
+    """The same for every client, but for its sampling seed: a function of the seed and the step.
 
     Where the run chooses its prompts by what they have shown, it does so for the first client
     that asks, and keeps to it.
     """
     principal, services = run.principal, run.services
+    client = None
     if isinstance(principal, MemberPrincipal):
         require_going(principal.cancelled)
+        client = principal if principal.role is Role.CLIENT else None
 
     def undecided(session: Session, row: RunRow) -> bool:
         exchanges.check_step(row, round, swap)
@@ -53,13 +56,18 @@ async def get_swap(run: PrincipalRun, round: Number, swap: SwapNumber) -> SwapPr
     def choose(session: Session, row: RunRow) -> None:
         choose_prompts(session, row, round, swap, services.past_counts)
 
-    takes_part = isinstance(principal, MemberPrincipal) and principal.role is Role.CLIENT
-    if takes_part and await run.read(undecided):
+    if client is not None and await run.read(undecided):
         await run.write(choose)
-    _, rules, digest = await run.read(partial(_asked, round=round, swap=swap))
+    row, rules, digest = await run.read(partial(_asked, round=round, swap=swap))
     problems = await to_thread.run_sync(services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
-    return SwapPrompts(round=round, swap=swap, prompts=prompts)
+    seed = _seed(row, client.name, round, swap) if client is not None else None
+    return SwapPrompts(round=round, swap=swap, prompts=prompts, sampling_seed=seed)
+
+
+def _seed(row: RunRow, member: str, round_: int, swap: int) -> int | None:
+    secret = row.sampling_secret
+    return sampling_seed(secret, member, round_, swap) if secret is not None else None
 
 
 def _asked(
@@ -98,7 +106,8 @@ async def submit_responses(
         if before is not None:
             return before
         data = await to_thread.run_sync(received.path.read_bytes)
-        groups = await to_thread.run_sync(_decode, data, rules)
+        seed = _seed(row, member.name, round, swap)
+        groups = await to_thread.run_sync(_decode, data, rules, seed)
         known = await to_thread.run_sync(services.problems, public)
         problems = [known[index] for index in rules.prompts]
         correct = await services.verification.at_once(
@@ -121,10 +130,13 @@ async def submit_responses(
     return receipt
 
 
-def _decode(data: bytes, rules: ResponseRules) -> list[list[ModelResponse]]:
+def _decode(data: bytes, rules: ResponseRules, seed: int | None) -> list[list[ModelResponse]]:
     groups = decode_responses(data, rules)
     if any(response.donated for group in groups for response in group):
         raise InvalidResponses("`donated` is the coordinator's to say; send zeros.")
+    if any(response.donor for group in groups for response in group):
+        raise InvalidResponses("`donors` is the coordinator's to say; leave it out.")
+    check_seeds(groups, seed)
     return groups
 
 
@@ -142,32 +154,32 @@ def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool
     responses=EXCHANGED_REPLIES,
 )
 async def get_exchanged(
-    run: ClientRun, round: Number, swap: SwapNumber, wait: Wait = 0
+    run: ClientRun, round: Number, swap: SwapNumber, wait: Wait = 0, seeds: bool = False
 ) -> Response:
     """204 while the exchange is open. 409 `round_closed`: train on your own responses.
 
-    If the run is paused, the 204's X-PubSwap-Waits-For says since when.
+    The 204's X-PubSwap-Waits-For says for whom, and until when at most. With `seeds`, the file says
+    by which noise each response is said to be drawn, and the donor's number.
     """
     member, services = run.principal, run.services
     require_own(run.name, member)
 
-    async def state() -> tuple[bool, str | None]:
+    async def state() -> tuple[bool, str]:
         snapshot = await services.snapshots.get(run.name)
-        paused = waits_for(snapshot) if snapshot.paused_since is not None else None
-        return settled(snapshot, member, round, swap), paused
+        return settled(snapshot, member, round, swap), waits_for(snapshot, swap)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        ready, paused = await services.changes.until(run.name, state, itemgetter(0), seconds)
+        ready, reason = await services.changes.until(run.name, state, itemgetter(0), seconds)
     if not ready:
-        headers = {paths.WAITS_HEADER: paused} if paused is not None else {}
-        return Response(status_code=204, headers=headers)
+        return Response(status_code=204, headers={paths.WAITS_HEADER: reason})
     # Who asks may have been revoked while it waited.
     rollbacks = await run.read(lambda session, row: row.rollbacks)
     data = await services.answers.answer(
         (run.name, rollbacks, round, swap),
         member.name,
         lambda: run.read(lambda session, row: exchanges.closed(session, row, round, swap)),
+        seeds,
     )
     services.heartbeats.downloaded(member, round, "responses_down", len(data))
     return Response(data, media_type=paths.TENSORS_TYPE)

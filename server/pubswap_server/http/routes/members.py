@@ -7,6 +7,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import PubSwapError, Unauthenticated
 from pubswap_protocol.messages import (
+    Away,
     BindCertificate,
     CreateInvite,
     Enroll,
@@ -16,6 +17,7 @@ from pubswap_protocol.messages import (
     Membership,
     Progress,
     Reissue,
+    Role,
 )
 from pubswap_server.http.dependencies import (
     CertificateDep,
@@ -27,7 +29,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import members, runs
-from pubswap_server.runs.auth import bearer, require_going, require_own, sha256
+from pubswap_server.runs.auth import bearer, require_going, require_member, require_own, sha256
 
 router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
@@ -133,6 +135,18 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
 
     if (refusal := await services.database.write(work)) is not None:
         raise refusal
+    return Response(status_code=204)
+
+
+@router.post(paths.AWAY, status_code=204, summary="Stay away by one's own policy")
+async def say_away(run: Word, body: Away, member: MemberDep, services: ServicesDep) -> Response:
+    """Nobody waits for the member, and the operator sees why, until its next hello."""
+    require_member(member, Role.CLIENT)
+
+    def work(session: Session) -> None:
+        members.away(session, runs.find(session, run, member, lock=True), member, body)
+
+    await services.database.write(work)
     return Response(status_code=204)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, TypeVar
 import structlog
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.responses import StreamingResponse
 
@@ -23,6 +22,7 @@ from pubswap_protocol.errors import (
 )
 from pubswap_protocol.messages import (
     BlobReceipt,
+    ChangeRun,
     CreateRun,
     Events,
     Role,
@@ -37,7 +37,7 @@ from pubswap_protocol.messages import (
 from pubswap_protocol.model import ModelCard, fingerprint
 from pubswap_protocol.problems import jsonl_lines, parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
-from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file, open_stack
+from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.aggregation.stacking import stacked
@@ -230,25 +230,28 @@ async def open_run(run: OperatorRun) -> RunView:
 
     Refused if a prompt of these has more tokens than the run takes.
     """
-    services = run.services
 
     def check(session: Session, row: RunRow) -> tuple[RunRow, dict[SetKind, str]]:
         runs.check_complete(session, row)
-        sets = session.scalars(select(SetRow).where(SetRow.run_id == row.id))
-        return row, {SetKind(each.kind): each.digest for each in sets}
+        sets = runs.sets_of(session, row)
+        return row, {kind: each.digest for kind, each in sets.items()}
 
     row, sets = await run.read(check)
     layout, settings = runs.model_of(row).layout, runs.settings_of(row)
 
     def make() -> str:
         if row.state == RunState.CREATED:
-            services.check_lengths(settings, row.tokenizer or "", sets)
-        digest = services.blobs.write(initial_file(layout, settings.seed))[0]
-        AdapterFile(services.blobs.path(digest), layout).check()
-        return digest
+            run.services.check_lengths(settings, row.tokenizer or "", sets)
+        return run.services.initial_adapter(layout, settings.seed)
 
     initial = await to_thread.run_sync(make)
     return await _changed(run, lambda session, row: runs.open_run(session, row, initial))
+
+
+@router.patch(paths.RUN_SETTINGS, summary="Change how many clients a run starts with")
+async def change_run(run: OperatorRun, body: ChangeRun) -> RunView:
+    """Until it is started; refused where the other settings need more clients."""
+    return await _changed(run, lambda session, row: runs.change(session, row, body))
 
 
 @router.post(paths.RUN_START, summary="Begin round 1")
@@ -356,7 +359,7 @@ async def list_events(
     responses=ADAPTER_REPLIES,
     openapi_extra=CONDITIONAL,
 )
-async def get_adapter(run: OperatorRun, which: Word) -> Response:
+async def get_adapter(run: PrincipalRun, which: Word) -> Response:
     """`final` is the last round's so far; `best` has the highest pass@1.
 
     Under FedEx-LoRA, the factors and all residuals are stacked as one adapter of a higher rank:

@@ -1,8 +1,10 @@
 """A client's world without a network, made anew for each test."""
 
 import itertools
+import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol import files
@@ -76,12 +79,26 @@ def world(
         for name in CALLS:
             setattr(coordinator, name, points.around(getattr(coordinator, name)))
 
-        def trainer() -> LocalTrainer:
+        def trainer(privacy: PrivacyBudget | None = None) -> LocalTrainer:
             policy = Policy.load(tiny_qwen3, card, settings, device="cpu")
             return LocalTrainer(
-                policy, engine(policy), settings, "a", problems, even_scorer, TokenBudget(400)
+                policy,
+                engine(policy),
+                settings,
+                "a",
+                problems,
+                even_scorer,
+                TokenBudget(400),
+                privacy=privacy and privacy.draws,
             )
 
-        return World(coordinator, tmp_path / f"{next(numbers)}", trainer, points, {})
+        state = tmp_path / f"{next(numbers)}"
+        if settings.privacy.epsilon is None:
+            return World(coordinator, state, trainer, points, {})
+        state.mkdir()
+        # The worlds of a test have one secret: without it they would have other noise.
+        (state / "privacy-budget.json").write_text(json.dumps({"secret": 32 * "5e"}))
+        budget = partial(PrivacyBudget, state, run.id, settings, len(problems))
+        return World(coordinator, state, trainer, points, {}, budget)
 
     return make

@@ -57,8 +57,8 @@ def test_the_next_step_is_sampled_while_a_checkpoint_is_written(
             passed.append(True)
         write(descriptor, data)
 
-    def watched() -> Any:
-        made = trainer()
+    def watched(*given: Any) -> Any:
+        made = trainer(*given)
         generate = made.engine.generate
 
         def generating(*args: Any, **kwargs: Any) -> Any:

@@ -12,10 +12,11 @@ from pubswap_client.daemon.reporters import (
     LogLines,
     Reporters,
     StepReport,
-    sparkline,
     tracking,
 )
+from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.command_line.logs import Lines
 from pubswap_protocol.errors import InvalidSettings
 
 
@@ -35,7 +36,7 @@ def report(step: int) -> StepReport:
         prompts_sampled=8 if step == 1 else 13,
         groups_replaced=0 if step == 1 else 3,
     )
-    return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, metrics=metrics)
+    return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, made=[metrics])
 
 
 def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,13 +44,12 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     LogLines().doing("waiting")
     LogLines().step(report(2))
-    (line,) = [record.getMessage() for record in caplog.records]
-    wanted = ["round 2 step 2/4 public", "reward 0.500", "zero variance 0.50", "kl 1.00e-03"]
-    wanted += ["clip 0.020", "length 17", "300 tokens/s", "3.0 GiB"]
-    wanted += ["zero variance 0.50 (3 replaced, 13 prompts)  kl"]
-    assert all(part in line for part in wanted)
+    (line,) = [Lines("console").format(record) for record in caplog.records]
+    wanted = "step round=2 step=2 steps=4 kind=public reward=0.5 zero_variance=0.5 kl=0.001"
+    wanted += " clip=0.02 length=17.0 tokens_per_second=300.0 memory_gib=3.0"
+    assert line.endswith(f"{wanted} groups_replaced=3.0 prompts_sampled=13.0")
     LogLines().step(report(1))
-    assert "zero variance 0.50  kl" in caplog.records[-1].getMessage()
+    assert Lines("console").format(caplog.records[-1]).endswith("memory_gib=3.0")
 
 
 def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:

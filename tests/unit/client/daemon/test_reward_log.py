@@ -29,7 +29,7 @@ def metrics(reward: float) -> StepMetrics:
 
 
 def report(log: RewardLog, round_: int, step: int, reward: float) -> None:
-    log.step(StepReport(round_, 3, step, 2, False, metrics(reward)))
+    log.step(StepReport(round_, 3, step, 2, False, [metrics(reward)]))
 
 
 def test_a_log_goes_on_after_a_kill(tmp_path: Path) -> None:

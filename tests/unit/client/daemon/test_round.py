@@ -4,15 +4,18 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.state.history import history_path, read
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.metrics import StepMetrics
@@ -39,6 +42,18 @@ from support.client.one_client import (
     kill_again_and_again,
 )
 
+
+def recorder(one: World) -> Recorder:
+    connection: Any = SimpleNamespace(sent=1, received=2)
+    return Recorder(one.state, one.coordinator.run, connection)
+
+
+def rounds_of(one: World) -> list[dict[str, Any]]:
+    """The history, but for when, and how long it took."""
+    found = read(history_path(one.state), one.coordinator.run.id)
+    return [each.model_dump(exclude={"at", "seconds", "waited"}) for each in found]
+
+
 INT8 = WireSettings(precision="int8")
 PIPELINED = SwapSettings(mode="pipelined")
 LIKELY = SwapSettings(donors="likely")
@@ -47,21 +62,17 @@ BOTH = SwapSettings(donors="likely", mode="pipelined")
 
 def steps_of(update: SubmitUpdate) -> dict[str, Any]:
     """What a submission says, but for the time that it took."""
-    return update.model_dump(exclude={"metrics": {"seconds"}})
+    times = {"seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds"}
+    return update.model_dump(exclude={"metrics": times})
 
 
 RUNS = {
-    "pubswap keep": {"grpo": {"optimizer_state": "keep"}},
-    "fedprox": {"method": "fedprox"},
-    "fedavg keep": {"method": "fedavg", "grpo": {"optimizer_state": "keep"}},
     "fedavg int8": {"method": "fedavg", "wire": INT8},
-    "pipelined": {"swap": PIPELINED},
     "overlap": {"method": "fedavg", "grpo": {"overlap": 1, "resample": 2}},
     "pubswap overlap keep": {
         "swap": SwapSettings(period=3),
         "grpo": {"overlap": 1, "optimizer_state": "keep"},
     },
-    "resample": {"grpo": {"resample": 2}},
     "pipelined likely keep": {
         "swap": BOTH,
         "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
@@ -79,10 +90,15 @@ RUNS = {
 def test_a_client_that_dies_again_and_again_hands_in_the_same(
     world: Callable[..., World], changes: dict[str, Any]
 ) -> None:
-    """Adapters, bytes sent and summaries are those of an undisturbed client, in every bit."""
+    """Adapters, bytes sent and summaries are those of an undisturbed client, in every bit.
+
+    So is its history, but for times: each round once.
+    """
     undisturbed, killed = world(**changes), world(**changes)
-    undisturbed.live()
-    assert kill_again_and_again(killed) > 5
+    undisturbed.live(recorder(undisturbed))
+    assert kill_again_and_again(killed, lambda: recorder(killed)) > 5
+    assert rounds_of(killed) == rounds_of(undisturbed)
+    assert [one["round"] for one in rounds_of(killed)] == list(range(1, ROUNDS + 1))
     assert killed.adapters() == undisturbed.adapters()
     assert killed.coordinator.submitted == undisturbed.coordinator.submitted
     assert killed.coordinator.mismatches == 0
@@ -95,13 +111,13 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
 def test_any_point_of_a_life_can_be_its_last(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
-    """Killed once, at every thirteenth point, the next process hands in the same adapters."""
+    """Killed once, at every 29th point, the next process hands in the same adapters."""
     undisturbed = world(swap=swap)
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
-    for point in range(1, total + 1, 13):
+    for point in range(1, total + 1, 29):
         killed = world(swap=swap)
         killed.points.left = point
         with pytest.raises(Killed):
@@ -130,9 +146,9 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
         due = time.monotonic() + 0.5
         return submit(*args)
 
-    def answered(*args: Any) -> bytes:
+    def answered(*args: Any, **kwargs: Any) -> bytes:
         time.sleep(max(0.0, due - time.monotonic()))
-        return exchanged(*args)
+        return exchanged(*args, **kwargs)
 
     class Told(LogLines):
         def step(self, report: StepReport) -> None:
@@ -209,8 +225,8 @@ def test_a_client_trains_on_the_candidates_that_it_finds_likely(
     seen: list[list[list[Response]]] = []
     trainer = one.trainer
 
-    def watched() -> LocalTrainer:
-        made = trainer()
+    def watched(*given: Any) -> LocalTrainer:
+        made = trainer(*given)
         choose = made.choose
 
         def choosing(problems: Any, offers: Any) -> Any:
@@ -289,7 +305,7 @@ def test_a_lost_file_of_own_responses_does_not_end_the_client(world: Callable[..
     assert sorted(killed.coordinator.updates) == [1, 2]
 
 
-def _dying(*_: Any) -> bytes:
+def _dying(*_: Any, **__: Any) -> bytes:
     raise Killed
 
 
@@ -305,8 +321,8 @@ def test_a_finished_round_is_handed_in_without_training_again(
     del killed.coordinator.submit_update  # type: ignore[attr-defined]
     trainer = killed.trainer
 
-    def idle() -> LocalTrainer:
-        made = trainer()
+    def idle(*given: Any) -> LocalTrainer:
+        made = trainer(*given)
         begun = made.private_step
 
         def private_step(*args: Any) -> Any:
@@ -414,7 +430,7 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
 
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
-    api.task = lambda _: next(tasks)
+    api.task = lambda *_: next(tasks)
     journal, residuals = (
         Journal(one.state, JournalOwner.of(run, "a")),
         Residuals(api, run, one.state),
@@ -441,7 +457,7 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
         raise RunCancelled
 
     api: Any = one.coordinator
-    api.heartbeat, api.task = cancelled, lambda _: next(tasks)
+    api.heartbeat, api.task = cancelled, lambda *_: next(tasks)
     journal, residuals = (
         Journal(one.state, JournalOwner.of(run, "a")),
         Residuals(api, run, one.state),
@@ -461,8 +477,8 @@ def test_a_private_set_of_dead_prompts_is_said(
     one = world(method="fedavg", grpo={"resample": 64})
     trainer, told = one.trainer, list[StepMetrics]()
 
-    def useless() -> LocalTrainer:
-        made = trainer()
+    def useless(*given: Any) -> LocalTrainer:
+        made = trainer(*given)
         made.scorer = lambda cases: [0.0] * len(cases)
         return made
 

@@ -25,7 +25,7 @@ class Group:
 class Engine:
     """Responses that name their prompt and its place."""
 
-    def generate(self, prompts: Any, *_: Any, first: int = 0) -> list[Any]:
+    def generate(self, prompts: Any, *_: Any, first: int = 0, gumbel: bool = False) -> list[Any]:
         return [[(first + index, *prompt)] for index, prompt in enumerate(prompts)]
 
 

@@ -66,6 +66,18 @@ def test_check_says_what_a_run_takes() -> None:
     assert "24 settings, 3 seeds: 72 runs" in done.stdout
 
 
+def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
+    """360 steps of 8 x 8 responses of at most 2,048 tokens; without a rate, where to get one."""
+    options = ("--set", f"model.source={MODEL}", "--set", "grpo.max_response_tokens=2048")
+    hours = 360 * 8 * 8 * 2048 / 3000 / 3600
+    done = recipe("check", "qwen3-1.7b-math", *options, "--tokens-per-second", "3000")
+    assert f"time:      {hours:.1f} h of each client at 3000 tokens/s" in done.stdout
+    unmeasured = recipe("check", "qwen3-1.7b-math", *options).stdout
+    assert "time:      --tokens-per-second" in unmeasured and "doctor" in unmeasured
+    for rate in ("0", "-1", "fast"):
+        assert recipe("check", "qwen3-1.7b-math", "--tokens-per-second", rate).exit_code == 2
+
+
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
     """int8 sends about a quarter of the adapter; under FFA-LoRA the B alone travels."""
     options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=int8"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.daemon.factories import make_engine
-from pubswap_client.rollout.peft_folder import WEIGHTS
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.rollout.vllm_server_engine import VllmServerEngine, in_threads
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tensors.peft_folder import WEIGHTS
 from support.vllm.fake_vllm import FakeVllm, fake_vllm
 
 if TYPE_CHECKING:

@@ -1,17 +1,16 @@
-"""What deploy/ ships names only what the coordinator really has."""
+"""Alerts and dashboard name only what the coordinator exports, and fire when they should."""
 
 import functools
 import json
 import re
-import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from pubswap_protocol.cli import build_app
 from pubswap_server.app import create_app
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
@@ -57,6 +56,17 @@ def expressions() -> list[str]:
     panels = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
     queries = [v["query"] for v in dashboard()["templating"]["list"] if v["type"] == "query"]
     return [rule["expr"] for rule in alerts()] + panels + queries
+
+
+def requests(route: str, status: str) -> str:
+    """A counter of requests."""
+    return f'pubswap_http_requests_total{{route="{route}",status="{status}",instance="a"}}'
+
+
+def slow(le: str) -> str:
+    """A bucket of the heartbeats' times."""
+    route = "/v1/runs/{run}/heartbeat"
+    return f'pubswap_http_request_seconds_bucket{{route="{route}",{le},instance="a"}}'
 
 
 @pytest.mark.parametrize("expression", expressions())
@@ -117,20 +127,71 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize(
-    "unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda p: p.name
-)
-def test_the_units_start_commands_that_exist(unit: Path) -> None:
-    """Each command parses, and its environment names are settings."""
-    text, known = (
-        unit.read_text(),
-        {f"PUBSWAP_{name}".upper() for name in ServerSettings.model_fields},
-    )
-    assert set(re.findall(r"PUBSWAP_[A-Z_]+", text)) <= known
-    commands = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    assert commands
-    for command in commands:
-        program, *arguments = shlex.split(command)
-        assert program.endswith("/pubswap")
-        done = CliRunner().invoke(build_app(), [*arguments, "--help"])
-        assert done.exit_code == 0, done.output
+# What makes each alert fire, as values of a series each minute, and when.
+FIRES = {
+    "CoordinatorDown": ({'up{job="pubswap",instance="a"}': "1 1 0x5"}, "5m"),
+    "CoordinatorNotReady": ({requests("/readyz", "503"): "0+1x10"}, "6m"),
+    "CoordinatorFails": (
+        {requests("/v1/runs", "500"): "0+2x20", requests("/v1/runs", "200"): "0+98x20"},
+        "15m",
+    ),
+    "NoSpace": ({requests("/v1/runs/{run}/uploads", "507"): "0 0 1x9"}, "5m"),
+    "RoundNotAveraged": ({'pubswap_runs{state="aggregating",instance="a"}': "1x20"}, "16m"),
+    "RunStalled": ({'pubswap_runs_stalled{instance="a"}': "1x10"}, "6m"),
+    "RunFails": ({'pubswap_runs_failing{instance="a"}': "1x3"}, "1m"),
+    "DriftIsNoNumber": ({'pubswap_drift_no_number_total{instance="a"}': "0 0 1x9"}, "5m"),
+    "WrongTokens": ({requests("/v1/runs", "401"): "0+120x30"}, "20m"),
+    "SlowAnswers": (
+        {
+            slow('le="1"'): "0+90x30",
+            slow('le="2.5"'): "0+100x30",
+            slow('le="+Inf"'): "0+100x30",
+        },
+        "20m",
+    ),
+}
+WELL = {
+    'up{job="pubswap",instance="a"}': "1x30",
+    requests("/readyz", "503"): "2x30",
+    requests("/v1/runs", "500"): "0+1x30",
+    requests("/v1/runs", "200"): "0+1000x30",
+    requests("/v1/runs", "401"): "0+10x30",
+    'pubswap_runs{state="aggregating",instance="a"}': "1x9 0 1x9 0 1x8",
+    'pubswap_runs_stalled{instance="a"}': "1 1 0x28",
+    'pubswap_runs_failing{instance="a"}': "0x30",
+    slow('le="1"'): "0+100x30",
+    slow('le="+Inf"'): "0+100x30",
+}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_each_alert_fires_when_it_should_and_no_other(tmp_path: Path) -> None:
+    """By Prometheus' own rules and clock; and none fires while all is well."""
+    assert FIRES.keys() == {rule["alert"] for rule in alerts()}
+    cases: list[tuple[str | None, dict[str, str], str]] = [
+        *((name, series, at) for name, (series, at) in FIRES.items()),
+        *((None, WELL, f"{minute}m") for minute in range(1, 30, 3)),
+    ]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": s, "values": values} for s, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                    "eval_time": at,
+                    "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1}][
+                        : name is not None
+                    ],
+                }
+            ],
+        }
+        for name, series, at in cases
+    ]
+    file = tmp_path / "tests.yml"
+    rules = str(DEPLOY / "prometheus" / "alerts.yml")
+    file.write_text(yaml.safe_dump({"rule_files": [rules], "tests": tests}))
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = DEPLOY / "prometheus" / "prometheus.yml"
+    subprocess.run(["promtool", "check", "config", config], check=True, capture_output=True)

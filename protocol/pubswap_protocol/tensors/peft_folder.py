@@ -42,13 +42,14 @@ def write_peft_folder(
 ) -> None:
     """Write `adapter_config.json` and the adapter's canonical file into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    ranks = _ranks(adapter, card)
+    ranks = ranks_of(adapter, card)
     config = json.dumps(adapter_config(lora, card, base_model, ranks), indent=2) + "\n"
     (folder / "adapter_config.json").write_text(config, encoding="utf-8")
     (folder / WEIGHTS).write_bytes(adapter)
 
 
-def _ranks(adapter: bytes, card: ModelCard) -> dict[str, int]:
+def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:
+    """The rank of each adapted module of an adapter's file."""
     specs, _ = read_header(adapter)
     return {
         module: specs[f"base_model.model.{module}.lora_A.weight"].shape[0]

@@ -1,0 +1,60 @@
+"""`approval.json` in the state folder: what a person has approved or denied, and when."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_client.state.files import write_whole
+from pubswap_protocol.errors import InvalidSettings, first_fault
+
+
+class Approval(BaseModel):
+    """A decision on one run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str = Field(description="The run's id.")
+    approved: bool
+    asked: dict[str, str] = Field(default={}, description="What the person was shown.")
+    round: int | None = Field(default=None, description="The round under way then.")
+    at: AwareDatetime
+
+    def changed(self, asked: Mapping[str, str]) -> list[str]:
+        """What is asked now and was not then, in words."""
+        return [
+            f"{what} {self.asked.get(what, 'unsaid')} -> {value}"
+            for what, value in asked.items()
+            if self.asked.get(what) != value
+        ]
+
+
+def approval_path(state: Path) -> Path:
+    """Where a state folder has it."""
+    return state / "approval.json"
+
+
+def read_approval(state: Path, run: str) -> Approval | None:
+    """The decision on a run; None if there is none. Raises InvalidSettings for a damaged one."""
+    path = approval_path(state)
+    try:
+        found = Approval.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InvalidSettings(
+            f"{path} is damaged ({first_fault(error)}); decide again with `pubswap client approve` "
+            "or `deny`."
+        ) from None
+    return found if found.run == run else None
+
+
+def decide(
+    state: Path, run: str, approved: bool, asked: Mapping[str, str] = {}, round_: int | None = None
+) -> None:
+    """Keep a decision; raises NotSaved."""
+    decision = Approval(
+        run=run, approved=approved, asked=dict(asked), round=round_, at=datetime.now(UTC)
+    )
+    write_whole(approval_path(state), f"{decision.model_dump_json(indent=2)}\n".encode())

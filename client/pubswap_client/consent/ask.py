@@ -1,0 +1,75 @@
+"""What a run asks of an organisation, as a person is told it."""
+
+from dataclasses import dataclass
+
+from pubswap_client.operator.tables import size_text
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.update_encoding import largest_update
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A run, or a run file, of which some is not known yet.
+
+    `weights` is the base model's digest, `update_bytes` the most that an update may have.
+    """
+
+    settings: RunSettings
+    name: str
+    coordinator: str | None = None
+    run: str | None = None
+    model: str = ""
+    weights: str | None = None
+    update_bytes: int | None = None
+    round: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Those of the settings, or the one under way, should that be beyond them."""
+        return max(self.settings.rounds, self.round or 0)
+
+    @property
+    def sends_responses(self) -> bool:
+        """Whether there are public steps."""
+        return self.settings.method == "pubswap"
+
+    def facts(self) -> dict[str, str]:
+        """What a person approves: it is approved again when any of it changes."""
+        settings, grpo = self.settings, self.settings.grpo
+        sent = f"yes, to {grpo.prompts_per_step} public prompts in each public step"
+        size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
+        epsilon = settings.privacy.epsilon
+        return {
+            "coordinator": self.coordinator or "unknown",
+            "run": f"{self.name} ({self.run})" if self.run else self.name,
+            "base model": f"{self.model}, weights {self.weights or 'unknown'}",
+            "rounds": str(self.rounds),
+            "local steps a round": str(settings.local_steps),
+            "LoRA rank": str(settings.lora.rank),
+            "longest response": f"{grpo.max_response_tokens} tokens",
+            "KL weight": f"{grpo.kl_beta:g}",
+            "differential privacy": "none" if epsilon is None else f"epsilon {epsilon:g}",
+            "sends responses": sent if self.sends_responses else "no",
+            "sends an adapter": f"each round, {size}",
+        }
+
+
+def ask_of(view: RunView, coordinator: str) -> Ask:
+    """What a coordinator's run asks now."""
+    return Ask(
+        settings=view.settings,
+        name=view.name,
+        coordinator=coordinator.rstrip("/"),
+        run=view.id,
+        model=view.model.source,
+        weights=view.model.weights_digest,
+        update_bytes=update_bytes(view.model.layout, view.settings),
+        round=view.round or None,
+    )
+
+
+def update_bytes(layout: AdapterLayout, settings: RunSettings) -> int:
+    """The most bytes that an update of the run has."""
+    return largest_update(sent_layout(layout, settings.aggregation.rule), settings.wire.precision)

@@ -1,0 +1,65 @@
+"""Stay away while the policy refuses, tell the coordinator why, and come back."""
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pubswap_client.consent.consent import Consent, words
+from pubswap_client.consent.rules import Code, Refusal
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_protocol.messages import Away, Hello, RunState
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0  # at the state folder's files
+ASK_SECONDS = 30.0  # the coordinator, how the run is
+ENDED = (RunState.FINISHED, RunState.CANCELLED)
+_MOST = 400  # characters of `Away.detail`
+
+
+@dataclass
+class Attendance:
+    """A member's comings and goings; `hello` is what it says when it is back, once known."""
+
+    api: CoordinatorClient
+    run: str
+    consent: Consent
+    hello: Hello | None = None
+
+    def wait(self, doing: Callable[[str], None] = lambda what: None) -> bool:
+        """Return when the policy allows the run's next round, or the run has ended.
+
+        Whether it did not at once: what there is to do may be something else by then.
+        """
+        said: Away | None = None
+        view, asked_at = self.api.run(self.run), time.monotonic()
+        while view.state not in ENDED and (refusals := self.consent.attend(view)):
+            away = told(refusals)
+            if away != said:
+                self.api.away(self.run, away)
+                log.warning("Away (%s): %s%s", away.code, words(refusals), _remedy(away.code))
+                said = away
+            doing(f"away ({away.code}): {words(refusals)}")
+            time.sleep(LOOK_SECONDS)
+            if time.monotonic() - asked_at > ASK_SECONDS:
+                view, asked_at = self.api.run(self.run), time.monotonic()
+        if said is not None and self.hello is not None:
+            self.api.hello(self.run, self.hello)
+            log.info("Back in run %s.", view.name)
+        return said is not None
+
+
+def told(refusals: tuple[Refusal, ...]) -> Away:
+    """What the coordinator is told: the first reason's code, and all reasons in words."""
+    text = re.sub(r"[^ -~]", "?", words(refusals))
+    return Away(code=refusals[0].code, detail=text[:_MOST])
+
+
+def _remedy(code: str) -> str:
+    if code in (Code.NOT_APPROVED, Code.DENIED):
+        return " Decide with `pubswap client approve`."
+    if code in (Code.HOURS, Code.BYTES, Code.ROUNDS):
+        return ""
+    return " See `pubswap client policy check`."

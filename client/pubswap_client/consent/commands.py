@@ -1,0 +1,199 @@
+"""`pubswap client policy`, `approve` and `deny`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.asking import Yes, confirm
+
+if TYPE_CHECKING:
+    from pubswap_client.consent.ask import Ask
+    from pubswap_client.consent.local_policy import LocalPolicy
+    from pubswap_client.state.membership import StoredMembership
+    from pubswap_protocol.messages import RunView
+
+policy_commands = typer.Typer(
+    help="See what this organisation allows, and try it on a run.", no_args_is_help=True
+)
+
+State = Annotated[Path, typer.Option(help="The folder with token, progress and policy.toml.")]
+STATE = Path("pubswap-state")
+
+
+@policy_commands.command("show")
+def show(
+    state: State = STATE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the policy as JSON.")] = False,
+) -> None:
+    """Show the policy in force, what was decided on the run, and what was sent today."""
+    from pubswap_client.consent.approval import read_approval
+    from pubswap_client.consent.consent import local_now
+    from pubswap_client.consent.local_policy import policy_path
+    from pubswap_client.consent.sent_today import sent_since
+    from pubswap_client.consent.showing import approval_text, policy_table, sent_text
+    from pubswap_client.state.membership import load_membership, membership_path
+
+    policy = _policy(policy_path(state))
+    if as_json:
+        typer.echo(policy.model_dump_json(indent=2))
+        return
+    _print(policy_table(policy))
+    if membership_path(state).exists():
+        member = load_membership(state).membership
+        typer.echo(approval_text(read_approval(state, member.run)))
+        typer.echo(sent_text(sent_since(state, local_now())))
+
+
+@policy_commands.command("check")
+def check(
+    run_file: Annotated[
+        str | None,
+        typer.Argument(help="A run's TOML file, before enrolment; by default the enrolled run."),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="By default the state folder's policy.toml.")
+    ] = None,
+    state: State = STATE,
+) -> None:
+    """Try the policy on a run: what it asks, what is allowed, and what is refused now.
+
+    Before you enrol, ask the operator for the run's file: an invite tells nothing of a run.
+    Nothing is changed, and the coordinator is only asked.
+
+    Exit status: 0 if all is allowed, 1 otherwise.
+    """
+    from pubswap_client.consent.ask import ask_of
+    from pubswap_client.consent.consent import refused_now
+    from pubswap_client.consent.local_policy import policy_path
+    from pubswap_client.consent.showing import refused_lines
+
+    rules = _policy(policy or policy_path(state))
+    if run_file is not None:
+        asked = _ask_of_file(run_file)
+        refused = refused_lines(rules, asked)
+    else:
+        stored, view = _asked(state)
+        asked = ask_of(view, stored.coordinator)
+        refused = [f"{one.code}: {one.detail}" for one in refused_now(state, rules, asked)]
+    _compare(rules, asked, refused)
+    if refused:
+        raise typer.Exit(1)
+    typer.echo("The policy allows this.")
+
+
+def approve(state: State = STATE, yes: Yes = False) -> None:
+    """Approve what the run asks, which is shown beside what the policy allows.
+
+    With approve = "every-round" in the policy, it is the round under way that is approved. A daemon
+    that waits for it comes back by itself.
+    """
+    from pubswap_client.consent.approval import decide
+    from pubswap_client.consent.ask import ask_of
+    from pubswap_client.consent.local_policy import policy_path
+    from pubswap_client.consent.showing import refused_lines
+
+    policy = _policy(policy_path(state))
+    stored, view = _asked(state)
+    asked = ask_of(view, stored.coordinator)
+    _compare(policy, asked, refused := refused_lines(policy, asked))
+    if refused:
+        typer.echo("The policy refuses this, whoever approves the run.")
+    round_ = max(1, view.round)
+    each = f", round {round_}" if policy.approve == "every-round" else ""
+    confirm(f"This approves run {view.name}{each} for this organisation.", yes)
+    decide(state, view.id, True, asked.facts(), round_)
+    typer.echo(f"Approved: run {view.name}{each}.")
+
+
+def deny(state: State = STATE) -> None:
+    """Take no part in the run until it is approved: a running daemon stays away from now on."""
+    from pubswap_client.consent.approval import decide
+    from pubswap_client.state.membership import load_membership
+
+    member = load_membership(state).membership
+    decide(state, member.run, False)
+    typer.echo(f"Denied: run {member.run_name}. `pubswap client approve` takes it back.")
+
+
+def print_first_look(state: Path, stored: "StoredMembership") -> None:
+    """After enrolment: what the run asks, and the policy that allows it, unless there is one."""
+    from pubswap_client.consent.ask import ask_of
+    from pubswap_client.consent.consent import adopt
+    from pubswap_client.consent.local_policy import policy_path
+    from pubswap_client.consent.showing import refused_lines
+    from pubswap_protocol.errors import PubSwapError
+
+    try:
+        view = _view(stored)
+        made = adopt(state, view, stored.coordinator)
+        policy = _policy(policy_path(state))
+    except PubSwapError as error:  # enrolled it is, all the same
+        typer.echo(f"The policy was not looked at: {error.detail}", err=True)
+        return
+    asked = ask_of(view, stored.coordinator)
+    _compare(policy, asked, refused_lines(policy, asked))
+    if made is not None:
+        typer.echo(f"{made} allows this and no more: read it. It is taken as approved.")
+    elif policy.approve != "never":
+        typer.echo("Approve it with `pubswap client approve` before the daemon takes part.")
+
+
+def _policy(path: Path) -> "LocalPolicy":
+    from pubswap_client.consent.local_policy import load_policy
+    from pubswap_protocol.errors import InvalidSettings
+
+    if not path.exists():
+        raise InvalidSettings(
+            f"There is no {path}. `pubswap client enroll` writes it, and `pubswap client start`; "
+            "is it the right --state?"
+        )
+    return load_policy(path)
+
+
+def _asked(state: Path) -> "tuple[StoredMembership, RunView]":
+    from pubswap_client.state.membership import load_membership
+
+    stored = load_membership(state)
+    return stored, _view(stored)
+
+
+def _view(stored: "StoredMembership") -> "RunView":
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.coordinator.retry import ONCE
+
+    member = stored.membership
+    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
+        return api.run(member.run)
+
+
+def _ask_of_file(run_file: str) -> "Ask":
+    from pubswap_client.base_model import local_folder
+    from pubswap_client.consent.ask import Ask, update_bytes
+    from pubswap_client.recipes.inheritance import parse_set
+    from pubswap_client.recipes.recipe import read_recipe
+    from pubswap_protocol.model import model_card
+
+    recipe = read_recipe(run_file, parse_set([])).sound()
+    settings, source = recipe.run_settings, recipe.model.source
+    folder = local_folder(recipe.model.location, recipe.model.revision)
+    if folder is None:
+        typer.echo(f"The base model {source} is not on this machine, and is not checked.", err=True)
+        return Ask(settings, recipe.name, model=source)
+    card = model_card(folder, settings.lora, source, recipe.model.revision)
+    size = update_bytes(card.layout, settings)
+    return Ask(settings, recipe.name, model=source, weights=card.weights_digest, update_bytes=size)
+
+
+def _compare(policy: "LocalPolicy", asked: "Ask", refused: list[str]) -> None:
+    from pubswap_client.consent.showing import comparison
+
+    _print(comparison(policy, asked))
+    for reason in refused:
+        typer.echo(f"refused: {reason}")
+
+
+def _print(table: object) -> None:
+    from rich.console import Console
+
+    Console().print(table)

@@ -1,0 +1,143 @@
+"""The policy at work beside a daemon: read from the state folder, asked before anything leaves."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from pubswap_client.consent.approval import decide, read_approval
+from pubswap_client.consent.ask import Ask, ask_of
+from pubswap_client.consent.local_policy import (
+    COUNTERS,
+    LocalPolicy,
+    load_policy,
+    policy_path,
+    write_default,
+)
+from pubswap_client.consent.rules import Code, Moment, Refusal, judge
+from pubswap_client.consent.sent_today import Sent, sent_since
+from pubswap_client.ledger.entry import described
+from pubswap_client.ledger.ledger import Ledger
+from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
+from pubswap_protocol.messages import RunView, SubmitUpdate
+
+log = logging.getLogger(__name__)
+
+GUARDED = ("responses", "adapter")
+M = TypeVar("M", bound=BaseModel)
+
+
+def local_now() -> datetime:
+    """The local time, with its zone."""
+    return datetime.now().astimezone()
+
+
+@dataclass
+class Consent:
+    """What one organisation allows one coordinator's run.
+
+    The files are read again each time: what a person changes holds from the next request on.
+    """
+
+    state: Path
+    coordinator: str
+    ledger: Ledger
+    clock: Callable[[], datetime] = local_now
+    _ask: Ask | None = field(default=None, init=False)
+    _lacked: int = field(default=0, init=False)  # bytes of a request that was refused
+    _fault: str = field(default="", init=False)  # of the policy, as it was logged
+
+    def check_coordinator(self) -> None:
+        """Before anything is sent. Raises RefusedByPolicy, or InvalidSettings for a bad policy."""
+        if not policy_path(self.state).exists():
+            return
+        allowed = load_policy(policy_path(self.state)).coordinators
+        if allowed is not None and self.coordinator.rstrip("/") not in {
+            url.rstrip("/") for url in allowed
+        }:
+            raise RefusedByPolicy(
+                f"{policy_path(self.state)} does not allow the coordinator {self.coordinator}; "
+                "nothing was sent to it. Add it to `coordinators` if you trust it."
+            )
+
+    def attend(self, view: RunView) -> tuple[Refusal, ...]:
+        """What is refused of a run as the coordinator shows it now, before its next round."""
+        self._ask = ask_of(view, self.coordinator)
+        return self.refusals(max(self._ask.update_bytes or 0, self._lacked))
+
+    def refusals(self, next_bytes: int) -> tuple[Refusal, ...]:
+        """What is refused now, with so many bytes to be sent next; nothing before the first run."""
+        if self._ask is None:
+            return ()
+        try:
+            policy = load_policy(policy_path(self.state))
+            approval = read_approval(self.state, self._ask.run or "")
+        except InvalidSettings as error:
+            if error.detail != self._fault:
+                log.error("%s", error.detail)
+            self._fault = error.detail
+            return (Refusal(Code.UNREADABLE, "This organisation's policy cannot be read."),)
+        self._fault, now = "", self.clock()
+        counts = policy.max_bytes_a_day is not None or policy.max_rounds_a_day is not None
+        sent = sent_since(self.state, now) if counts else Sent()
+        return judge(policy, self._ask, approval, Moment(now, sent, next_bytes))
+
+    def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        """Raises RefusedByPolicy for responses or an adapter that may not leave now.
+
+        What may is recorded in the ledger; nothing else is refused here.
+        """
+        if described(method, target)["kind"] in GUARDED:
+            size = sum(map(len, pieces))
+            if refused := self.refusals(size):
+                self._lacked = size
+                raise RefusedByPolicy(words(refused))
+        self.ledger.record(method, target, media_type, pieces)
+
+    def withhold(self, message: M) -> M:
+        """A message without the counters that may not be sent."""
+        try:
+            allowed = load_policy(policy_path(self.state)).counters
+        except InvalidSettings:
+            allowed = ()  # it is said where it is waited for
+        return without(message, allowed)
+
+
+def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ...]:
+    """What a policy refuses of a run at this moment, for a person who asks."""
+    now = local_now()
+    moment = Moment(now, sent_since(state, now), ask.update_bytes or 0)
+    return judge(policy, ask, read_approval(state, ask.run or ""), moment)
+
+
+def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
+    """Give a state folder without a policy the default one, and take the run as approved.
+
+    Returns the policy's path, or None if there was one. Raises NotSaved.
+    """
+    if policy_path(state).exists():
+        return None
+    ask = ask_of(view, coordinator)
+    decide(state, view.id, True, ask.facts(), ask.round)
+    return write_default(state, ask)
+
+
+def without(message: M, allowed: str | Iterable[str]) -> M:
+    """A message's copy with only these counters; those that it must have stay."""
+    if allowed == "all":
+        return message
+    if isinstance(message, SubmitUpdate):
+        return message.model_copy(update={"metrics": without(message.metrics, allowed)})
+    left_out = {*COUNTERS} - {*allowed}
+    fields = type(message).model_fields
+    defaults = {name: fields[name].default for name in left_out & fields.keys()}
+    return message.model_copy(update=defaults)
+
+
+def words(refusals: Iterable[Refusal]) -> str:
+    """All reasons, one sentence after another."""
+    return " ".join(refusal.detail for refusal in refusals)

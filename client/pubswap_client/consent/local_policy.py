@@ -1,0 +1,158 @@
+"""`policy.toml` in the state folder: what this organisation allows; it outranks the coordinator."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from pubswap_client.consent.ask import Ask
+from pubswap_client.state.files import write_whole
+from pubswap_client.toml_files import read_toml
+from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.messages import ModelDigest, Progress, UpdateMetrics
+
+COUNTERS = tuple(
+    dict.fromkeys(
+        name
+        for message in (UpdateMetrics, Progress)
+        for name, field in message.model_fields.items()
+        if not field.is_required()
+    )
+)
+"""What may be left out of the messages; rounds, steps and the number of examples may not."""
+
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+
+Limit = Annotated[int, Field(gt=0, strict=True)]
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
+
+
+class LocalPolicy(BaseModel):
+    """The file, validated. A key that is not there limits nothing; see docs/organisation.md."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    coordinators: Names | None = Field(default=None, description="Their addresses.")
+    runs: Names | None = Field(default=None, description="Their ids or names.")
+    base_models: tuple[ModelDigest, ...] | None = Field(
+        default=None, min_length=1, description="The digests of their weights."
+    )
+    max_rank: Limit | None = Field(default=None, description="Of the LoRA adapter.")
+    max_response_tokens: Limit | None = Field(default=None, description="Of one response.")
+    max_local_steps: Limit | None = Field(default=None, description="In a round.")
+    max_rounds: Limit | None = Field(default=None, description="Of the run.")
+    min_kl: float | None = Field(
+        default=None, ge=0, description="The least grpo.kl_beta: how closely the base model holds."
+    )
+    max_epsilon: float | None = Field(
+        default=None,
+        gt=0,
+        description="The most that a run may tell of a private prompt (privacy.epsilon); a run "
+        "without differential privacy is refused.",
+    )
+    send_responses: bool = Field(
+        default=True, strict=True, description="Whether responses to public prompts may be sent."
+    )
+    counters: Literal["all"] | tuple[str, ...] = Field(
+        default="all", description="Those that may be sent, beside the number of examples."
+    )
+    max_bytes_a_day: Limit | None = Field(default=None, description="All requests' bodies (UTC).")
+    max_rounds_a_day: Limit | None = Field(default=None, description="Rounds with something sent.")
+    hours: str | None = Field(
+        default=None, description='When it trains and sends, local time, such as "18:00-07:00".'
+    )
+    days: tuple[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"], ...] | None = Field(
+        default=None, min_length=1, description="On which; hours over midnight are the first day's."
+    )
+    approve: Literal["first", "every-round", "never"] = Field(
+        default="first", description="When a person has to approve what the run asks."
+    )
+
+    @field_validator("counters")
+    @classmethod
+    def _known_counters(cls, counters: Any) -> Any:
+        unknown = [name for name in counters if name not in COUNTERS] if counters != "all" else []
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no counter; they are {', '.join(COUNTERS)}")
+        return counters
+
+    @field_validator("hours")
+    @classmethod
+    def _are_hours(cls, hours: str | None) -> str | None:
+        match = _HOURS.fullmatch(hours) if hours is not None else None
+        if hours is not None and (match is None or match.groups()[:2] == match.groups()[2:]):
+            raise ValueError(f'{hours!r} is no span of hours, such as "18:00-07:00"')
+        return hours
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The hours' beginning and end in minutes; the end is behind the beginning."""
+        if self.hours is None:
+            return 0, 24 * 60
+        begin, end = (60 * int(text[:2]) + int(text[3:]) for text in self.hours.split("-"))
+        return begin, end if end > begin else end + 24 * 60
+
+
+def policy_path(state: Path) -> Path:
+    """Where a state folder has its policy."""
+    return state / "policy.toml"
+
+
+def load_policy(path: Path) -> LocalPolicy:
+    """The policy; raises InvalidSettings naming the key that is wrong, and the keys there are."""
+    try:
+        return LocalPolicy.model_validate(read_toml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            keys = ", ".join(sorted(LocalPolicy.model_fields))
+            raise InvalidSettings(
+                f"{path} has the key {first['loc'][0]!r}, which there is not; the keys are {keys}."
+            ) from None
+        raise InvalidSettings(f"{path}: {first_fault(error)}") from None
+
+
+def write_default(state: Path, ask: Ask) -> Path:
+    """Write a policy that allows what the run asks now, and no more; raises NotSaved."""
+    path = policy_path(state)
+    write_whole(path, default_text(ask).encode())
+    return path
+
+
+def default_text(ask: Ask) -> str:
+    """The text of `write_default`."""
+    settings = ask.settings
+    pinned = {
+        "coordinators": [ask.coordinator],
+        "runs": [ask.name],
+        "base_models": [ask.weights],
+        "max_rank": settings.lora.rank,
+        "max_response_tokens": settings.grpo.max_response_tokens,
+        "max_local_steps": settings.local_steps,
+        "max_rounds": settings.rounds,
+        "min_kl": settings.grpo.kl_beta,
+        "max_epsilon": settings.privacy.epsilon,
+        "send_responses": settings.method == "pubswap",
+        "counters": "all",
+        "approve": "first",
+    }
+    # A JSON string, number, boolean or list of these is the same in TOML.
+    known = {key: value for key, value in pinned.items() if value is not None}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in known.items()]
+    return "\n".join([_HEAD, *lines, _MORE])
+
+
+_HEAD = """\
+# What this organisation allows; it outranks the coordinator, and is read again as it is needed.
+# Written from what the run asked then: should it ask for more, it is refused.
+# docs/organisation.md explains the keys; `pubswap client policy check` tries them.
+"""
+_MORE = """
+# max_bytes_a_day = 2_000_000_000
+# max_rounds_a_day = 24
+# hours = "18:00-07:00"
+# days = ["mon", "tue", "wed", "thu", "fri"]
+"""

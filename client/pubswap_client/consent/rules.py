@@ -1,0 +1,209 @@
+"""The rules: policy, what a run asks, approval, the moment and what was sent → what is refused."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from pubswap_client.consent.approval import Approval
+from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.local_policy import DAYS, LocalPolicy
+from pubswap_client.consent.sent_today import Sent
+from pubswap_client.operator.tables import size_text
+
+CLOCK_TOLERANCE = timedelta(minutes=5)
+NOTHING = Sent()
+
+
+class Code(StrEnum):
+    """Why an organisation stays away; stable, and told to the coordinator."""
+
+    COORDINATOR = "coordinator_not_allowed"
+    RUN = "run_not_allowed"
+    BASE_MODEL = "base_model_not_allowed"
+    SETTING = "setting_not_allowed"
+    RESPONSES = "responses_not_allowed"
+    NOT_APPROVED = "not_approved"
+    DENIED = "denied"
+    HOURS = "outside_hours"
+    BYTES = "bytes_of_the_day"
+    ROUNDS = "rounds_of_the_day"
+    UNREADABLE = "policy_unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason. The coordinator is told the words, so they hold nothing of this machine."""
+
+    code: Code
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that a run asks for beside what the policy allows; `code` if it is refused."""
+
+    what: str
+    allows: str
+    code: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A local time, what was sent on its day, and how many bytes are to be sent next."""
+
+    now: datetime
+    sent: Sent = NOTHING
+    next_bytes: int = 0
+
+
+def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
+    """Line by line, in the order of the ask's facts; what is unknown is refused by nothing."""
+    settings, grpo = ask.settings, ask.settings.grpo
+    addresses = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
+    return [
+        _named("coordinator", addresses, (ask.coordinator,), Code.COORDINATOR),
+        _named("run", policy.runs, (ask.name, ask.run), Code.RUN),
+        _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
+        _at_most("rounds", policy.max_rounds, ask.rounds),
+        _at_most("local steps a round", policy.max_local_steps, settings.local_steps),
+        _at_most("LoRA rank", policy.max_rank, settings.lora.rank),
+        _at_most("longest response", policy.max_response_tokens, grpo.max_response_tokens),
+        Line(
+            "KL weight",
+            "any" if policy.min_kl is None else f"at least {policy.min_kl:g}",
+            Code.SETTING if policy.min_kl is not None and grpo.kl_beta < policy.min_kl else None,
+        ),
+        _private(policy.max_epsilon, settings.privacy.epsilon),
+        Line(
+            "sends responses",
+            "yes" if policy.send_responses else "no",
+            Code.RESPONSES if ask.sends_responses and not policy.send_responses else None,
+        ),
+        _size(policy.max_bytes_a_day, ask.update_bytes),
+    ]
+
+
+def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code) -> Line:
+    if not isinstance(allowed, (tuple, list)):
+        return Line(what, "any")
+    known = [name for name in asked if name is not None]
+    refused = bool(known) and not set(known) & set(allowed)
+    return Line(what, ", ".join(allowed), code if refused else None)
+
+
+def _at_most(what: str, limit: int | None, asked: int) -> Line:
+    if limit is None:
+        return Line(what, "any")
+    return Line(what, f"at most {limit}", Code.SETTING if asked > limit else None)
+
+
+def _private(limit: float | None, asked: float | None) -> Line:
+    if limit is None:
+        return Line("differential privacy", "any")
+    refused = asked is None or asked > limit
+    return Line(
+        "differential privacy", f"epsilon at most {limit:g}", Code.SETTING if refused else None
+    )
+
+
+def _size(limit: int | None, asked: int | None) -> Line:
+    if limit is None:
+        return Line("sends an adapter", "any")
+    refused = asked is not None and asked > limit
+    return Line(
+        "sends an adapter", f"{size_text(limit)} a day in all", Code.BYTES if refused else None
+    )
+
+
+def judge(
+    policy: LocalPolicy, ask: Ask, approval: Approval | None, moment: Moment
+) -> tuple[Refusal, ...]:
+    """All reasons to stay away now; none if the organisation takes part."""
+    return (
+        *_asks_too_much(policy, ask),
+        *_consent(policy, ask, approval),
+        *_hours(policy, moment.now),
+        *_day(policy, ask, moment),
+    )
+
+
+def _asks_too_much(policy: LocalPolicy, ask: Ask) -> Iterator[Refusal]:
+    facts = ask.facts()
+    for line in compare(policy, ask):
+        if line.code in (Code.COORDINATOR, Code.RUN, Code.BASE_MODEL):
+            yield Refusal(line.code, f"The {line.what} is none that this organisation allows.")
+        elif line.code is not None:
+            asks = f"The run asks for {line.what}: {facts[line.what]}."
+            yield Refusal(line.code, f"{asks} This organisation allows: {line.allows}.")
+
+
+def _consent(policy: LocalPolicy, ask: Ask, approval: Approval | None) -> Iterator[Refusal]:
+    if approval is not None and not approval.approved:
+        yield Refusal(Code.DENIED, "A person at this organisation has denied the run.")
+    elif policy.approve == "never":
+        return
+    elif approval is None:
+        yield Refusal(Code.NOT_APPROVED, "Nobody at this organisation has approved the run yet.")
+    elif changed := approval.changed(ask.facts()):
+        yield Refusal(
+            Code.NOT_APPROVED,
+            f"Changed since this organisation approved the run: {'; '.join(changed)}.",
+        )
+    elif policy.approve == "every-round" and ask.round and approval.round != ask.round:
+        yield Refusal(
+            Code.NOT_APPROVED, f"Nobody at this organisation has approved round {ask.round} yet."
+        )
+
+
+def _hours(policy: LocalPolicy, now: datetime) -> Iterator[Refusal]:
+    if policy.hours is None and policy.days is None:
+        return
+    opens = opens_at(policy, now)
+    if opens > now:
+        yield Refusal(
+            Code.HOURS, f"Outside of this organisation's hours until {opens:%F %H:%M %Z}.".strip()
+        )
+
+
+def opens_at(policy: LocalPolicy, now: datetime) -> datetime:
+    """The first moment from now on that is within the policy's hours: now, if it is."""
+    begin, end = (timedelta(minutes=minutes) for minutes in policy.span)
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    for ahead in range(-1, 8):  # hours that began yesterday may go over midnight
+        day = midnight + timedelta(days=ahead)
+        if policy.days is not None and DAYS[day.weekday()] not in policy.days:
+            continue
+        if now < day + end:
+            return max(now, day + begin)
+    raise AssertionError("a week has none of its days")
+
+
+def _day(policy: LocalPolicy, ask: Ask, moment: Moment) -> Iterator[Refusal]:
+    sent, limit = moment.sent, policy.max_bytes_a_day
+    if limit is not None and sent.size + moment.next_bytes > limit:
+        yield Refusal(
+            Code.BYTES,
+            # Without what is sent so far, which telling this would change.
+            f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
+            f"{moment.next_bytes:,} bytes, waits for the next day (UTC)."
+            f"{_clock_went_back(moment)}",
+        )
+    rounds = policy.max_rounds_a_day
+    new = ask.round is not None and (ask.run, ask.round) not in sent.rounds
+    if rounds is not None and new and len(sent.rounds) >= rounds:
+        yield Refusal(
+            Code.ROUNDS,
+            f"This organisation takes part in {rounds} rounds a day, and has today; it waits for "
+            f"the next day (UTC).{_clock_went_back(moment)}",
+        )
+
+
+def _clock_went_back(moment: Moment) -> str:
+    last = moment.sent.last
+    if last is None or last <= moment.now + CLOCK_TOLERANCE:
+        return ""
+    return (
+        f" The clock went back: the last request was recorded at {last.astimezone(UTC):%F %H:%M} "
+        "UTC, and what was sent since this day counts."
+    )

@@ -1,0 +1,160 @@
+"""Adapters of one run scored beside each other: pass@1, and differences paired by problem."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich.table import Column, Table
+
+from pubswap_client.policy.policy import Policy
+from pubswap_protocol.errors import InvalidAdapter, InvalidSettings
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.tensors.adapter import (
+    LARGEST_DERIVED,
+    AdapterFile,
+    initial_adapter,
+    open_stack,
+)
+from pubswap_protocol.tensors.peft_folder import WEIGHTS
+
+REFERENCE = "all"  # the folder that those beside it are compared with
+NORMAL = 1.96  # P(|Z| <= 1.96) = 0.95
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An adapter, and each problem's mean reward (P,)."""
+
+    name: str
+    rewards: list[float]
+
+    @property
+    def mean(self) -> float:
+        """pass@1."""
+        return fmean(self.rewards)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """pass@1 less the reference's, and the numbers of problems that it does better and worse."""
+
+    reference: str
+    mean: float
+    half_width: float | None
+    better: int
+    worse: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An adapter's pass@1 with half of its 95 % interval's width, which one problem has not."""
+
+    adapter: str
+    problems: int
+    pass_at_1: float
+    half_width: float | None
+    difference: Difference | None
+
+
+def adapter_names(folder: Path) -> list[str]:
+    """The PEFT folders in a folder, or itself, as paths from there; round 10 after round 9.
+
+    Raises InvalidSettings if there is none.
+    """
+    names = [str(path.parent.relative_to(folder)) for path in folder.rglob(WEIGHTS)]
+    if not names:
+        raise InvalidSettings(
+            f"No {WEIGHTS} is in {folder} or below. `pubswap admin contributions RUN --out FOLDER` "
+            "writes some."
+        )
+    return sorted(names, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[str, int]]:
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
+
+
+def open_adapter(folder: Path, run: RunView) -> AdapterFile:
+    """A PEFT folder's adapter, checked; raises InvalidAdapter for one that is not of the run.
+
+    It has the run's ranks, or under FedEx-LoRA higher ones, with the residuals in it.
+    """
+    layout = run.model.layout
+    try:
+        file = open_stack(folder / WEIGHTS, layout)
+        file.check(LARGEST_DERIVED)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{folder}: {error.detail} Is it of this run?") from None
+    if file.layout != layout and run.settings.aggregation.rule != "fedex":
+        raise InvalidAdapter(f"{folder} has other ranks than the run's adapters.")
+    return file
+
+
+def load_stack(policy: Policy, stack: AdapterFile) -> None:
+    """Load an adapter; one of another rank than the run's, as FedEx-LoRA's, into the base."""
+    layout = policy.card.layout
+    if stack.layout == layout:
+        policy.rebase(())
+        policy.load_adapter(stack.load())
+    else:
+        policy.rebase([stack])
+        policy.load_adapter(initial_adapter(layout, policy.settings.seed))  # B = 0: no product
+
+
+def compared(scored: Sequence[Scored]) -> list[Compared]:
+    """Each with its interval, and against `all` beside it, if that is there."""
+    by_name = {each.name: each for each in scored}
+    found = []
+    for each in scored:
+        reference = str(Path(each.name).parent / REFERENCE)
+        other = by_name.get(reference) if each.name != reference else None
+        found.append(
+            Compared(
+                each.name,
+                len(each.rewards),
+                each.mean,
+                half_width(each.rewards),
+                None if other is None else _difference(each, other),
+            )
+        )
+    return found
+
+
+def _difference(scored: Scored, reference: Scored) -> Difference:
+    values = [a - b for a, b in zip(scored.rewards, reference.rewards, strict=True)]
+    better, worse = sum(value > 0 for value in values), sum(value < 0 for value in values)
+    return Difference(reference.name, fmean(values), half_width(values), better, worse)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """1.96 s / sqrt(n), half of the 95 % interval of a mean over problems; None of one."""
+    if len(values) < 2:
+        return None
+    return NORMAL * stdev(values) / math.sqrt(len(values))
+
+
+def table(found: Sequence[Compared]) -> Table:
+    """For people: means with half the width of their 95 % intervals."""
+    made = Table(
+        Column("adapter", overflow="fold"),
+        Column("pass@1", justify="right", no_wrap=True),
+        Column("against all", justify="right", no_wrap=True),
+        *(Column(heading, justify="right") for heading in ("better", "worse")),
+        caption=f"± is half of the 95 % interval; test problems: {found[0].problems}",
+    )
+    for each in found:
+        other = each.difference
+        made.add_row(
+            each.adapter,
+            _text(each.pass_at_1, each.half_width),
+            _text(other.mean, other.half_width, "+") if other else "",
+            *((str(other.better), str(other.worse)) if other else ("", "")),
+        )
+    return made
+
+
+def _text(mean: float, half: float | None, sign: str = "") -> str:
+    return f"{mean:{sign}.3f}" + ("" if half is None else f" ± {half:.3f}")

@@ -1,0 +1,86 @@
+"""Keep what the daemon does where other programs find it: `status.json` and `history.jsonl`."""
+
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from pubswap_client.coordinator.connection import Connection
+from pubswap_client.daemon.reporters import Reporter, RoundReport, StepReport
+from pubswap_client.state import history
+from pubswap_client.state.history import RoundFigures
+from pubswap_client.state.status import DaemonStatus, read_status, write_status
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.messages import RunView
+
+
+class Recorder(Reporter):
+    """Writes both in the state folder; used with `with`, which notes when the daemon ended."""
+
+    def __init__(self, state: Path, run: RunView, connection: Connection) -> None:
+        """Go on from what an earlier daemon has left of the same run."""
+        steps, before = run.settings.local_steps, read_status(state)
+        if before is None or before.run != run.id:
+            before = DaemonStatus(run=run.id, steps=steps, at=run.created_at)
+        self._state = state
+        self._connection = connection
+        self._before = before
+        self._status = before.model_copy(update={"steps": steps, "doing": "starting"})
+        self._lock = threading.Lock()  # steps are reported in another thread than the rest
+
+    def __enter__(self) -> Self:
+        self._note()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._note()
+
+    def doing(self, what: str) -> None:
+        self._note(doing=what)
+
+    def step(self, report: StepReport) -> None:
+        made = report.made
+        self._note(
+            round=report.round,
+            step=report.step,
+            rewards=[step.reward for step in made],
+            step_seconds=sum(step.seconds + step.waited for step in made) / len(made),
+            tokens_per_second=report.metrics.tokens_per_second,
+        )
+
+    def trained(self, report: RoundReport) -> None:
+        figures = figures_of(self._status.run, report)
+        history.append(history.history_path(self._state), figures)
+
+    def _note(self, **changes: Any) -> None:
+        with self._lock:
+            always = {
+                "at": datetime.now(UTC),
+                "sent_bytes": self._before.sent_bytes + self._connection.sent,
+                "received_bytes": self._before.received_bytes + self._connection.received,
+            }
+            self._status = self._status.model_copy(update=changes | always)
+            write_status(self._state, self._status)
+
+
+def figures_of(run: str, report: RoundReport) -> RoundFigures:
+    """A round's line of the history."""
+    steps = report.steps
+    means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
+    return RoundFigures(
+        run=run,
+        round=report.round,
+        start=report.start,
+        at=datetime.now(UTC),
+        steps=len(steps),
+        rewards=[step.reward for step in steps],
+        tokens=sum(step.tokens for step in steps),
+        seconds=_total(steps, "seconds"),
+        waited=_total(steps, "waited"),
+        **{name: _total(steps, name) / len(steps) for name in means},
+    )
+
+
+def _total(steps: Sequence[StepMetrics], name: str) -> float:
+    return sum(float(getattr(step, name)) for step in steps)

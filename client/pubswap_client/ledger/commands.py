@@ -1,0 +1,138 @@
+"""`pubswap client audit`: read, check and hand on the ledger of what was sent."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
+
+if TYPE_CHECKING:
+    from pubswap_client.ledger.showing import Decode
+
+audit_commands = typer.Typer(
+    help="Read, check and export the ledger of all that this organisation has sent.",
+    no_args_is_help=True,
+)
+
+State = Annotated[Path, typer.Option(help="The folder with token and progress.")]
+Model = Annotated[
+    Path | None, typer.Option(help="The base model's folder, whose tokenizer reads the responses.")
+]
+
+
+@audit_commands.command("show")
+def show(
+    state: State = Path("pubswap-state"),
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="responses, adapter, heartbeat, … or question; may be repeated."),
+    ] = None,
+    day: Annotated[str | None, typer.Option(help="One day (UTC), such as 2026-11-23.")] = None,
+    contents: Annotated[
+        bool, typer.Option("--content", help="Show what was in each body too.")
+    ] = False,
+    model: Model = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print entries as JSON lines.")] = False,
+) -> None:
+    """List what was sent: when, what, how large, and its digest.
+
+    Requests that only ask, without a body, are left out unless `--kind question` wants them.
+    """
+    from pubswap_client.ledger import showing
+    from pubswap_client.ledger.entry import Damaged
+
+    folder, decode = _existing(state), _decoder(model)
+    try:
+        for entry in showing.entries(folder):
+            if (entry.kind not in kind if kind else not entry.size) or (
+                day is not None and not entry.at.startswith(day)
+            ):
+                continue
+            typer.echo(entry.model_dump_json() if as_json else showing.line(entry))
+            if contents and not as_json:
+                for shown in showing.content(folder, entry, decode):
+                    typer.echo(f"    {shown}")
+    except Damaged:
+        raise LedgerDamaged(
+            "The next entry is not as it was written; `pubswap client audit verify` says which."
+        ) from None
+
+
+@audit_commands.command("verify")
+def verify(
+    folder: Annotated[
+        Path | None, typer.Argument(help="An exported report; by default the state's ledger.")
+    ] = None,
+    state: State = Path("pubswap-state"),
+) -> None:
+    """Check the ledger: any change, gap, reordering or missing end.
+
+    Whoever can write the ledger can write all of it anew. Keep a signed export, or the hash that
+    this prints, with somebody else: a later ledger must hold that entry too.
+
+    Exit status: 0 if it is as it was written, 1 otherwise.
+    """
+    from pubswap_client.ledger import verifying
+    from pubswap_client.ledger.ledger import at_rest, day_files
+
+    folder = folder or _existing(state)
+    if not any(day_files(folder)):
+        raise InvalidSettings(f"{folder} holds no ledger.")
+    with at_rest(folder):
+        verdict = verifying.verify(folder)
+    for fault in verdict.faults:
+        typer.echo(fault, err=True)
+    if verdict.faults:
+        raise typer.Exit(1)
+    typer.echo(f"{verdict.entries} entries, as they were written; the last one's hash is")
+    typer.echo(verdict.head)
+
+
+@audit_commands.command("export")
+def export(
+    out: Annotated[Path, typer.Option(help="The new folder to write.")],
+    state: State = Path("pubswap-state"),
+    model: Model = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Your Ed25519 key, which signs; by default the state's own.")
+    ] = None,
+) -> None:
+    """Write a signed report for an auditor: the ledger, the bodies, and a text to read.
+
+    It holds the responses that were sent: give it to nobody who may not read them.
+    """
+    from pubswap_client.ledger import report
+    from pubswap_client.ledger.ledger import at_rest
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} is there already; choose another --out.")
+    folder, key = _existing(state), key or state / "audit-key"
+    with at_rest(folder):
+        head = report.export(folder, out, key, _decoder(model))
+    typer.echo(f"Wrote {out / report.REPORT}. The last entry's hash is {head}.")
+    typer.echo(f"Who has {key}.pub from you checks it with")
+    typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
+
+
+def _existing(state: Path) -> Path:
+    from pubswap_client.ledger.ledger import ledger_folder
+
+    folder = ledger_folder(state)
+    if not folder.is_dir():
+        raise InvalidSettings(
+            f"{state} has no ledger: nothing was sent from there. Is it the right --state?"
+        )
+    return folder
+
+
+def _decoder(model: Path | None) -> "Decode | None":
+    if model is None:
+        return None
+    from pubswap_protocol.tokenizer import decode, load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer((model / "tokenizer.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"{model} has no usable tokenizer.json: {error}") from None
+    return lambda tokens: decode(tokenizer, tokens)

@@ -1,0 +1,95 @@
+"""One entry of the ledger: a line of JSON that holds the hash of the entry before it."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from pubswap_protocol import paths
+from pubswap_protocol.digests import PATTERN, digest_of
+
+BEGINNING = digest_of(b"")  # what the first entry has for its previous one's hash
+
+KINDS = {
+    ("POST", paths.ENROLL): "enrolment",
+    ("POST", paths.TOKEN): "token",
+    ("POST", paths.HELLO): "hello",
+    ("POST", paths.HEARTBEAT): "heartbeat",
+    ("POST", paths.AWAY): "away",
+    ("POST", paths.UPLOADS): "upload",
+    ("PATCH", paths.UPLOAD): "adapter",
+    ("PUT", paths.UPLOAD): "upload",
+    ("POST", paths.UPDATE): "update",
+    ("POST", paths.SWAP_RESPONSES): "responses",
+    ("POST", paths.EVALUATION): "evaluation",
+}
+_PATTERNS = {
+    (method, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/?]+)", path) + r"(\?.*)?")): kind
+    for (method, path), kind in KINDS.items()
+}
+_RUN = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/?]+)", paths.RUN) + r"([/?].*)?")
+
+
+class Damaged(ValueError):
+    """A line is not one that the ledger has written."""
+
+
+class Entry(BaseModel):
+    """What was about to be sent, and its place in the chain."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    number: int = Field(ge=1, description="1, 2, ... over all days.")
+    at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", description="UTC.")
+    kind: str
+    run: str | None = None
+    round: int | None = None
+    exchange: int | None = None
+    method: str
+    target: str = Field(description="The path and the query.")
+    size: int = Field(ge=0, description="Bytes of the body.")
+    digest: str = Field(pattern=PATTERN, description="Of the body.")
+    content: JsonValue = Field(default=None, description="The body, if it is JSON and no secret.")
+    kept: bool = Field(default=False, description="Whether the body's bytes are in `bodies`.")
+    previous: str = Field(pattern=PATTERN, description="The hash of the entry before.")
+
+    def line(self) -> bytes:
+        """The entry as JSON with its hash, which is the digest of all that stands before it."""
+        text = json.dumps(self.model_dump(), ensure_ascii=False, separators=(",", ":"))[:-1]
+        return f'{text},"hash":"{digest_of(text.encode())}"}}\n'.encode()
+
+    @property
+    def hash(self) -> str:
+        """What the next entry has as `previous`."""
+        return str(json.loads(self.line())["hash"])
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """The entry of a line; raises Damaged unless it is the very line that `line()` gives."""
+        try:
+            values: dict[str, Any] = json.loads(line)
+            values.pop("hash")
+            entry = cls.model_validate(values)
+            same = entry.line() == line
+        except (ValueError, LookupError, TypeError, AttributeError, ValidationError):
+            same = False
+        if not same:
+            raise Damaged
+        return entry
+
+
+def described(method: str, target: str) -> dict[str, Any]:
+    """The kind, and the run, round and exchange of a request, as far as it has them."""
+    for (of, pattern), kind in _PATTERNS.items():
+        if of == method and (match := pattern.fullmatch(target)):
+            return {"kind": kind, **dict(_places(match.groupdict()))}
+    match = _RUN.fullmatch(target)
+    return {"kind": "question" if method == "GET" else "other", "run": match and match["run"]}
+
+
+def _places(found: dict[str, str]) -> Iterator[tuple[str, str | int]]:
+    for name, field in (("run", "run"), ("round", "round"), ("swap", "exchange")):
+        if name in found:
+            yield field, found[name] if name == "run" else int(found[name])

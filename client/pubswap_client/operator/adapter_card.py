@@ -1,0 +1,130 @@
+"""The model card of an exported adapter: the README.md of its folder."""
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+
+from pubswap_client.recipes.inheritance import flat
+from pubswap_client.recipes.shown import value_text
+from pubswap_client.rollout.vllm_sampling import LORA_RANKS, lora_rank
+from pubswap_protocol import __version__
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.messages import MemberView, RoundSummary, WholeRun
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.peft_folder import ranks_of
+
+
+def adapter_text(run: WholeRun, number: int) -> str:
+    """What the adapter of a round is; that of round 0 is never called trained."""
+    if number == 0:
+        return "the untrained initial adapter, with which the model is as its base"
+    return f"the adapter after round {number} of {run.settings.rounds}"
+
+
+def loading(run: WholeRun, adapter: bytes, folder: str, merged: bool) -> Iterator[str]:
+    """What loads an exported folder: a line of Python, and what serves it with vLLM."""
+    if merged:
+        yield f"transformers.AutoModelForCausalLM.from_pretrained({folder!r})"
+        yield f"vllm serve {shlex.quote(folder)}"
+        return
+    yield f"peft.PeftModel.from_pretrained(base_model, {folder!r})"
+    rank, model = max(ranks_of(adapter, run.model).values()), run.model
+    if rank > LORA_RANKS[-1]:
+        yield f"(vLLM serves ranks up to {LORA_RANKS[-1]}, not {rank}: export with --format merged)"
+        return
+    base = [model.source, *(["--revision", model.revision] if model.revision else [])]
+    options = ["--enable-lora", "--max-lora-rank", str(lora_rank(rank))]
+    yield shlex.join(["vllm", "serve", *base, *options, "--lora-modules", f"{run.name}={folder}"])
+
+
+def card_text(run: WholeRun, number: int, adapter: bytes, merged: bool = False) -> str:
+    """Markdown with the hub's metadata. Members have a number and no name."""
+    head, settings = _head(run, number, adapter, merged), _settings(run.settings)
+    return "\n".join([*head, *settings, *_privacy(run, number), *_rounds(run)]) + "\n"
+
+
+def _head(run: WholeRun, number: int, adapter: bytes, merged: bool) -> Iterator[str]:
+    model = run.model
+    library = "transformers" if merged else "peft"
+    yield from ("---", f"base_model: {json.dumps(model.source)}", f"library_name: {library}")
+    yield from ("pipeline_tag: text-generation", "---", "")
+    yield f"# {run.name}: {adapter_text(run, number)}{', merged into its base' if merged else ''}"
+    yield ""
+    revision = model.revision or "unset"
+    yield f"- Base model: `{model.source}`, revision {revision}, {model.architecture}"
+    for name in ("config", "tokenizer", "weights"):
+        yield f"- Its {name}: `{getattr(model, name + '_digest')}`"
+    yield f"- Adapter: `{digest_of(adapter)}`"
+    yield f"- Run: `{run.id}`, {run.state}; method {run.settings.method}"
+    if run.members:  # which a member is not told
+        yield f"- Members: {', '.join(_members(run.members))}"
+    yield f"- Written by PubSwap {__version__}"
+    yield from ("", "## Load it", "", "FOLDER is where this file is.", "", "```text")
+    yield from loading(run, adapter, "FOLDER", merged)
+    yield from ("```", "")
+
+
+def _members(members: list[MemberView]) -> Iterator[str]:
+    """Such as client-2, numbered by role in the order of the names, which the operator knows."""
+    numbers: Counter[str] = Counter()
+    for member in sorted(members, key=lambda member: (member.role, member.name)):
+        numbers[member.role] += 1
+        revoked = "" if member.active else " (revoked)"
+        yield f"{member.role}-{numbers[member.role]}{revoked}"
+
+
+def _settings(settings: RunSettings) -> Iterator[str]:
+    differing = flat(settings.model_dump(mode="json", exclude_defaults=True))
+    yield from ("## Settings that differ from the paper's", "")
+    for key, value in differing.items():
+        yield f"- `{key} = {value_text(value)}`"
+    if not differing:
+        yield "None."
+    yield ""
+
+
+def _privacy(run: WholeRun, number: int) -> Iterator[str]:
+    if run.settings.privacy.epsilon is None:
+        return
+    spent = [
+        summary.means.epsilon
+        for summary in run.rounds
+        if summary.round <= number and summary.means and summary.means.epsilon is not None
+    ]
+    yield from ("## Privacy", "")
+    most, allowed = max(spent, default=0), run.settings.privacy.epsilon
+    yield "Each member trained with record-level differential privacy. For each of its n private"
+    yield "prompts, the updates that it sent up to this round are (ε, δ)-differentially private"
+    yield f"with ε ≤ {most:.3g}, as the members report, and δ = min(1e-5, 1 / (10 n)); the run"
+    yield f"allows ε ≤ {allowed:g}. The page Differential privacy of PubSwap's documentation says"
+    yield "what that does not cover."
+    yield ""
+
+
+def _rounds(run: WholeRun) -> Iterator[str]:
+    scores = [each.evaluation.by_topic for each in run.rounds if each.evaluation]
+    topics = sorted({topic for by_topic in scores for topic in by_topic})
+    headings = ["round", "updates", "pass@1", *map(_cell, topics), "drift", "adapter"]
+    yield from ("## Rounds", "", "Round 0 is the base model. Drift is the mean distance of two")
+    yield from ("clients' adapters at the end of a round.", "")
+    yield f"| {' | '.join(headings)} |"
+    yield "|---" * len(headings) + "|"
+    for summary in run.rounds:
+        yield f"| {' | '.join(_cells(summary, topics))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _cells(summary: RoundSummary, topics: list[str]) -> Iterator[str]:
+    yield str(summary.round)
+    yield str(summary.updates)
+    evaluation = summary.evaluation
+    yield f"{evaluation.pass_at_1:.3f}" if evaluation else ""
+    for topic in topics:
+        score = evaluation.by_topic.get(topic) if evaluation else None
+        yield "" if score is None else f"{score:.3f}"
+    yield f"{summary.drift.pairwise:.3f}" if summary.drift else ""
+    yield f"`{summary.adapter}`" if summary.adapter else ""

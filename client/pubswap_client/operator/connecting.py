@@ -1,0 +1,94 @@
+"""What the operator's commands share: the coordinator's address, the token, and a client."""
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from pubswap_protocol.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
+
+P = ParamSpec("P")
+
+DEFAULT_URL = "http://127.0.0.1:8470"
+DEFAULT_TOKEN_FILE = Path("pubswap-data/operator-token")
+
+Url = Annotated[
+    str,
+    typer.Option("--coordinator", envvar="PUBSWAP_COORDINATOR", help="The coordinator's address."),
+]
+TokenFile = Annotated[
+    Path,
+    typer.Option(
+        envvar="PUBSWAP_OPERATOR_TOKEN_FILE",
+        help="The file with the operator token; PUBSWAP_OPERATOR_TOKEN itself goes first.",
+    ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="PUBSWAP_CA_FILE", help="The CA of the coordinator's certificate (PEM), if private."
+    ),
+]
+
+
+def operator_token(file: Path) -> str:
+    """The operator's token; raises InvalidSettings saying where it is looked for."""
+    if token := os.environ.get("PUBSWAP_OPERATOR_TOKEN"):
+        return token
+    try:
+        return file.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidSettings(
+            f"The operator token is not in {file} ({reason}). `pubswap serve` writes it to its "
+            "data folder; give that file with --token-file."
+        ) from None
+
+
+def connect(
+    url: Url = DEFAULT_URL, token_file: TokenFile = DEFAULT_TOKEN_FILE, ca_file: CaFile = None
+) -> "CoordinatorClient":
+    """A client with the operator's token that fails at once rather than retrying."""
+    return client_with(url, None, token_file, ca_file)
+
+
+def client_with(
+    url: str, token: str | None, token_file: Path, ca_file: Path | None
+) -> "CoordinatorClient":
+    """The same with a token that may be known; other TLS files are named by the environment."""
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.coordinator.retry import ONCE
+    from pubswap_client.coordinator.tls import from_environment
+
+    tls = from_environment()
+    if ca_file is not None:
+        tls = tls.model_copy(update={"ca_file": ca_file})
+    return CoordinatorClient(url, token or operator_token(token_file), ONCE, tls=tls)
+
+
+def connected(
+    command: Callable[Concatenate["CoordinatorClient", P], None],
+) -> Callable[..., None]:
+    """Give a command the options of `connect`, and call it with the client that they give.
+
+    Its own options' annotations must be types and not text: Typer reads them.
+    """
+    shared = inspect.signature(connect).parameters
+    _, *own = inspect.signature(command).parameters.values()
+    parameters = [*own, *shared.values()]
+
+    @wraps(command)
+    def with_client(**options: Any) -> None:
+        with connect(**{name: options.pop(name) for name in shared}) as api:
+            command(api, **options)  # type: ignore[call-arg]
+
+    with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_client.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_client

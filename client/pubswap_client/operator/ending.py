@@ -1,0 +1,121 @@
+"""What an operator cannot take back: each asks first and says what is lost."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.asking import Name, Run, Yes, confirm
+from pubswap_client.operator.connecting import connected
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.messages import Rollback, RunView
+
+if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
+
+
+@connected
+def cancel(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
+    """End a run for good; its adapters so far are kept."""
+    view = api.run(run)
+    confirm(
+        f"{_described(view)} Cancelling is final: its members stop, and the round under way is "
+        "lost. The adapters of the rounds before it are kept.",
+        yes,
+    )
+    api.move_run(view.id, paths.RUN_CANCEL)
+    typer.echo(f"Run {view.name} is cancelled.")
+
+
+@connected
+def archive(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
+    """Free the disk of a run that has ended; its final and its best adapter are kept.
+
+    So are its settings, sets, evaluations, figures and log. Export other rounds' adapters first.
+    """
+    view = api.run(run)
+    confirm(
+        f"{_described(view)} Archiving is final: all adapters but the final and the best one, "
+        "and all updates and responses, are removed.",
+        yes,
+    )
+    api.move_run(view.id, paths.RUN_ARCHIVE)
+    typer.echo(f"Run {view.name} is archived. The coordinator's disk has the room soon.")
+
+
+@connected
+def delete(api: "CoordinatorClient", run: Run, yes: Yes = False) -> None:
+    """Delete a run that has ended, with all its adapters and its log.
+
+    `pubswap run archive` keeps its final and its best adapter, and the log.
+    """
+    view = api.run(run)
+    confirm(
+        f"{_described(view)} Deleting is final: its adapters, updates, evaluations and log are "
+        "removed, and its members' tokens are worthless.",
+        yes,
+    )
+    api.delete_run(view.id)
+    typer.echo(f"Run {view.name} ({view.id}) is deleted. The coordinator's disk has the room soon.")
+
+
+@connected
+def exclude(
+    api: "CoordinatorClient",
+    run: Run,
+    member: Annotated[str, typer.Argument(help="Whose update to leave out.")],
+    yes: Yes = False,
+) -> None:
+    """Leave a member's update out of the round under way."""
+    view = api.run(run)
+    confirm(
+        f"{_described(view)} The update of {member} will not count in round {view.round}, and "
+        f"{member} cannot send another one in it.",
+        yes,
+    )
+    after = api.exclude(view.id, view.round, member)
+    typer.echo(f"The update of {member} is left out of round {view.round} of {view.name}.")
+    if after.waiting_for is not None:
+        typer.echo(f"It waits: {after.waiting_for}")
+
+
+@connected
+def rollback(
+    api: "CoordinatorClient",
+    run: Run,
+    to: Annotated[
+        int, typer.Option(min=0, max=MAX_NUMBER, help="The round whose adapter to go on from.")
+    ],
+    yes: Yes = False,
+) -> None:
+    """Go back to a round's adapter, and on from there."""
+    view = api.run(run)
+    confirm(
+        f"{_described(view)} It goes back to the adapter of round {to}: the rounds after it "
+        "are trained again, and their updates are lost.",
+        yes,
+    )
+    api.roll_back(view.id, Rollback(to=to))
+    typer.echo(f"Run {view.name} goes on in round {to + 1}, from the adapter of round {to}.")
+
+
+@connected
+def revoke(api: "CoordinatorClient", run: Run, name: Name, yes: Yes = False) -> None:
+    """Make a member's token worthless for good; what it handed in before counts."""
+    confirm(
+        f"Revoking {name} of run {run} is final: its token is worthless at once, and its name "
+        "stays taken.",
+        yes,
+    )
+    api.revoke(run, name)
+    typer.echo(f"{name} is revoked; to have the organisation back, invite it under another name.")
+
+
+def _described(view: RunView) -> str:
+    from pubswap_client.operator.tables import state_text
+
+    members = ", ".join(member.name for member in view.members if member.active) or "nobody"
+    return (
+        f"Run {view.name} ({view.id}) is {state_text(view)}, in round {view.round} of "
+        f"{view.settings.rounds}, with {members}."
+    )

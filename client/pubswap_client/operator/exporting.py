@@ -1,0 +1,80 @@
+"""`pubswap run export`: a global adapter out of the coordinator; `pubswap export verify`."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.adapter_folder import (
+    BaseOption,
+    Format,
+    FormatOption,
+    require_torch,
+    require_vacant,
+    write_adapter,
+)
+from pubswap_client.operator.asking import Run
+from pubswap_client.operator.connecting import connected
+
+if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
+
+
+@connected
+def export(
+    api: "CoordinatorClient",
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The new folder to write.")] = Path("adapter"),
+    which: Annotated[str, typer.Option(help="final, best, or a round's number.")] = "final",
+    format_: FormatOption = Format.PEFT,
+    model: BaseOption = None,
+    key: Annotated[
+        Path, typer.Option(help="Your Ed25519 key, which signs; made if it is not there.")
+    ] = Path("pubswap-data/export-key"),
+) -> None:
+    """Write a global adapter as a folder, with a model card and a signed manifest.
+
+    The folder is there whole or not at all, and nothing is written over.
+    """
+    from pubswap_client.operator.adapter_card import adapter_text, loading
+    from pubswap_client.signed_manifest import make_key, sign
+    from pubswap_client.state.files import whole_folder
+
+    require_vacant(out)
+    require_torch(format_)
+    view = api.whole_run(run)
+    number, adapter = api.adapter_of_round(view.id, which)
+    signed = shutil.which("ssh-keygen") is not None
+    with whole_folder(out) as making:
+        write_adapter(making, view, number, adapter, format_, model)
+        if signed:
+            make_key(key)
+            sign(making, [path.name for path in making.iterdir()], key)
+    best = ", the best so far," if which == "best" and number else ""
+    typer.echo(f"Wrote {adapter_text(view, number)}{best} of {view.name} to {out}. Load it with")
+    for line in loading(view, adapter, str(out), format_ is Format.MERGED):
+        typer.echo(f"  {line}")
+    if not signed:
+        typer.echo("It is not signed: install OpenSSH's ssh-keygen and export again.", err=True)
+        return
+    typer.echo(f"Who has {key}.pub from you checks it with")
+    typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="The exported folder.")],
+    key: Annotated[Path, typer.Option(help="The operator's public key, *.pub, from the operator.")],
+) -> None:
+    """Check an exported folder against its signed manifest; nothing is asked of any host.
+
+    Exit status: 0 if each file is as the operator signed it, 1 otherwise.
+    """
+    from pubswap_client.signed_manifest import faults
+
+    found = faults(folder, key)
+    for fault in found:
+        typer.echo(fault, err=True)
+    if found:
+        raise typer.Exit(1)
+    typer.echo(f"{folder} is as the holder of {key} signed it.")

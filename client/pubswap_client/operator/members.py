@@ -1,0 +1,126 @@
+"""`pubswap invite` and `pubswap member ...`: who takes part in a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.asking import AsJson, Name, Run
+from pubswap_client.operator.connecting import connected
+from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import CreateInvite, Invite, Reissue, Role
+
+if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
+
+Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
+Quiet = Annotated[bool, typer.Option(help="Print the code alone.")]
+
+A_WEEK = 7 * 24.0
+LONGEST_HOURS = 10 * 366 * 24
+
+
+@connected
+def invite(
+    api: "CoordinatorClient",
+    run: Run,
+    name: Name,
+    role: Annotated[Role, typer.Option(help="client or evaluator.")] = Role.CLIENT,
+    hours: Hours = A_WEEK,
+    quiet: Quiet = False,
+) -> None:
+    """Make a one-time invite; send its code to the organisation over a channel you trust."""
+    body = CreateInvite(name=name, role=role, expires_in_seconds=invite_seconds(hours))
+    print_invite(api.invite(run, body), api.url, quiet)
+
+
+def invite_seconds(hours: float) -> int:
+    """An invite's life; raises InvalidSettings for less than a second or more than 10 years."""
+    if not 1 / 3600 <= hours <= LONGEST_HOURS:
+        raise InvalidSettings(f"--hours is between 1/3600 and {LONGEST_HOURS}, not {hours:g}.")
+    return max(1, int(hours * 3600))
+
+
+def print_invite(issued: Invite, url: str, quiet: bool) -> None:
+    if quiet:
+        typer.echo(issued.invite)
+        return
+    typer.echo(
+        f"Invite for {issued.name} ({issued.role}), good until {issued.expires_at:%F %T %Z}:"
+    )
+    typer.echo(f"  pubswap client enroll --coordinator {url} --invite {issued.invite}")
+
+
+@connected
+def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) -> None:
+    """List a run's members and where each is."""
+    from rich.console import Console
+
+    from pubswap_client.operator.tables import members_table
+
+    found = api.members(run)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    Console().print(members_table(found.members))
+
+
+@connected
+def suspend(api: "CoordinatorClient", run: Run, name: Name) -> None:
+    """Refuse a member until it is reinstated.
+
+    Rounds and exchanges no longer wait for it. What it handed in before counts, also in the round
+    under way. Its daemon keeps trying, and goes on by itself afterwards.
+    """
+    api.decide(run, name, paths.RUN_MEMBER_SUSPEND)
+    typer.echo(f"{name} is suspended; pubswap member reinstate {run} {name} takes it back.")
+
+
+@connected
+def reinstate(api: "CoordinatorClient", run: Run, name: Name) -> None:
+    """Take a suspended member back."""
+    api.decide(run, name, paths.RUN_MEMBER_REINSTATE)
+    typer.echo(f"{name} takes part again.")
+
+
+@connected
+def reissue(
+    api: "CoordinatorClient", run: Run, name: Name, hours: Hours = A_WEEK, quiet: Quiet = False
+) -> None:
+    """Make a new invite for a member that has lost its token.
+
+    The old token works until the invite is used; suspend the member if it must stop at once. What
+    it has handed in, and the progress in its state folder, stay good.
+    """
+    issued = api.reissue(run, name, Reissue(expires_in_seconds=invite_seconds(hours)))
+    print_invite(issued, api.url, quiet)
+
+
+@connected
+def certificate(
+    api: "CoordinatorClient",
+    run: Run,
+    name: Name,
+    file: Annotated[Path | None, typer.Option(help="The new client certificate (PEM).")] = None,
+    unbind: Annotated[
+        bool, typer.Option("--unbind", help="Take any certificate from now on.")
+    ] = False,
+) -> None:
+    """Bind a member's token to its renewed client certificate, or to none."""
+    if (file is None) != unbind:
+        raise InvalidSettings("Give the certificate with --file, or --unbind for any; one of them.")
+    sha256 = _fingerprint(file) if file is not None else None
+    api.bind_certificate(run, name, sha256)
+    typer.echo(f"The token of {name} is good with {sha256 or 'any certificate'} from now on.")
+
+
+def _fingerprint(file: Path) -> str:
+    import hashlib
+    import ssl
+
+    try:
+        der = ssl.PEM_cert_to_DER_cert(file.read_text(encoding="ascii"))
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"{file} is not a PEM certificate: {error}") from None
+    return hashlib.sha256(der).hexdigest()

@@ -1,0 +1,94 @@
+"""A run's append-only log as lines: all of it, or on and on."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import typer
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.operator.watching import repeated
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import Event
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What is wanted of a log: some kinds and one member, or all."""
+
+    kinds: frozenset[str] = frozenset()
+    member: str | None = None
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event is of a wanted kind, and names the member."""
+        return (not self.kinds or event.kind in self.kinds) and (
+            self.member is None or self.member == event.details.get("member")
+        )
+
+
+def lines(
+    api: CoordinatorClient,
+    run: str,
+    wanted: Filter,
+    follow: bool,
+    as_json: bool,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
+    """The log's lines; followed, until the run has ended and all is told."""
+    for event in filter(wanted.wants, events(api, run, follow, _tell, pause)):
+        yield event.model_dump_json() if as_json else line(event)
+
+
+def events(
+    api: CoordinatorClient,
+    run: str,
+    follow: bool,
+    on_silence: Callable[[str], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Event]:
+    """The log; followed, through restarts of the coordinator, until the run has ended.
+
+    `on_silence` is told why nothing is heard, once for each time.
+    """
+    after, silent = 0, False
+    while page := api.events(run, after).events:
+        yield from page
+        after = page[-1].id
+    if not follow:
+        return
+
+    def read() -> tuple[list[Event], bool]:
+        # In this order: what ends a run is in the log when the run has ended.
+        ended = api.run(run).state in ("finished", "cancelled")
+        return api.events(run, after).events, ended
+
+    for found in repeated(read, pause):
+        if isinstance(found, PubSwapError):
+            if not silent:
+                on_silence(f"{found.detail} Trying again.")
+            silent = True
+            continue
+        silent = False
+        page, ended = found
+        yield from page
+        if page:
+            after = page[-1].id
+        elif ended:
+            return
+
+
+def _tell(reason: str) -> None:
+    typer.echo(reason, err=True)
+
+
+def line(event: Event) -> str:
+    """One event for people: 2026-11-23 02:47:01  update  member alpha, round 3."""
+    details = ", ".join(f"{key} {_text(value)}" for key, value in event.details.items())
+    return f"{event.at.astimezone():%F %T}  {event.kind:18}  {details}".rstrip()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

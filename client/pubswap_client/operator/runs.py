@@ -1,0 +1,242 @@
+"""`pubswap run ...`: create, see and move runs."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.asking import AsJson, Run, TokensPerSecond
+from pubswap_client.operator.connecting import (
+    DEFAULT_TOKEN_FILE,
+    DEFAULT_URL,
+    CaFile,
+    TokenFile,
+    Url,
+    connect,
+    connected,
+)
+from pubswap_protocol import paths
+from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.messages import ChangeRun, RunView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.recipes.recipe import Reading
+
+SHOWN_ROUNDS = 50
+
+
+def create(
+    recipe: Annotated[str, typer.Argument(help="The run's TOML file, or a recipe's name.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Where the recipe's data.prepare makes its sets, or has made them."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE instead of the file's; again.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the whole run file and what a run takes; no more."),
+    ] = False,
+    tokens_per_second: TokensPerSecond = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = DEFAULT_TOKEN_FILE,
+    ca_file: CaFile = None,
+) -> None:
+    """Create a run from its file and open it for members.
+
+    The coordinator is sent the public and the test set. Private sets, if the recipe makes any,
+    stay where they are made, for you to hand to their organisations. What the file leaves to the
+    defaults is printed.
+    """
+    from pubswap_client.operator.runfile import create_and_open, make_sets, prepare
+    from pubswap_client.recipes.inheritance import parse_set
+    from pubswap_client.recipes.recipe import read_recipe
+
+    reading = read_recipe(recipe, parse_set(changes or []))
+    if dry_run:
+        _print_plan(reading, tokens_per_second)
+        return
+    if tokens_per_second is not None:
+        raise typer.BadParameter("--tokens-per-second is for --dry-run, which makes no run.")
+    loaded = reading.sound()
+    files = make_sets(loaded, data)
+    prepared = prepare(loaded, files)
+    with connect(url, token_file, ca_file) as api:
+        run = create_and_open(api, prepared)
+    typer.echo(f"Run {run.name} is open: {run.id}")
+    typer.echo(f"Assumed: {_assumed(reading)}.")
+    if files.private:
+        typer.echo("Private sets, one for each organisation and for nobody else:")
+        for path in files.private:
+            typer.echo(f"  {path}")
+    typer.echo(f"Next: pubswap invite {run.name} NAME, once for each organisation.")
+
+
+# What decides how many take part and how long it takes; --dry-run prints all.
+_TOLD = (
+    "clients",
+    "rounds",
+    "local_steps",
+    "method",
+    "swap.period",
+    "aggregation.deadline_seconds",
+)
+
+
+def _assumed(reading: "Reading") -> str:
+    from pubswap_client.recipes.shown import DEFAULT, value_text, values_and_notes
+
+    defaults = {key: value for key, value, note in values_and_notes(reading) if note == DEFAULT}
+    told = [f"{key} = {value_text(defaults[key])}" for key in _TOLD if key in defaults]
+    more = len(defaults) - len(told)
+    rest = f"{more} other defaults, which --dry-run prints"
+    return ", ".join([*told, rest])
+
+
+def _print_plan(reading: "Reading", tokens_per_second: float | None) -> None:
+    from pubswap_client.recipes.check import cost_lines, faults_and_layout
+    from pubswap_client.recipes.shown import toml_text
+
+    faults, layout = faults_and_layout(reading)
+    for fault in dict.fromkeys(faults):
+        typer.echo(f"wrong: {fault}", err=True)
+    if faults:
+        typer.echo(f"{reading.path} cannot be run.", err=True)
+        raise typer.Exit(1)
+    typer.echo(toml_text(reading))
+    for line in cost_lines(reading.sound(), layout, tokens_per_second):
+        typer.echo(f"# {line}")
+    typer.echo("# A dry run: nothing was made or sent.")
+
+
+@connected
+def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
+    """List the runs, newest first."""
+    from rich.console import Console
+
+    from pubswap_client.operator.tables import runs_table
+
+    found = api.runs()
+    if as_json:
+        typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
+        return
+    Console().print(runs_table(found))
+
+
+@connected
+def show(
+    api: "CoordinatorClient",
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole run as JSON.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on showing it until it ends; not with --json.")
+    ] = False,
+) -> None:
+    """Show a run: its last rounds, pass@1, bytes, and where each member is."""
+    from rich.console import Console
+
+    from pubswap_client.operator import watching
+
+    if as_json:
+        if watch:
+            raise typer.BadParameter("--watch shows a table; ask again for --json.")
+        typer.echo(api.whole_run(run).model_dump_json(indent=2))
+    elif watch:
+        watching.watch(lambda: _read(api, run), Console())
+    else:
+        Console().print(_read(api, run)[0])
+
+
+def _read(api: "CoordinatorClient", run: str) -> "tuple[RenderableType, bool]":
+    """A run for people, and whether it has ended."""
+    from rich.console import Group
+
+    from pubswap_client.operator.tables import members_table, rounds_table, state_text
+
+    view = api.run(run)
+    rounds = list(api.rounds(view.id, after=max(-1, view.round - SHOWN_ROUNDS)))
+    lines = [
+        f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
+        f"{view.settings.rounds}, {view.settings.method}, base model {view.model.source}"
+    ]
+    if view.waiting_for is not None:
+        lines.append(f"[bold]It waits:[/bold] {view.waiting_for}")
+    if view.best is not None:
+        score, best = f"{view.best.pass_at_1:.3f}", view.best.round
+        lines.append(f"The best so far: pass@1 {score} after round {best}")
+    if rounds and rounds[0].round > 0:
+        lines.append(f"The rounds from {rounds[0].round} on; --json has them all.")
+    ended = view.state in ("finished", "cancelled")
+    return Group(*lines, rounds_table(rounds), members_table(view.members)), ended
+
+
+@connected
+def log(
+    api: "CoordinatorClient",
+    run: Run,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what happens, until the run ends.")
+    ] = False,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Events of this kind alone, such as update; again.")
+    ] = None,
+    member: Annotated[str | None, typer.Option(help="Events of this member alone.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Print a run's log: all that happened, in order, which is never rewritten.
+
+    Followed, it goes on after a restart of the coordinator and leaves nothing out.
+    """
+    from pubswap_client.operator.run_log import Filter, lines
+
+    for line in lines(api, run, Filter(frozenset(kind or ()), member), follow, as_json):
+        typer.echo(line)
+
+
+class Changeable(StrEnum):
+    """A setting that a run may be given while nothing has begun."""
+
+    CLIENTS = "clients"
+
+
+@connected
+def set_(
+    api: "CoordinatorClient",
+    run: Run,
+    key: Annotated[Changeable, typer.Argument(help="The setting.")],
+    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER)],
+) -> None:
+    """Change a setting of a run that has not been started: how many clients it starts with."""
+    view = api.change_run(run, ChangeRun(clients=value))
+    typer.echo(f"Run {view.name} starts with {view.settings.clients} clients: {key} = {value}.")
+
+
+def _move(api: "CoordinatorClient", run: str, path: str) -> None:
+    from pubswap_client.operator.tables import state_text
+
+    view: RunView = api.move_run(run, path)
+    typer.echo(f"Run {view.name} is {state_text(view)}.")
+
+
+@connected
+def start(api: "CoordinatorClient", run: Run) -> None:
+    """Begin round 1; all clients must have enrolled."""
+    _move(api, run, paths.RUN_START)
+
+
+@connected
+def pause(api: "CoordinatorClient", run: Run) -> None:
+    """Give out no new work until resumed; what is under way may be handed in."""
+    _move(api, run, paths.RUN_PAUSE)
+
+
+@connected
+def resume(api: "CoordinatorClient", run: Run) -> None:
+    """Go on after a pause."""
+    _move(api, run, paths.RUN_RESUME)

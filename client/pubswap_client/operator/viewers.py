@@ -1,0 +1,43 @@
+"""`pubswap viewer ...`: who may look at the dashboard, and change nothing."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pubswap_client.operator.asking import AsJson, valid_name
+from pubswap_client.operator.connecting import connected
+
+if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
+
+Name = Annotated[str, typer.Argument(help="The viewer's name, such as board.", callback=valid_name)]
+
+
+@connected
+def add(api: "CoordinatorClient", name: Name) -> None:
+    """Make a token with which somebody sees the dashboard, and can neither act nor download.
+
+    It is shown once. Send it over a channel you trust.
+    """
+    made = api.add_viewer(name)
+    typer.echo(f"{name} signs in at {api.url}/ with this token, until you remove it:")
+    typer.echo(f"  {made.token}")
+
+
+@connected
+def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
+    """List who may look at the dashboard."""
+    found = api.viewers()
+    if as_json:
+        typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in found], indent=2))
+        return
+    for viewer in found:
+        typer.echo(f"{viewer.name}, since {viewer.created_at:%F}")
+
+
+@connected
+def remove(api: "CoordinatorClient", name: Name) -> None:
+    """End a viewer's token and its sessions."""
+    api.remove_viewer(name)
+    typer.echo(f"{name} can look no more.")

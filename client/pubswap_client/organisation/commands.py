@@ -1,0 +1,76 @@
+"""`pubswap client status` and `pubswap client adapter`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption
+from pubswap_protocol.bounds import MAX_NUMBER
+
+Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
+State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
+
+
+def status(
+    config: Config = None,
+    state: State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, once.")] = False,
+) -> None:
+    """Show this organisation's run: round, step, own reward, bytes, and what it waits for.
+
+    Beside a running daemon it is a live view on a terminal, until Ctrl-C. If none runs, it says
+    when one last did. It only asks the coordinator, and works without it.
+    """
+    from rich.console import Console, RenderableType
+
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.coordinator.retry import ONCE
+    from pubswap_client.operator.watching import watch
+    from pubswap_client.organisation import status as view
+    from pubswap_client.settings import load_settings
+    from pubswap_client.state.membership import load_membership
+
+    folder, console = load_settings(config, state=state).state, Console()
+    stored = load_membership(folder)
+    token = stored.membership.token
+    with CoordinatorClient(stored.coordinator, token, ONCE, tls=stored.tls) as api:
+
+        def read() -> tuple[RenderableType, bool]:
+            found = view.look(folder, stored, api)
+            return view.rendered(found), found.over
+
+        if as_json:
+            typer.echo(view.as_json(view.look(folder, stored, api)))
+        elif console.is_terminal:
+            watch(read, console)
+        else:
+            console.print(read()[0])
+
+
+def adapter(
+    out: Annotated[Path, typer.Option(help="The new folder to write.")],
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
+    ] = None,
+    format_: FormatOption = Format.PEFT,
+    model: BaseOption = None,
+    config: Config = None,
+    state: State = None,
+) -> None:
+    """Download the run's adapter as a folder, with a model card."""
+    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.coordinator.retry import Backoff
+    from pubswap_client.organisation.adapter import take_adapter
+    from pubswap_client.settings import load_settings
+    from pubswap_client.state.membership import load_membership
+
+    settings = load_settings(config, state=state, model=model)
+    stored = load_membership(settings.state)
+    member, backoff = stored.membership, Backoff(tries=3)
+    with CoordinatorClient(stored.coordinator, member.token, backoff, tls=stored.tls) as api:
+        run = api.whole_run(member.run)
+        said = take_adapter(api, run, out, round_, format_, settings.model)
+    for line in said:
+        typer.echo(line)

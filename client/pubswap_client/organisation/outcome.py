@@ -1,0 +1,70 @@
+"""What a run came to, for one of its organisations: said, summed up in a page, and the adapter."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.ledger.ledger import Ledger
+from pubswap_client.organisation.adapter import take_adapter
+from pubswap_client.organisation.scores import lines
+from pubswap_client.organisation.summary import page
+from pubswap_client.state.files import write_whole
+from pubswap_client.state.history import history_path, read
+from pubswap_client.state.membership import load_membership
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import RunState, WholeRun
+
+log = logging.getLogger(__name__)
+
+SUMMARY, ADAPTER = "summary.html", "adapter"
+LONGEST_WAIT, LOOK_EVERY = 600.0, 2.0  # seconds
+
+
+def conclude(state: Path) -> None:
+    """Say what a run that has ended came to; leave its summary and adapter in the state folder.
+
+    What cannot be had now is warned of, and changes nothing about how the run has ended.
+    """
+    stored, backoff = load_membership(state), Backoff(tries=5)
+    member, ledger = stored.membership, Ledger(state)
+    try:
+        with CoordinatorClient(
+            stored.coordinator, member.token, backoff, tls=stored.tls, on_send=ledger.record
+        ) as api:
+            run = evaluated(lambda: api.whole_run(member.run))
+            for line in lines(run):
+                log.info("%s", line)
+            history = read(history_path(state), run.id)
+            write_whole(state / SUMMARY, page(run, member.name, history).encode())
+            log.info("A summary with plots: %s", state / SUMMARY)
+            if run.state is RunState.FINISHED and not (state / ADAPTER).exists():
+                take_adapter(api, run, state / ADAPTER)
+        if (state / ADAPTER).exists():
+            log.info("The adapter, which peft and vLLM load: %s", state / ADAPTER)
+    except (PubSwapError, OSError) as error:
+        said = error.detail if isinstance(error, PubSwapError) else str(error)
+        log.warning("%s The run has ended; `pubswap client adapter` gets its adapter.", said)
+
+
+def evaluated(
+    read_run: Callable[[], WholeRun],
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> WholeRun:
+    """The run when its last round is evaluated, if there is an evaluator that keeps up.
+
+    It is waited for twice as long as its rounds took it, ten minutes at most.
+    """
+    began = clock()
+    while True:
+        run = read_run()
+        took = [each.evaluation.seconds for each in run.rounds if each.evaluation is not None]
+        missing = len(run.rounds) - len(took)
+        if not (missing and took and run.state is RunState.FINISHED):
+            return run
+        if clock() - began > min(LONGEST_WAIT, 5 + 2 * missing * max(took)):
+            return run
+        pause(LOOK_EVERY)

@@ -1,0 +1,143 @@
+"""An organisation's view of its run: what the state folder says, and what the coordinator does."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.operator.tables import size_text, span_text, sparkline, state_text
+from pubswap_client.state.history import RoundFigures, history_path, read
+from pubswap_client.state.lock import holder
+from pubswap_client.state.membership import StoredMembership
+from pubswap_client.state.status import DaemonStatus, read_status
+from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.messages import Membership, RunView
+
+WIDTH = 60  # steps in the curve
+ENDED = ("finished", "cancelled")
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """`process` is the running daemon's number; `fault` says why the coordinator told nothing."""
+
+    member: Membership
+    process: str | None
+    daemon: DaemonStatus | None
+    history: list[RoundFigures]
+    run: RunView | None
+    fault: str | None
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Own reward of each step so far, of the round under way too."""
+        rewards = [reward for each in self.history for reward in each.rewards]
+        last = self.history[-1].round if self.history else 0
+        if self.daemon is not None and self.daemon.round > last:
+            rewards += self.daemon.rewards
+        return rewards
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to look at: no daemon, or no run."""
+        return self.process is None or (self.run is not None and self.run.state in ENDED)
+
+
+def look(state: Path, stored: StoredMembership, api: CoordinatorClient) -> MemberStatus:
+    """The status now. Without the coordinator it is the state folder's alone."""
+    run, fault, member = None, None, stored.membership
+    try:
+        run = api.run(member.run)
+    except PubSwapError as error:
+        fault = error.detail
+    return MemberStatus(
+        member=member,
+        process=holder(state),
+        daemon=_daemon(state, member.run),
+        history=read(history_path(state), member.run),
+        run=run,
+        fault=fault,
+    )
+
+
+def _daemon(state: Path, run: str) -> DaemonStatus | None:
+    status = read_status(state)
+    return status if status is not None and status.run == run else None
+
+
+def as_json(status: MemberStatus) -> str:
+    """An object with `member`, `run`, `daemon` and `rewards`; see docs/organisation.md."""
+    shown = {"id", "name", "state", "paused", "round", "waiting_for", "latest", "best"}
+    run, daemon = status.run, status.daemon
+    return json.dumps(
+        {
+            "member": status.member.name,
+            "role": status.member.role,
+            "run": None
+            if run is None
+            else run.model_dump(mode="json", include=shown) | {"rounds": run.settings.rounds},
+            "coordinator_fault": status.fault,
+            "running": status.process is not None,
+            "process": status.process,
+            "daemon": None
+            if daemon is None
+            else daemon.model_dump(mode="json") | {"left_seconds": daemon.left_seconds},
+            "rewards": status.rewards,
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def rendered(status: MemberStatus, now: datetime | None = None) -> RenderableType:
+    """The status for people."""
+    run, member = status.run, status.member
+    head = f"{member.name} in {member.run_name}"
+    if run is not None:
+        head += f": {state_text(run)}, round {run.round} of {run.settings.rounds}"
+    lines = [Text(head, "bold")]
+    if status.fault is not None:
+        lines.append(Text(f"The coordinator does not say how the run is: {status.fault}", "red"))
+    if run is not None and run.waiting_for is not None:
+        lines.append(Text(f"The operator must see to it: {run.waiting_for}", "yellow"))
+    table = Table.grid(padding=(0, 2))
+    for name, value in _rows(status, now or datetime.now(UTC)):
+        table.add_row(name, Text(value))
+    return Group(*lines, table)
+
+
+def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
+    daemon, run = status.daemon, status.run
+    if status.process is not None:
+        yield "now", daemon.doing if daemon else "running"
+    elif daemon is None:
+        yield "daemon", "not running, and it has done nothing here yet"
+    else:
+        ago = span_text((now - daemon.at).total_seconds())
+        yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T}"
+        yield "last", daemon.doing
+        if run is not None and run.state not in ENDED:
+            yield "next", "pubswap client start, with the options as before: it goes on from there"
+    if daemon is not None and daemon.step:
+        left = daemon.left_seconds
+        end = (
+            f", about {span_text(left)} to the end of its steps" if left and status.process else ""
+        )
+        yield "step", f"{daemon.step} of {daemon.steps} in round {daemon.round}{end}"
+    rewards = [reward for reward in status.rewards if reward is not None]
+    if rewards:
+        yield "own reward", f"{rewards[-1]:.3f}  {sparkline(rewards[-WIDTH:])}"
+    if daemon is not None and daemon.tokens_per_second is not None:
+        yield "tokens/s", f"{daemon.tokens_per_second:.0f}"
+    if daemon is not None:
+        sizes = size_text(daemon.sent_bytes), size_text(daemon.received_bytes)
+        yield "bytes", "{} sent, {} received".format(*sizes)
+    if run is not None and run.latest is not None and run.best is not None:
+        best = f"; best {run.best.pass_at_1:.3f} after round {run.best.round}"
+        yield "pass@1", f"{run.latest.pass_at_1:.3f} after round {run.latest.round}{best}"

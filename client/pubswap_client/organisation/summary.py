@@ -1,0 +1,100 @@
+"""`summary.html`: what a run came to, as a page without scripts or other files, to be forwarded."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from pubswap_client.operator.tables import span_text
+from pubswap_client.organisation.scores import by_topic, lines, measured
+from pubswap_client.state.history import RoundFigures
+from pubswap_protocol import __version__
+from pubswap_protocol.messages import WholeRun
+
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: right }
+th:first-child, td:first-child { text-align: left } tr { border-bottom: 1px solid #8884 }
+svg { width: 100%; height: auto } svg text { font: 11px system-ui; fill: currentColor }
+svg path { fill: none; stroke: currentColor; stroke-width: 2 } svg line { stroke: #8886 }
+"""
+MOST_POINTS = 1000
+WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 46, 24
+
+
+def page(run: WholeRun, member: str, history: Sequence[RoundFigures]) -> str:
+    """The whole page. Text from elsewhere is inert in it."""
+    return "\n".join(_parts(run, member, history)) + "\n"
+
+
+def _parts(run: WholeRun, member: str, history: Sequence[RoundFigures]) -> Iterator[str]:
+    title = escape(f"{run.name}: {run.state} after {run.round} of {run.settings.rounds} rounds")
+    yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+    yield f"<style>{_STYLE}</style><h1>{title}</h1>"
+    yield f"<p>Base model: {escape(run.model.source)}. Method: {run.settings.method}. "
+    yield f"Organisations: {run.settings.clients}, of which this is {escape(member)}.</p>"
+    scores = measured(run)
+    yield "<h2>pass@1 of the global adapter</h2>"
+    yield f"<p>{escape(next(lines(run)))}</p>"
+    yield _plot("round", [(n, each.pass_at_1) for n, each in scores])
+    if topics := by_topic(scores[0][1], scores[-1][1]) if scores else []:
+        yield _table(
+            ["topic", "base model", f"round {scores[-1][0]}", "change"],
+            [
+                [topic, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}"]
+                for topic, before, after in topics
+            ],
+        )
+    rewards = [reward for each in history for reward in each.rewards]
+    yield f"<h2>Reward of {escape(member)} on its own problems</h2>"
+    yield _plot("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None])
+    yield _table(
+        ["round", "reward", "KL", "response length", "training", "waiting"],
+        [
+            [
+                *(str(each.round), _number(each.reward), _number(each.kl)),
+                *(_number(each.response_tokens), span_text(each.seconds), span_text(each.waited)),
+            ]
+            for each in history
+        ],
+    )
+    yield f"<p>Written by PubSwap {__version__}.</p></html>"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
+
+
+def _plot(across: str, points: Sequence[tuple[int, float]]) -> str:
+    """A line over its axes; the ends of both are named."""
+    if not points:
+        return "<p>Not measured.</p>"
+    points = points[:: len(points) // MOST_POINTS + 1]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    low, high = min(ys), max(ys)
+
+    def place(value: float, ends: tuple[float, float], room: tuple[float, float]) -> float:
+        share = (value - ends[0]) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.5
+        return room[0] + share * (room[1] - room[0])
+
+    bottom, right = HEIGHT - BOTTOM, WIDTH - 8
+    places = [
+        f"{place(x, (xs[0], xs[-1]), (LEFT, right)):.1f},{place(y, (low, high), (bottom, 8)):.1f}"
+        for x, y in points
+    ]
+    words = f"from {low:.3f} to {high:.3f} by {across}"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{words}">'
+        f'<line x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}"/>'
+        f'<line x1="{LEFT}" y1="8" x2="{LEFT}" y2="{bottom}"/>'
+        f'<path d="M{" L".join(places)}"/>'
+        f'<text x="0" y="16">{high:.3f}</text><text x="0" y="{bottom}">{low:.3f}</text>'
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">{across} {xs[0]}</text>'
+        f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end">{across} {xs[-1]}</text></svg>'
+    )

@@ -1,0 +1,109 @@
+"""The wiring of `pubswap client privacy audit`; the coordinator is only asked."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from pubswap_client.base_model import model_folder
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.distributed.launch import load_policy
+from pubswap_client.organisation.adapter import adapter_of
+from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.self_check import check_packed_path
+from pubswap_client.policy.tokenizer import PromptTokenizer
+from pubswap_client.privacy.attacks import Attacker, Likelihoods
+from pubswap_client.privacy.problem_sets import checked, of_run
+from pubswap_client.privacy.report import AuditReport, audited
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.state.history import history_path, read
+from pubswap_client.state.membership import StoredMembership, load_membership
+from pubswap_client.training.memory import default_budget
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import WholeRun
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem, read_problems
+from pubswap_protocol.required import check_known
+from pubswap_protocol.tensors.adapter import decode_adapter
+
+Advance = Callable[[str, int, int], object]  # what is done, how many of them, of how many
+
+
+def audit(
+    settings: ClientSettings,
+    members: Path | None,
+    others: Path | None,
+    round_: int | None,
+    advance: Advance,
+) -> AuditReport:
+    """Audit a round's adapter, by default a finished run's last.
+
+    Members are the problems of a file, or what the run's schedule has drawn of the private ones.
+    Raises InvalidSettings, InvalidProblems or WrongState for what cannot be audited.
+    """
+    stored = load_membership(settings.state)
+    run, number, adapter = _released(stored, round_)
+    if members is None:
+        trained = {each.round for each in read(history_path(settings.state), run.id)}
+        rounds = [each for each in trained if each <= number]
+        client = stored.membership.name
+        sets = of_run(_data(settings), others, run.settings, client, rounds)
+    elif others is None:
+        raise InvalidSettings("--members needs --others, problems that were not trained on.")
+    else:
+        sets = read_problems(members), read_problems(others)
+    inside, outside = checked(*sets)
+    attacker = _attacker(settings, run)
+    attacker.policy.load_adapter(decode_adapter(run.model.layout, adapter))
+    return audited(
+        run.name,
+        number,
+        digest_of(adapter),
+        list(_followed(attacker, inside, "members", advance)),
+        list(_followed(attacker, outside, "others", advance)),
+    )
+
+
+def _released(stored: StoredMembership, round_: int | None) -> tuple[WholeRun, int, bytes]:
+    """The run, and the round and bytes of the adapter."""
+    member, backoff = stored.membership, Backoff(tries=3)
+    with CoordinatorClient(stored.coordinator, member.token, backoff, tls=stored.tls) as api:
+        run = api.whole_run(member.run)
+        check_known(run.requires)
+        if run.settings.aggregation.rule == "fedex":
+            raise InvalidSettings(
+                "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
+                "not load."
+            )
+        return run, *adapter_of(api, run, round_)
+
+
+def _data(settings: ClientSettings) -> Path:
+    if settings.data is None:
+        raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
+    return settings.data
+
+
+def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:
+    """The run's policy on one device, which transformers samples from."""
+    source = settings.model or run.model.source
+    folder = model_folder(source, settings.revision or run.model.revision)
+    run.model.check_same(model_card(folder, run.settings.lora, str(folder), settings.revision))
+    policy: Policy = load_policy(settings, folder, run.model, run.settings)
+    check_packed_path(policy)
+    plain = PromptTokenizer(folder).plain
+    return Attacker(
+        policy,
+        TransformersEngine(policy, settings.rollout_rows),
+        lambda answer: plain.encode(answer, add_special_tokens=False).ids,
+        settings.micro_batch_tokens or default_budget(policy, checkpointing=False),
+    )
+
+
+def _followed(
+    attacker: Attacker, problems: Sequence[Problem], purpose: str, advance: Advance
+) -> Iterator[Likelihoods]:
+    for done, found in enumerate(attacker.look(problems, purpose)):
+        advance(purpose, done, len(problems))
+        yield found

@@ -1,0 +1,72 @@
+"""`pubswap client privacy`: measured before an organisation agrees to a release."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pubswap_protocol.bounds import MAX_NUMBER
+
+privacy_commands = typer.Typer(
+    help="Measure what an adapter tells of this organisation's problems.", no_args_is_help=True
+)
+
+
+@privacy_commands.command("audit")
+def audit(
+    config: Annotated[Path | None, typer.Option(help="The client.toml of `start`.")] = None,
+    state: Annotated[Path | None, typer.Option(help="The folder with token and progress.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The private problems that were trained on (JSONL).")
+    ] = None,
+    members: Annotated[
+        Path | None, typer.Option(help="In place of --data: only what was trained on.")
+    ] = None,
+    others: Annotated[
+        Path | None,
+        typer.Option(help="Problems of the same kind, in no run; by default --data's undrawn."),
+    ] = None,
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads for this process.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure how well an attacker tells problems that were trained on from others.
+
+    The attacker has the run's adapter, the base model, and a problem with its answer. The AUC is
+    the share of right guesses between a problem that was trained on and one that was not; 0.5 is a
+    coin. At most 500 problems of each are taken, and each is answered four times. Nothing is
+    changed or sent, and the report quotes no problem.
+    """
+    from rich.console import Console
+
+    from pubswap_client.daemon.signals import until_stopped
+    from pubswap_client.progress_bar import progress_bar
+    from pubswap_client.settings import load_settings
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    settings = load_settings(
+        config, state=state, data=data, model=model, device=device, threads=threads
+    )
+    with until_stopped(), progress_bar() as progress:
+        from pubswap_client.privacy.audit import audit as run_audit
+
+        task = progress.add_task("loading the model", total=None)
+        report = run_audit(
+            settings,
+            members,
+            others,
+            round_,
+            lambda what, done, total: progress.update(
+                task, description=f"attacking {what}", completed=done, total=total
+            ),
+        )
+    if as_json:
+        typer.echo(report.json_text)
+    else:
+        Console().print(report.rendered())

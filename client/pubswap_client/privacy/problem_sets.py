@@ -1,0 +1,96 @@
+"""Which problems are members, those that the adapter was trained on, and which are not."""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.problems import Problem, read_problems
+from pubswap_protocol.schedule import private_place, private_prompts, public_step
+from pubswap_protocol.settings import RunSettings
+
+FEWEST, MOST = 10, 500
+_NAMED = 3
+_GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
+
+
+def drawn(settings: RunSettings, client: str, size: int, rounds: Iterable[int]) -> set[int]:
+    """Indices of the problems that a client's private steps of these rounds have drawn.
+
+    `size` is the number of its private problems. Raises InvalidSettings if the run resamples:
+    which problems that takes depends on rewards, and is not kept.
+    """
+    if settings.grpo.resample:
+        raise InvalidSettings(
+            "The run replaces groups by fresh problems (grpo.resample), and which is not kept. "
+            + _GIVE_BOTH
+        )
+    return {
+        index
+        for round_ in rounds
+        for step in range(1, settings.local_steps + 1)
+        if public_step(settings, step) is None
+        for index in private_prompts(
+            settings,
+            client,
+            size,
+            private_place(settings, round_, step),
+            settings.grpo.prompts_per_step,
+        )
+    }
+
+
+def trained_and_not(
+    problems: Sequence[Problem], indices: Collection[int]
+) -> tuple[list[Problem], list[Problem]]:
+    """The problems of these indices, and the rest."""
+    members = [problem for index, problem in enumerate(problems) if index in indices]
+    return members, [problem for index, problem in enumerate(problems) if index not in indices]
+
+
+def of_run(
+    data: Path, others: Path | None, settings: RunSettings, client: str, rounds: Collection[int]
+) -> tuple[list[Problem], list[Problem]]:
+    """Members and others of a client's private file, by the run's own schedule.
+
+    `rounds` are those that the client has trained. Others are what no step has drawn, unless a
+    file has them. Raises InvalidSettings if that cannot be known.
+    """
+    if not rounds:
+        raise InvalidSettings(
+            "The state folder has no history of rounds that this adapter was trained in. "
+            + _GIVE_BOTH
+        )
+    problems = read_problems(data)
+    members, rest = trained_and_not(problems, drawn(settings, client, len(problems), rounds))
+    return members, read_problems(others) if others else rest
+
+
+def checked(
+    members: Sequence[Problem], others: Sequence[Problem]
+) -> tuple[list[Problem], list[Problem]]:
+    """At most 500 of each, drawn at random; raises InvalidProblems if they cannot be compared."""
+    known = {problem.prompt for problem in members}
+    both = [problem.id for problem in others if problem.prompt in known]
+    if both:
+        raise InvalidProblems(
+            f"{len(both)} of the others were trained on as well: {', '.join(both[:_NAMED])}. "
+            "Leave them out."
+        )
+    if len(members) < FEWEST:
+        raise InvalidProblems(
+            f"{len(members)} problems were trained on; it takes {FEWEST} to say anything."
+        )
+    if len(others) < FEWEST:
+        raise InvalidProblems(
+            f"{len(others)} problems were not trained on; it takes {FEWEST} to say anything, "
+            "better hundreds. Give some of the same kind, that were in no run, with --others."
+        )
+    return _some(members, "members"), _some(others, "others")
+
+
+def _some(problems: Sequence[Problem], purpose: str) -> list[Problem]:
+    if len(problems) <= MOST:
+        return list(problems)
+    chosen = rng_for("audit", purpose, len(problems)).choice(len(problems), MOST, replace=False)
+    return [problems[index] for index in sorted(chosen.tolist())]

@@ -1,0 +1,145 @@
+"""What an audit found, as JSON and in plain words. It holds no prompt, answer or id."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pubswap_client.privacy.attacks import ATTACKS, CONTROL, Attack, Likelihoods
+from pubswap_client.privacy.separation import auc, auc_interval, chance_of, found_at
+from pubswap_protocol.messages import Digest
+
+CONFIDENCE = 0.95  # that all intervals and counts hold at once
+FALSE_ALARMS = 0.01
+# Bonferroni's share of each: an interval and a count of every attack, and of the control.
+LEVEL = (1 - CONFIDENCE) / (2 * (len(ATTACKS) + 1))
+
+Verdict = Literal["told apart", "not told apart", "not comparable"]
+Looks = Sequence[Likelihoods]
+
+
+class Outcome(BaseModel):
+    """What one attack achieves."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attack: str
+    words: str
+    auc: float = Field(description="The share of pairs of a member and another that it gets right.")
+    lower: float
+    upper: float
+    found: float = Field(description="The share of members that it finds at 1 % false alarms.")
+    chance: float = Field(description="That a score which says nothing finds as many.")
+
+    @classmethod
+    def of(cls, attack: Attack, members: Looks, others: Looks) -> Self:
+        """The outcome on what members (m,) and others (n,) gave."""
+        inside, outside = attack.scores(members), attack.scores(others)
+        area = auc(inside, outside)
+        lower, upper = auc_interval(area, len(inside), len(outside), 1 - LEVEL)
+        found = found_at(inside, outside, FALSE_ALARMS)
+        return cls(
+            attack=attack.name,
+            words=attack.words,
+            auc=area,
+            lower=lower,
+            upper=upper,
+            found=found / len(inside),
+            chance=chance_of(found, len(inside), len(outside), FALSE_ALARMS),
+        )
+
+    @property
+    def tells(self) -> bool:
+        """Whether it does what a coin does not: in all pairs, or for a few members surely."""
+        return not self.lower <= 0.5 <= self.upper or self.chance < LEVEL
+
+    @property
+    def pairs(self) -> str:
+        """Of 100 pairs, those told right; an attack that is mostly wrong is turned round."""
+        low, middle, high, how = self.lower, self.auc, self.upper, ""
+        if middle < 0.5:
+            low, middle, high, how = 1 - high, 1 - middle, 1 - low, ", turned round"
+        return f"{100 * middle:.0f} of 100 pairs ({100 * low:.0f} to {100 * high:.0f}{how})"
+
+
+class AuditReport(BaseModel):
+    """A membership audit of one adapter."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    round: int
+    adapter: Digest
+    members: int = Field(description="How many problems that the adapter was trained on.")
+    others: int = Field(description="How many that it was not trained on.")
+    outcomes: list[Outcome]
+    control: Outcome = Field(description="The base model's, which was trained on neither.")
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.control.tells:
+            return "not comparable"
+        told = any(outcome.tells for outcome in self.outcomes)
+        return "told apart" if told else "not told apart"
+
+    @property
+    def text(self) -> str:
+        """The verdict in plain words."""
+        return " ".join(_sentences(self))
+
+    @property
+    def json_text(self) -> str:
+        """All of it, with the verdict as a word and as text."""
+        verdict = {"verdict": self.verdict, "text": self.text}
+        return json.dumps(self.model_dump(mode="json") | verdict, indent=2, ensure_ascii=False)
+
+    def rendered(self) -> RenderableType:
+        """A table of the attacks, and the verdict."""
+        table = Table("attack on", "AUC", "interval", "found at 1 % false alarms")
+        for each in (*self.outcomes, self.control):
+            interval = f"{each.lower:.3f} to {each.upper:.3f}"
+            table.add_row(each.attack, f"{each.auc:.3f}", interval, f"{100 * each.found:.1f} %")
+        head = (
+            f"{self.run}, round {self.round}, {self.adapter}\n"
+            f"{self.members} problems that it was trained on, {self.others} that it was not"
+        )
+        return Group(Text(head), table, Text(self.text))
+
+
+def audited(run: str, round_: int, adapter: Digest, members: Looks, others: Looks) -> AuditReport:
+    """The report on what the members and the others gave."""
+    return AuditReport(
+        run=run,
+        round=round_,
+        adapter=adapter,
+        members=len(members),
+        others=len(others),
+        outcomes=[Outcome.of(attack, members, others) for attack in ATTACKS],
+        control=Outcome.of(CONTROL, members, others),
+    )
+
+
+def _sentences(report: AuditReport) -> Iterator[str]:
+    strongest = max(report.outcomes, key=lambda each: (each.tells, abs(each.auc - 0.5)))
+    attacker = (
+        f"an attacker who has adapter, base model and a problem with its answer, and "
+        f"{strongest.words}, is right in {strongest.pairs}; 50 is a coin"
+    )
+    if report.verdict == "not comparable":
+        yield "The two sets cannot be compared: the base model, which was trained on neither, is"
+        yield f"right in {report.control.pairs} by how likely it makes the answer. They are of"
+        yield "different kinds, or it knew some of them. Give others of the same kind as those that"
+        yield "were trained on."
+    elif report.verdict == "told apart":
+        yield f"Which problems were trained on shows: {attacker}. With one false alarm in 100 it"
+        yield f"finds {100 * strongest.found:.0f} of 100 that were trained on; a coin finds 1."
+        yield "These attacks tell which problems were trained on, and read no text out."
+    else:
+        yield "On these problems no attack did better than a coin may."
+        yield f"The strongest: {attacker}."
+        yield "That is no proof. More problems, or a better attack, may find what these did not;"
+        yield "only differential privacy bounds them all."

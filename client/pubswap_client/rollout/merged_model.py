@@ -1,0 +1,59 @@
+"""An adapter merged into its base model: a whole checkpoint, for whatever loads no adapters."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from peft import PeftModel
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from pubswap_client.policy.policy import adapted_modules
+from pubswap_protocol.errors import NotSaved
+from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.settings import LoraSettings
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
+
+# Copied as they are, so that the tokenizer keeps its digest. A model's folder may hold anything
+# else, which is nobody's to publish.
+_TOKENIZER = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt"),
+    *("chat_template.jinja", "chat_template.json"),
+)
+_GENERATION = "generation_config.json"
+
+
+def write_merged_model(
+    folder: Path, adapter: bytes, lora: LoraSettings, card: ModelCard, base: Path
+) -> None:
+    """Write W + (alpha / r) B A for each adapted W of the model in `base`, in the base's precision.
+
+    The sum is PEFT's: in float32, rounded once. Generation ends where the run's did.
+
+    Raises BaseModelMismatch unless `base` has the card's files; NotSaved if the disk is full.
+    """
+    card.check_same(model_card(base, lora, card.source, card.revision))
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    adapted_modules(model, card)  # PEFT would leave out what it does not find
+    with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():
+        # PEFT asks transformers for a property by its old name; a user can do nothing about it.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        write_peft_folder(Path(peft_folder), adapter, lora, card, str(base))
+        merged = PeftModel.from_pretrained(model, peft_folder).merge_and_unload()
+    try:
+        merged.save_pretrained(folder)
+    except SafetensorError as error:
+        raise NotSaved(f"The merged model could not be saved: {error}. Make room.") from None
+    for name in _TOKENIZER:
+        if (base / name).exists():
+            shutil.copyfile(base / name, folder / name)
+    generation = json.loads((folder / _GENERATION).read_bytes())
+    generation["eos_token_id"] = list(card.eos_token_ids)
+    (folder / _GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")

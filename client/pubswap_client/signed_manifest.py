@@ -1,0 +1,105 @@
+"""The signed manifest of a folder: `SHA256SUMS`, and an Ed25519 signature of it by OpenSSH.
+
+Both are common formats: `sha256sum -c` and `ssh-keygen -Y verify` check them without PubSwap.
+"""
+
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pubswap_protocol.errors import InvalidSettings
+
+SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
+
+_NAMESPACE = "pubswap-export"  # a signature made for another purpose is none of these
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)\n")
+_LARGEST = 16 << 20
+
+
+def sign(folder: Path, names: Iterable[str], key: Path) -> None:
+    """Write the manifest of these files of a folder, with paths from there, signed with a key.
+
+    Raises InvalidSettings if there is no OpenSSH, or the key cannot sign.
+    """
+    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names)).encode()
+    signature = _made(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
+    (folder / SUMS).write_bytes(sums)
+    (folder / SIGNATURE).write_bytes(signature)
+
+
+def make_key(key: Path) -> None:
+    """Make an Ed25519 key, and its public half beside it, unless it is there."""
+    if not key.exists():
+        key.parent.mkdir(parents=True, exist_ok=True)
+        _made(_ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)]))
+
+
+def faults(folder: Path, public_key: Path) -> list[str]:
+    """What of a folder is not as it was signed: each changed, missing or added file.
+
+    Raises InvalidSettings if the folder has no manifest, or the key is none.
+    """
+    try:
+        with (folder / SUMS).open("rb") as file:
+            sums = file.read(_LARGEST + 1)
+        key = public_key.read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(
+            f"A signed folder and its signer's public key are needed: {error}"
+        ) from None
+    if len(key) < 2 or key[0] != "ssh-ed25519":
+        raise InvalidSettings(f"{public_key} is no public Ed25519 key: give the file *.pub.")
+    if not (folder / SIGNATURE).is_file():
+        return [f"missing: {SIGNATURE}"]
+    if len(sums) > _LARGEST or not _signed(folder, sums, f"{key[0]} {key[1]}"):
+        return [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
+    expected = {name: digest for digest, name in _LINE.findall(sums.decode())}
+    there = set(_files(folder)) - {SUMS, SIGNATURE}
+    changed = [name for name in expected.keys() & there if not _same(folder / name, expected[name])]
+    return sorted(
+        [f"changed: {name}" for name in changed]
+        + [f"missing: {name}" for name in expected.keys() - there]
+        + [f"added: {name}" for name in there - expected.keys()]
+    )
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_dir():
+            yield path.relative_to(folder).as_posix()
+
+
+def _same(path: Path, digest: str) -> bool:
+    return path.is_file() and not path.is_symlink() and _sha256(path) == digest
+
+
+def _signed(folder: Path, sums: bytes, key: str) -> bool:
+    with TemporaryDirectory() as temporary:
+        signers = Path(temporary) / "signers"
+        signers.write_text(f'{_NAMESPACE} namespaces="{_NAMESPACE}" {key}\n', encoding="utf-8")
+        line = ["-Y", "verify", "-f", str(signers), "-I", _NAMESPACE, "-n", _NAMESPACE]
+        return _ssh_keygen([*line, "-s", str(folder / SIGNATURE)], sums).returncode == 0
+
+
+def _ssh_keygen(arguments: list[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise InvalidSettings(
+            "Install OpenSSH (ssh-keygen, 8.2 or later), whose signatures these are."
+        )
+    return subprocess.run([program, *arguments], input=data, capture_output=True)
+
+
+def _made(done: subprocess.CompletedProcess[bytes]) -> bytes:
+    if done.returncode != 0:
+        raise InvalidSettings(f"ssh-keygen: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

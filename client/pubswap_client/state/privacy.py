@@ -1,0 +1,107 @@
+"""`privacy-budget.json` in the state folder: the secret of a member's noise, and what it has spent.
+
+The secret never leaves the folder. Noise and batches are functions of it, so that a daemon that is
+killed makes the same step again; whoever has it can take the noise away.
+"""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_client.state.files import write_whole
+from pubswap_client.training.accountant import Releases, delta_of, epsilon_of, releases_of_round
+from pubswap_client.training.privacy import GroupClipping, PrivateDraws
+from pubswap_protocol.draws import SecretDraws
+from pubswap_protocol.errors import InvalidSettings, PrivacySpent, first_fault
+from pubswap_protocol.settings import RunSettings
+
+
+class StoredPrivacy(BaseModel):
+    """The file. `runs` has what each beginning of a round has released, by the run's id."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    secret: str = Field(pattern=rf"^[0-9a-f]{{{2 * SecretDraws.SECRET_BYTES}}}$")
+    runs: dict[str, list[Releases]] = {}
+
+
+class PrivacyBudget:
+    """A member's epsilon in one run: each beginning of a round is paid for before its first step.
+
+    A round that is begun anew, after a rollback, is another one, with noise of its own; one that
+    goes on from a checkpoint is the same.
+    """
+
+    def __init__(self, state: Path, run: str, settings: RunSettings, records: int) -> None:
+        """For `records` private prompts. Makes the file if there is none.
+
+        Raises InvalidSettings if the file is damaged, or dp-accounting is not installed.
+        """
+        self._path = state / "privacy-budget.json"
+        self._run = run
+        self._target = settings.privacy.epsilon
+        self._delta = delta_of(records)
+        self._round = releases_of_round(settings, records)
+        self._stored = self._load()
+        self.draws = PrivateDraws(
+            GroupClipping(settings.privacy.clip, settings.grpo.prompts_per_step),
+            self._round.noise_multiplier,
+            self._round.rate,
+            SecretDraws(bytes.fromhex(self._stored.secret), run),
+        )
+
+    @property
+    def spent(self) -> Sequence[Releases]:
+        """What the rounds begun so far have released, each counted whole."""
+        return self._stored.runs.get(self._run, [])
+
+    @property
+    def epsilon(self) -> float:
+        """Of the run so far."""
+        return epsilon_of(self.spent, self._delta)
+
+    def next_beginning(self) -> int:
+        """The number of the next beginning of a round: 1, 2, ... in the run.
+
+        Raises PrivacySpent if there is no room for it.
+        """
+        after = epsilon_of([*self.spent, self._round], self._delta)
+        if self._target is not None and after > self._target:
+            raise PrivacySpent(
+                f"One more round would take this member's epsilon from {self.epsilon:.3g} to "
+                f"{after:.3g}, above the run's privacy.epsilon = {self._target:g}. It takes no "
+                "further part in the run; what it has handed in counts. For more rounds the "
+                "operator creates a run with a larger privacy.epsilon."
+            )
+        return len(self.spent) + 1
+
+    def pay(self, beginning: int) -> None:
+        """Note durably that a beginning of a round is made; once, however often it is said."""
+        if beginning > len(self.spent) + 1:
+            raise InvalidSettings(
+                f"{self._path} knows of {len(self.spent)} rounds that were begun, and the progress "
+                f"beside it of {beginning}: what they have cost is not known. Put back the file."
+            )
+        if beginning == len(self.spent) + 1:
+            runs = self._stored.runs | {self._run: [*self.spent, self._round]}
+            self._stored = self._stored.model_copy(update={"runs": runs})
+            self._save(self._stored)
+
+    def _load(self) -> StoredPrivacy:
+        try:
+            return StoredPrivacy.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            stored = StoredPrivacy(secret=secrets.token_hex(SecretDraws.SECRET_BYTES))
+            self._save(stored)
+            return stored
+        except ValidationError as error:
+            raise InvalidSettings(
+                f"{self._path} is damaged, and with it the count of what this member has told of "
+                f"its prompts. Put back the file from a backup. ({first_fault(error)})"
+            ) from None
+
+    def _save(self, stored: StoredPrivacy) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self._path, f"{stored.model_dump_json(indent=2)}\n".encode())

@@ -1,0 +1,49 @@
+"""`status.json` in the state folder: what the daemon does now, for whoever looks from beside it."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+
+class DaemonStatus(BaseModel):
+    """A daemon at one moment; figures are of the last round of which it has made a step."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str = Field(description="The run's id.")
+    at: AwareDatetime = Field(description="When this was written.")
+    doing: str = Field(default="starting", description="What it does or waits for, in words.")
+    round: int = 0
+    step: int = Field(default=0, description="The last step that was made.")
+    steps: int
+    rewards: list[float | None] = Field(default=[], description="Of each step so far.")
+    step_seconds: float | None = Field(default=None, description="Of a step, with waiting: mean.")
+    tokens_per_second: float | None = Field(default=None, description="Of the last step.")
+    sent_bytes: int = Field(default=0, description="In requests' bodies, since enrolment.")
+    received_bytes: int = Field(default=0, description="In answers' bodies, since enrolment.")
+
+    @property
+    def left_seconds(self) -> float | None:
+        """An estimate of the time to the end of this organisation's part of the round."""
+        return None if self.step_seconds is None else self.step_seconds * (self.steps - self.step)
+
+
+def read_status(state: Path) -> DaemonStatus | None:
+    """The last one written; None if there is none, or a power cut has left none that is whole."""
+    with suppress(FileNotFoundError, ValidationError):
+        return DaemonStatus.model_validate_json(_path(state).read_bytes())
+    return None
+
+
+def write_status(state: Path, status: DaemonStatus) -> None:
+    """Replace it. It is not worth waiting for the disk, or failing for it."""
+    temporary = _path(state).with_suffix(".tmp")
+    with suppress(OSError):
+        temporary.touch(mode=0o600)
+        temporary.write_text(status.model_dump_json(), encoding="utf-8")
+        temporary.replace(_path(state))
+
+
+def _path(state: Path) -> Path:
+    return state / "status.json"

@@ -1,0 +1,128 @@
+"""What differentially private training costs: epsilon of the releases made so far.
+
+A release is one private step. Each of the n records is in its batch with probability q = b / n,
+whatever the others do (Poisson sampling, by a secret draw), and each of its E epochs publishes a
+sum of gradients, one for each record and of norm C at most, plus N(0, (sigma C)^2) on every number.
+The E epochs are about one batch: together they tell as much as one Gaussian mechanism of noise
+multiplier sigma / sqrt(E) (Dong, Roth and Su, "Gaussian differential privacy", 2022), which is
+then subsampled (Zhu, Dong and Wang, "Optimal accounting of differential privacy", 2022). Releases
+follow one another adaptively, and are composed by their privacy loss distribution, rounded up
+(dp-accounting's PLD accountant).
+
+Neighbours are data sets of which one has a record that counts for nothing in the other; n is known.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.schedule import private_steps_per_round
+from pubswap_protocol.settings import RunSettings
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+# Privacy losses are rounded up to multiples of this: epsilon comes out at most a few hundredths
+# larger, and a run's noise is found in seconds.
+LOSS_GRID = 5e-3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Releases:
+    """Private steps of one kind."""
+
+    rate: float  # q
+    noise_multiplier: float  # sigma
+    epochs: int  # E
+    steps: int
+
+
+def delta_of(records: int) -> float:
+    """delta for n records: min(1e-5, 1 / (10 n))."""
+    return min(1e-5, 1 / (10 * records))
+
+
+def epsilon_of(releases: Sequence[Releases], delta: float) -> float:
+    """The epsilon of all releases together, in any order."""
+    steps: Counter[Releases] = Counter()
+    for each in releases:
+        steps[replace(each, steps=0)] += each.steps
+    kinds = sorted(replace(kind, steps=count) for kind, count in steps.items())
+    return _epsilon(tuple(kinds), delta)
+
+
+def releases_of_round(settings: RunSettings, records: int) -> Releases:
+    """What one round releases, with the least noise with which the whole run keeps its epsilon.
+
+    Raises InvalidSettings if dp-accounting is not installed, or no noise is enough.
+    """
+    check_installed(settings)
+    target, grpo = settings.privacy.epsilon, settings.grpo
+    assert target is not None
+    steps = private_steps_per_round(settings)
+    rate = min(1.0, grpo.prompts_per_step / records)
+    whole = Releases(rate, 0.0, grpo.gradient_epochs, steps * settings.rounds)
+    noise = _noise_multiplier(whole, target, delta_of(records)) if steps else 0.0
+    return replace(whole, noise_multiplier=noise, steps=steps)
+
+
+def check_installed(settings: RunSettings) -> None:
+    """Raises InvalidSettings if a run is private and what accounts for it is not installed."""
+    if settings.privacy.epsilon is not None and find_spec("dp_accounting") is None:
+        raise InvalidSettings(
+            f"The run has privacy.epsilon = {settings.privacy.epsilon:g}, which is accounted for "
+            "by dp-accounting. Install PubSwap's extra for it, in its checkout: "
+            "pip install '.[dp]'"
+        )
+
+
+@cache
+def _epsilon(releases: tuple[Releases, ...], delta: float) -> float:
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, LOSS_GRID)
+    for each in releases:
+        if each.steps:
+            accountant.compose(_event(each))
+    with np.errstate(over="ignore"):  # of a quotient that is then infinite, as it should be
+        return float(accountant.get_epsilon(delta))
+
+
+@cache
+def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
+    from dp_accounting import LowerEndpointAndGuess, calibrate_dp_mechanism
+    from dp_accounting.mechanism_calibration import NoBracketIntervalFoundError
+    from dp_accounting.pld import PLDAccountant
+
+    def event(sigma: float) -> "DpEvent":
+        return _event(replace(whole, noise_multiplier=sigma))
+
+    def accountant() -> PLDAccountant:
+        return PLDAccountant(value_discretization_interval=LOSS_GRID)
+
+    try:
+        with np.errstate(over="ignore"):
+            found = calibrate_dp_mechanism(
+                accountant, event, target, delta, LowerEndpointAndGuess(0.1, 1.0), tol=1e-4
+            )
+    except NoBracketIntervalFoundError:
+        raise InvalidSettings(
+            f"No noise keeps privacy.epsilon = {target:g} in so many private steps of so few "
+            "prompts; use a larger epsilon, fewer rounds, or more prompts."
+        ) from None
+    return float(found)
+
+
+def _event(releases: Releases) -> "DpEvent":
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    together = GaussianDpEvent(releases.noise_multiplier / math.sqrt(releases.epochs))
+    return SelfComposedDpEvent(PoissonSampledDpEvent(releases.rate, together), releases.steps)

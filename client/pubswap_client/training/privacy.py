@@ -1,0 +1,84 @@
+"""What a differentially private step does differently (Abadi et al., 2016, on groups for examples).
+
+A record is a private prompt: its K responses are one group, whose advantages and so whose gradient
+depend on no other prompt. With groups i = 1..m drawn, g_i the gradient of group i's own mean loss,
+and b the number of groups that is expected:
+
+    g = (1 / b) (sum_i g_i min(1, C / |g_i|) + N(0, (sigma C)^2))
+
+Everything behind it (FedProx, the clipping of the whole gradient, AdamW, public steps) sees g alone
+and costs nothing more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pubswap_protocol.draws import SecretDraws
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClipping:
+    """How far one group may move a step's gradient."""
+
+    clip: float  # C
+    groups: int  # b
+
+    @property
+    def bound(self) -> float:
+        """C / b: of a group's part in the gradient."""
+        return self.clip / self.groups
+
+    def add(self, totals: Sequence[Tensor], part: Sequence[Tensor]) -> None:
+        """Add a group's gradient, scaled down to the bound if it is longer, and clear it."""
+        norm = torch.nn.utils.get_total_norm(part)
+        scale = (self.bound / norm).clamp(max=1.0)
+        for total, gradient in zip(totals, part, strict=True):
+            total.add_(gradient * scale)
+            gradient.zero_()
+
+
+@dataclass(frozen=True, slots=True)
+class StepNoise:
+    """The noise of one private step, which only the holder of the secret can tell."""
+
+    clipping: GroupClipping
+    noise_multiplier: float  # sigma
+    draws: SecretDraws  # the step's own
+
+    def add_to(self, gradients: Sequence[Tensor], epoch: int) -> None:
+        """Add N(0, (sigma C / b)^2) to each number of an epoch's gradients, in place."""
+        scale = self.noise_multiplier * self.clipping.bound
+        for index, gradient in enumerate(gradients):
+            noise = self.draws.normal(gradient.numel(), "noise", epoch, index)
+            drawn = torch.from_numpy(noise.astype(np.float32)).view_as(gradient)
+            gradient.add_(drawn.to(gradient.device), alpha=scale)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateDraws:
+    """Which prompts private steps take, and their noise.
+
+    All of it comes from the secret, never from the run's seed, which everybody knows.
+    """
+
+    clipping: GroupClipping
+    noise_multiplier: float
+    rate: float  # q
+    draws: SecretDraws
+
+    def batch(self, records: int, *step: int) -> list[int]:
+        """The records of a step: each of them with probability q, whatever the others do."""
+        taken = self.draws.uniform(records, "batch", *step) < self.rate
+        return [int(index) for index in np.flatnonzero(taken)]
+
+    def rollout_seed(self, *step: int) -> int:
+        """The seed of a step's responses, which so do not depend on who else is in the batch."""
+        return self.draws.seed("rollout", *step)
+
+    def noise(self, *step: int) -> StepNoise:
+        """A step's noise."""
+        return StepNoise(self.clipping, self.noise_multiplier, self.draws.within("step", *step))

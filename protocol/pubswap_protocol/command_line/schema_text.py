@@ -1,0 +1,89 @@
+"""JSON schemas in words: the types, bounds and units of settings and of messages' fields."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+Json = dict[str, Any]
+
+_UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "gib": "GiB", "hours": "h"}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A settings class's table: its dotted name, "" for the outermost, and its settings' fields."""
+
+    name: str
+    description: str
+    fields: dict[str, Json]
+
+
+def tables(model: type[BaseModel]) -> Iterator[Table]:
+    """A settings class's own fields, then those of each table within it."""
+    schema = model.model_json_schema()
+    pending = [("", schema)]
+    while pending:
+        path, table = pending.pop(0)
+        fields = {}
+        for name, field in table["properties"].items():
+            inner = [part for part in choices(field, schema) if "properties" in part]
+            if inner:
+                pending.append((f"{path}.{name}".strip("."), inner[0]))
+            else:
+                fields[name] = field | {"type_text": type_text(field, schema)}
+        yield Table(path, table.get("description", ""), fields)
+
+
+def choices(field: Json, schema: Json) -> list[Json]:
+    """The schemas that a value may have, with references followed."""
+    if "$ref" in field:
+        return [_at(schema, field["$ref"])]
+    parts = [*field.get("anyOf", ()), *field.get("oneOf", ()), *field.get("allOf", ())]
+    return [choice for part in parts for choice in choices(part, schema)] or [field]
+
+
+def _at(schema: Json, reference: str) -> Json:
+    for key in reference.removeprefix("#/").split("/"):
+        schema = schema[key]
+    return schema
+
+
+def type_text(field: Json, schema: Json) -> str:
+    """A field's type with its bounds: integer ≥ 1, ≤ 64."""
+    texts = [_one_type(choice, schema) for choice in choices(field, schema)]
+    return " or ".join(dict.fromkeys(text for text in texts if text != "null")) or "null"
+
+
+def _one_type(field: Json, schema: Json) -> str:
+    if values := field.get("enum") or ([field["const"]] if "const" in field else []):
+        return ", ".join(f"`{value}`" for value in values)
+    kind = field.get("type", "any")
+    if kind == "array" and field.get("items"):
+        return f"list of {type_text(field['items'], schema)}"
+    # Larger bounds only keep numbers from overflowing.
+    named = {key: sign for key, sign in _BOUNDS.items() if abs(field.get(key, 1e9)) < 1e9}
+    bounds = [f"{sign} {f'{field[key]:,}'.removesuffix('.0')}" for key, sign in named.items()]
+    name = str(field.get("title", kind) if "properties" in field else kind)
+    return f"{name} {', '.join(bounds)}".strip()
+
+
+def default_text(field: Json) -> str:
+    """A field's default, or "" if it has none that says anything."""
+    default = field.get("default")
+    return "" if default in (None, [], {}, "") else str(default).removesuffix(".0")
+
+
+def unit(name: str) -> str:
+    """A number's unit, which its name ends with: s, bytes, tokens, GiB, h or a rate."""
+    *_, last = name.lower().split("_")
+    if "_per_second" in name.lower():
+        return "bytes/s" if "bytes" in name.lower() else "1/s"
+    return _UNITS.get(last, "")
+
+
+def plain(text: str) -> str:
+    """Text as one line."""
+    return " ".join(text.split())

@@ -1,0 +1,79 @@
+"""`pubswap settings run|client|server`: every setting, from the code that reads it."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+
+from pubswap_protocol.command_line.schema_text import default_text, plain, tables, unit
+from pubswap_protocol.errors import InvalidSettings
+
+_WIDTH = 96
+
+
+class Whose(StrEnum):
+    """Which settings: a run file's, an organisation's `client.toml`, or the coordinator's."""
+
+    RUN = "run"
+    CLIENT = "client"
+    SERVER = "server"
+
+
+def settings(
+    whose: Annotated[Whose, typer.Argument(help="A run file's, a client.toml's, the server's.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List every setting: its type and bounds, its default, and what it is for.
+
+    A run's are the keys of its TOML file, a client's those of client.toml, or PUBSWAP_CLIENT_...
+    in the environment; the server's come from the environment.
+    """
+    listed = list(entries(_model(whose)))
+    typer.echo(json.dumps(listed, indent=2, ensure_ascii=False) if as_json else _text(listed))
+
+
+def _model(whose: Whose) -> type[BaseModel]:
+    for entry in entry_points(group="pubswap.settings", name=whose.value):
+        found: type[BaseModel] = entry.load()
+        return found
+    raise InvalidSettings(f"The package with the {whose} settings is not installed.")
+
+
+def entries(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
+    """Name, type, default, unit and purpose of each setting; the environment's name if it has one.
+
+    Those of tables within follow, with dotted names.
+    """
+    prefix = str(model.model_config.get("env_prefix") or "")
+    for table in tables(model):
+        for name, field in table.fields.items():
+            key = f"{table.name}.{name}".strip(".")
+            environment = {"environment": f"{prefix}{key}".upper()} if prefix else {}
+            yield {
+                "name": key,
+                **(environment if "." not in key else {}),
+                "type": field["type_text"],
+                "default": default_text(field) or None,
+                "unit": unit(name) or None,
+                "description": plain(field.get("description", "")),
+            }
+
+
+def _text(listed: list[dict[str, Any]]) -> str:
+    lines = []
+    for entry in listed:
+        default = "not set" if entry["default"] is None else entry["default"]
+        measured = f" {entry['unit']}" * (entry["unit"] is not None and default != "not set")
+        kind = entry["type"].replace("`", "")
+        lines.append(
+            f"{entry.get('environment', entry['name'])} ({kind}; default: {default}{measured})"
+        )
+        lines += textwrap.wrap(
+            entry["description"], _WIDTH, initial_indent="    ", subsequent_indent="    "
+        )
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""Adapters that an operator makes, as new PEFT folders."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.tensors.adapter import open_stack
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
+from pubswap_server.aggregation.stacking import stacked
+from pubswap_server.database.tables import RunRow
+from pubswap_server.runs import runs
+from pubswap_server.storage.local import LocalBlobs
+from pubswap_server.storage.spool import Spool
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
+    """A folder for its owner only that is at `out` once it is whole, and a store for the time.
+
+    Both are beside `out` till then, and gone after any failure. Raises InvalidSettings if something
+    is at `out` already.
+    """
+    out = out.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} is there already; choose another --out.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
+        incoming, folder = Spool(Path(scratch, "incoming")), Path(scratch, "folder")
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder, LocalBlobs(Path(scratch, "blobs"), incoming)
+        finally:
+            incoming.close()
+        folder.replace(out)
+
+
+def write_adapter(folder: Path, run: RunRow, files: Sequence[Path]) -> None:
+    """Write an adapter, or with FedEx-LoRA's residuals behind it their stack, as a PEFT folder."""
+    settings, model = runs.settings_of(run), runs.model_of(run)
+    adapter = files[0].read_bytes()
+    if len(files) > 1:
+        _, parts = stacked(model.layout, [open_stack(file, model.layout) for file in files])
+        adapter = b"".join(parts)
+    write_peft_folder(folder, adapter, settings.lora, model, model.source)

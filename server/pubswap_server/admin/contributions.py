@@ -1,0 +1,239 @@
+"""`pubswap admin contributions`: who gave what to a run, and each round without each member."""
+
+import math
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import NotSaved
+from pubswap_protocol.messages import Role
+from pubswap_server.admin.adapter_folder import new_folder, write_adapter
+from pubswap_server.admin.averaging import KeptRounds, Start, averaged
+from pubswap_server.admin.opened import Deployment, opened_in_use
+from pubswap_server.admin.progress import Bar
+from pubswap_server.conductor.conductor import RoundInputs
+from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
+from pubswap_server.exchange import exchanges
+from pubswap_server.exchange.donation import Exchange
+from pubswap_server.runs import runs
+from pubswap_server.runs.auth import Operator
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.local import LocalBlobs
+
+ALL = "all"  # the folder of a round's own adapter, which the others are compared with
+
+
+class Contribution(BaseModel):
+    """What one member gave to a run and got from its peers so far."""
+
+    member: str
+    rounds: int = Field(default=0, description="Rounds for which its update came in time.")
+    exchanges: int = Field(default=0, description="Public steps for which its responses did.")
+    responses: int = Field(default=0, description="Its own responses in them.")
+    right: int = Field(default=0, description="Those that the coordinator found right.")
+    given: dict[str, int] = Field(
+        default={},
+        description="Its responses in each peer's groups; where receivers choose, which they do "
+        "not tell, those that it was offered.",
+    )
+    received: int = Field(default=0, description="Its own responses that peers' have replaced.")
+
+
+class Contributions(BaseModel):
+    """The contributions to a run, by member, and the rounds that were averaged without each."""
+
+    run: str
+    name: str
+    offered: bool = Field(description="Whether `given` counts what was offered.")
+    members: list[Contribution]
+    left_out: dict[int, list[str]] = Field(
+        default={}, description="The rounds written, and the members that each lacks once."
+    )
+    single: list[int] = Field(default=[], description="Rounds of one update, which are left as is.")
+    not_kept: list[int] = Field(default=[], description="Rounds whose updates are not kept.")
+
+    def text(self, out: Path | None) -> str:
+        """The report for people."""
+        given = "offered" if self.offered else "given"
+        heads = ("member", "rounds", "exchanges", "responses", "right", given, "received")
+        rows = [
+            (
+                *(each.member, str(each.rounds), str(each.exchanges), str(each.responses)),
+                *(str(each.right), str(sum(each.given.values())), str(each.received)),
+            )
+            for each in self.members
+        ]
+        lines = [f"Run {self.name} ({self.run})", *_columns([heads, *rows])]
+        if self.offered:
+            lines.append("Receivers chose among what was offered, and do not tell what they took.")
+        if out is not None:
+            lines += self._written(out)
+        return "\n".join(lines)
+
+    def _written(self, out: Path) -> Iterator[str]:
+        for number, members in self.left_out.items():
+            yield f"{out}/round-{number}: its adapter, and without {', '.join(members)}."
+        for number in self.single:
+            yield f"Round {number} is of one update: without it nothing is left."
+        if self.not_kept:
+            some = ", ".join(map(str, self.not_kept))
+            yield (
+                f"Not kept any more are the updates of rounds {some}. PUBSWAP_KEEP_ROUNDS = 0 on "
+                "the coordinator keeps those of all rounds to come."
+            )
+        if self.left_out:
+            yield "Who has a round's adapter and one of these can compute that member's update:"
+            yield "keep the folder as safe as the coordinator. Score it where the evaluator is:"
+            yield f"  pubswap evaluate --adapters {out}"
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    """A table for a terminal, its first column to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in rows
+    ]
+
+
+def contributions(
+    settings: ServerSettings,
+    run: str,
+    progress: Bar,
+    out: Path | None = None,
+    only: Collection[int] = (),
+) -> Contributions:
+    """The contributions to a run; with `out`, also each kept round's adapter without each member.
+
+    `only` names the rounds to write, by default all that are kept. A step of `progress` is an
+    adapter. Nothing of the coordinator is changed. Raises UnknownRun, NotFound, NotSaved,
+    InvalidSettings or Unavailable.
+    """
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        opened_in_use(settings, Path(scratch)) as deployment,
+        deployment.database.snapshot() as connection,
+        Session(connection) as session,
+    ):
+        row = runs.find(session, run, Operator())
+        found = _counted(session, row)
+        kept = KeptRounds.read(session, row, max(only, default=None)) if out else None
+    if out is not None and kept is not None:
+        with (
+            new_folder(out) as (folder, into),
+            tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+            opened_in_use(settings, Path(scratch)) as deployment,
+        ):
+            _write_rounds(deployment, kept, only, folder, into, found, progress)
+    return found
+
+
+def _counted(session: Session, run: RunRow) -> Contributions:
+    """From the rows of updates and exchanges, which are kept for ever; late ones do not count."""
+    clients = select(MemberRow.name).where(
+        MemberRow.run_id == run.id, MemberRow.role == Role.CLIENT
+    )
+    parts = {name: Contribution(member=name) for name in session.scalars(clients)}
+
+    def part(member: str) -> Contribution:
+        return parts.setdefault(member, Contribution(member=member))
+
+    in_time = select(UpdateRow.member).where(UpdateRow.run_id == run.id, UpdateRow.late.is_(False))
+    for member, count in Counter(session.scalars(in_time)).items():
+        part(member).rounds = count
+    closed = select(SwapRow).where(SwapRow.run_id == run.id, SwapRow.closed.is_(True))
+    for row in session.scalars(closed.order_by(SwapRow.round, SwapRow.swap)):
+        exchange = exchanges.answered(session, run, row.round, row.swap)
+        received = exchange.replaced()
+        for member, correct in exchange.correct.items():
+            mine = part(member)
+            mine.exchanges += 1
+            mine.responses += correct.size
+            mine.right += int(correct.sum())
+            mine.received += received[member]
+            for donor, count in gifts(exchange, member).items():
+                its = part(donor).given
+                its[member] = its.get(member, 0) + count
+    offered = runs.settings_of(run).swap.donors == "likely"
+    return Contributions(
+        run=run.id, name=run.name, offered=offered, members=[parts[name] for name in sorted(parts)]
+    )
+
+
+def gifts(exchange: Exchange, receiver: str) -> Counter[str]:
+    """How many responses of each peer a receiver got in an exchange, or was offered."""
+    if exchange.candidates is not None:
+        return Counter(c.client for draw in exchange.draws(receiver) for c in draw.candidates)
+    given = (choice.client for group in exchange.choices(receiver) for choice in group)
+    return Counter(donor for donor in given if donor != receiver)
+
+
+def _write_rounds(
+    deployment: Deployment,
+    kept: KeptRounds,
+    only: Collection[int],
+    folder: Path,
+    into: LocalBlobs,
+    found: Contributions,
+    progress: Bar,
+) -> None:
+    """A folder for each round, with its own adapter and one without each of its members."""
+    inputs = [each for each in kept.inputs if not only or each.round in only]
+    wished = only or [number for number in kept.published if number > 0]
+    found.not_kept = sorted(set(wished) - {each.round for each in inputs})
+    found.single = [each.round for each in inputs if len(each.members) == 1]
+    inputs = [each for each in inputs if len(each.members) > 1]
+    _check_room(inputs, folder)
+    progress.begin(sum(1 + len(each.members) for each in inputs))
+    for each in inputs:
+        for member in (None, *each.members):
+            name = ALL if member is None else f"without-{member}"
+            _write_one(deployment, kept, each, member, folder / f"round-{each.round}" / name, into)
+            progress.step()
+        found.left_out[each.round] = each.members
+
+
+def _write_one(
+    deployment: Deployment,
+    kept: KeptRounds,
+    inputs: RoundInputs,
+    member: str | None,
+    folder: Path,
+    into: LocalBlobs,
+) -> None:
+    """A round's adapter as it is published, or as it would be without a member."""
+    blobs, number = deployment.blobs, inputs.round
+    before = [kept.residuals[n] for n in sorted(kept.residuals) if n < number]
+    if member is None:
+        own = [kept.published[number], *before, *filter(None, [kept.residuals.get(number)])]
+        write_adapter(folder, kept.run, [blobs.path(digest) for digest in own])
+    else:
+        made = averaged(inputs, {member}, Start.published(inputs), blobs, into)
+        files = [into.path(made.adapter), *map(blobs.path, before)]
+        files += [into.path(made.residual)] if made.residual is not None else []
+        write_adapter(folder, kept.run, files)
+        for digest in filter(None, (made.adapter, made.residual, made.server_state)):
+            into.remove_older(digest, math.inf)
+    deployment.forget_fetched()
+
+
+def _check_room(inputs: list[RoundInputs], folder: Path) -> None:
+    """Raises NotSaved if the disk has no room for the adapters."""
+    needed = sum((1 + len(each.members)) * each.layout.file_bytes for each in inputs)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise NotSaved(
+            f"The adapters take {needed / 1e6:.0f} MB, and the disk has {free / 1e6:.0f} MB free. "
+            "Name another --out, or fewer rounds with --round."
+        )

@@ -1,0 +1,143 @@
+"""`pubswap admin replay`: a run's kept rounds averaged again without some members."""
+
+import tempfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import NotFound
+from pubswap_server.admin.adapter_folder import new_folder, write_adapter
+from pubswap_server.admin.averaging import KeptRounds, Start, averaged
+from pubswap_server.admin.opened import Deployment, opened_in_use
+from pubswap_server.admin.progress import Bar
+from pubswap_server.aggregation.rules import Note
+from pubswap_server.runs import runs
+from pubswap_server.runs.auth import Operator
+from pubswap_server.settings import ServerSettings
+from pubswap_server.storage.local import LocalBlobs
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What was averaged again.
+
+    `left_out` has the rounds of each member's updates that do not count, `same` says whether the
+    adapter has the bits of the run's own.
+    """
+
+    kept: KeptRounds
+    left_out: dict[str, list[int]]
+    same: bool
+    notes: list[tuple[int, Note]]
+
+    def lines(self) -> Iterator[str]:
+        """What the adapter is; with somebody left out also what is still in it."""
+        name, first, last = self.kept.run.name, self.kept.first, self.kept.last
+        which = _rounds(list(range(first, last + 1)))
+        yield f"{which.capitalize()} of run {name} ({self.kept.run.id}) averaged again."
+        for member, rounds in self.left_out.items():
+            yield f"Left out: what {member} sent in {_rounds(rounds)}."
+        for number, note in self.notes:
+            yield f"In round {number}: {note.kind}, {note.details}."
+        if first > 1:
+            yield (
+                f"{_rounds(list(range(1, first))).capitalize()} could not be averaged again: their "
+                "updates are not kept any more. PUBSWAP_KEEP_ROUNDS = 0 on the coordinator keeps "
+                "those of all rounds to come."
+            )
+        if self.same:
+            yield f"The adapter is that of round {last} to the bit."
+        if self.left_out:
+            yield from _still_there(", ".join(self.left_out), first)
+
+
+def _still_there(members: str, first: int) -> Iterator[str]:
+    yield f"This is not unlearning. What {members} gave is still in the adapter:"
+    if first > 1:
+        yield f"- as updates in the rounds before round {first};"
+    yield "- in the others' steps, which began from adapters that held it;"
+    yield "- in the others' steps again, where they trained on its responses."
+    yield "A run without it from the start, or rolled back to before it, has nothing of it."
+
+
+def _rounds(numbers: list[int]) -> str:
+    """`round 3`, `rounds 3 to 5`, `rounds 3, 5`."""
+    if len(numbers) == 1:
+        return f"round {numbers[0]}"
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"rounds {numbers[0]} to {numbers[-1]}"
+    return f"rounds {', '.join(map(str, numbers))}"
+
+
+def replay(
+    settings: ServerSettings,
+    run: str,
+    without: Collection[str],
+    out: Path,
+    progress: Bar,
+    last: int | None = None,
+) -> Replay:
+    """Write a PEFT folder `out` with the adapter that round `last` would have ended with.
+
+    Every kept round is averaged by the run's rule from what the others sent; a round after the
+    first begins from the round before as it is averaged here, and everybody's step in it is what it
+    was. A step of `progress` is a round. Nothing of the coordinator is changed.
+    Raises UnknownRun, NotFound, Gone, WrongState, InvalidSettings or Unavailable.
+    """
+    with (
+        new_folder(out) as (folder, into),
+        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        opened_in_use(settings, Path(scratch)) as deployment,
+    ):
+        with deployment.database.snapshot() as connection, Session(connection) as session:
+            row = runs.find(session, run, Operator())
+            kept = KeptRounds.read(session, row, last)
+            kept.require_some()
+            left_out = _left_out(kept, without)
+        progress.begin(len(kept.inputs))
+        adapter, residuals, notes = _chain(deployment, kept, without, into, progress)
+        found = Replay(kept, left_out, adapter == kept.published[kept.last], notes)
+        before = [kept.residuals[n] for n in sorted(kept.residuals) if n < kept.first]
+        files = [into.path(adapter), *map(deployment.blobs.path, before)]
+        write_adapter(folder, kept.run, [*files, *map(into.path, residuals)])
+        (folder / CARD).write_text("\n".join(found.lines()) + "\n", encoding="utf-8")
+    return found
+
+
+def _left_out(kept: KeptRounds, without: Collection[str]) -> dict[str, list[int]]:
+    """The kept rounds that each has an update in; raises NotFound for who has none."""
+    found = {
+        name: [each.round for each in kept.inputs if name in each.members]
+        for name in sorted(set(without))
+    }
+    known = sorted({member for each in kept.inputs for member in each.members})
+    for name, rounds in found.items():
+        if not rounds:
+            raise NotFound(
+                f"No update of {name!r} counts in {_rounds([e.round for e in kept.inputs])} of run "
+                f"{kept.run.name}; there are those of {', '.join(known)}."
+            )
+    return found
+
+
+def _chain(
+    deployment: Deployment,
+    kept: KeptRounds,
+    without: Collection[str],
+    into: LocalBlobs,
+    progress: Bar,
+) -> tuple[str, list[str], list[tuple[int, Note]]]:
+    """The last adapter, the residuals in order, and what the rule did otherwise than usual."""
+    start, residuals, notes = Start.published(kept.inputs[0]), [], []
+    for inputs in kept.inputs:
+        made = averaged(inputs, without, start, deployment.blobs, into)
+        deployment.forget_fetched()
+        start = Start(made.adapter, made.server_state)
+        residuals += [made.residual] if made.residual is not None else []
+        notes += [(inputs.round, note) for note in made.notes]
+        progress.step()
+    return start.adapter, residuals, notes

@@ -1,0 +1,63 @@
+"""The check that donated responses were sampled: seeds, the donors' opaque numbers, the verdict.
+
+A member draws the responses to a public step by Gumbel noise from a seed that it is given, and a
+receiver finds how far each response is from being drawn so:
+
+    margin   = sum_t max_i (z_i + g_i) - (z_y + g_y)     z: the receiver's logits / T, g: the noise
+    expected = sum_t -sum_i p_i log p_i                  p = softmax(z)
+
+Whoever draws from p without regard to the noise has the margin `expected` in the mean.
+
+Seeds and numbers follow from a secret of the run and not from its seed, which members know: with
+that, whoever gets a response could try all members' names and find its donor.
+"""
+
+import hmac
+import json
+from collections.abc import Sequence
+
+from pubswap_protocol.draws import response_seed
+from pubswap_protocol.errors import InvalidResponses
+from pubswap_protocol.tensors.responses import UNVERIFIED, Response
+
+BITS = 53  # what every JSON reader keeps exactly
+ENOUGH = 32  # responses for a verdict
+LIMIT = 0.25  # margin / expected of responses that were sampled by a similar policy stays below it
+
+
+def doubtful(responses: int, margin: float, expected: float) -> bool | None:
+    """Whether responses with these sums were not sampled; None while there are too few."""
+    if responses < ENOUGH:
+        return None
+    return margin > LIMIT * expected
+
+
+def sampling_seed(secret: str, member: str, round_: int, swap: int) -> int:
+    """The seed of a member's responses in a public step: 0..2^53-1."""
+    return _number(secret, "sampling", member, round_, swap)
+
+
+def donor_number(secret: str, receiver: str, donor: str) -> int:
+    """The number of a donor for one receiver in the whole run: 1..2^52.
+
+    Receivers that compare theirs learn nothing, for each knows a donor by another one.
+    """
+    return _number(secret, "donor", receiver, donor) // 2 + 1
+
+
+def check_seeds(groups: Sequence[Sequence[Response]], seed: int | None) -> None:
+    """Raises InvalidResponses for a response that claims other noise than a member was given."""
+    for prompt, group in enumerate(groups):
+        for index, response in enumerate(group):
+            if response.seed == UNVERIFIED:
+                continue
+            if seed is None or response.seed != response_seed(seed, prompt, index):
+                raise InvalidResponses(
+                    "`seeds` are not those of the sampling_seed that came with the prompts; leave "
+                    "them out if the responses were drawn in another way."
+                )
+
+
+def _number(secret: str, *key: int | str) -> int:
+    digest = hmac.digest(bytes.fromhex(secret), json.dumps(key).encode(), "sha256")
+    return int.from_bytes(digest[:8], "little") >> (64 - BITS)

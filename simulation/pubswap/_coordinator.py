@@ -1,0 +1,83 @@
+"""A coordinator, as its operator sees it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pubswap._faults import explained, valid_name
+from pubswap._run import Run
+from pubswap_client.operator.connecting import DEFAULT_TOKEN_FILE, DEFAULT_URL, client_with
+
+
+class Coordinator:
+    """A coordinator, as its operator sees it: `Coordinator().runs()`.
+
+    Nothing is asked of it before a method is called, and a request that fails is not repeated. A
+    `with` block closes its connections, which end with the process in any case.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        ca_file: Path | str | None = None,
+    ) -> None:
+        """What is not given is found where the operator's commands find it.
+
+        The address is PUBSWAP_COORDINATOR or http://127.0.0.1:8470. The token is
+        PUBSWAP_OPERATOR_TOKEN, or in the file PUBSWAP_OPERATOR_TOKEN_FILE, or in
+        pubswap-data/operator-token; so it need not stand in a notebook. `ca_file` is the CA of the
+        coordinator's certificate (PEM) if it is a private one, or PUBSWAP_CA_FILE.
+
+        Raises InvalidSettings for an address that is none, and for a token that is not found.
+        """
+        self._api = client_with(
+            url or os.environ.get("PUBSWAP_COORDINATOR") or DEFAULT_URL,
+            token,
+            Path(os.environ.get("PUBSWAP_OPERATOR_TOKEN_FILE") or DEFAULT_TOKEN_FILE),
+            Path(ca_file) if ca_file is not None else None,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._api.__exit__()
+
+    def __repr__(self) -> str:
+        return f"Coordinator({self._api.url!r})"
+
+    def runs(self) -> list[Run]:
+        """All runs, newest first."""
+        return [Run(self._api, view.id, view.name) for view in self._api.runs()]
+
+    def run(self, run: str) -> Run:
+        """One run, by its id or name. Raises UnknownRun."""
+        view = self._api.run(valid_name(run))
+        return Run(self._api, view.id, view.name)
+
+    def create(
+        self,
+        recipe: Path | str,
+        *,
+        data: Path | str | None = None,
+        set: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Create a run from its file, or from a recipe's name, and open it for members.
+
+        The coordinator is sent the public and the test set. A recipe with `data.prepare` makes its
+        sets in the folder `data`, by default NAME-data; the private ones stay there, for you to
+        hand to their organisations. `set` has values in place of the file's, by dotted key:
+        `{"swap.period": 4}`.
+
+        Raises InvalidSettings or InvalidProblems before anything is sent.
+        """
+        from pubswap_client.operator.runfile import create_and_open, make_sets, prepare
+        from pubswap_client.recipes.recipe import read_recipe
+
+        with explained():
+            loaded = read_recipe(recipe, dict(set or {})).sound()
+            files = make_sets(loaded, Path(data) if data is not None else None)
+            view = create_and_open(self._api, prepare(loaded, files))
+        return Run(self._api, view.id, view.name)

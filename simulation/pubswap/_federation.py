@@ -1,0 +1,147 @@
+"""A whole federation on this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pubswap._faults import explained
+from pubswap._records import Record, round_records
+from pubswap_protocol.errors import InvalidSettings, LocalFault
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from pubswap_simulation.job import RunSpec
+    from pubswap_simulation.results import Result
+
+
+class Federation:
+    """A whole federation that has run on this machine; `Federation.simulate` runs one."""
+
+    def __init__(self, folder: Path, result: "Result") -> None:
+        self.folder = folder
+        self._result = result
+
+    def __repr__(self) -> str:
+        scores = f"pass@1 {self.base:.3f} -> {self.final:.3f}, best {self.best:.3f}"
+        return f"Federation({self._result.recipe!r}, {scores}, {str(self.folder)!r})"
+
+    @classmethod
+    def simulate(
+        cls,
+        recipe: Path | str,
+        out: Path | str = "simulations",
+        *,
+        set: Mapping[str, bool | int | float | str] | None = None,
+        seed: int | None = None,
+        config: Path | str | None = None,
+        device: str | None = None,
+        engine: str | None = None,
+        threads: int | None = None,
+    ) -> Self:
+        """Run a recipe's whole federation, with a bar of its steps, and return when it is done.
+
+        It is `pubswap simulate`: the real coordinator and the real daemons, which share one model
+        and take turns, in a process of their own. Interrupt it at any time and call it again: it
+        goes on where it was. What is done is not done again.
+
+        `recipe` is a file, or a shipped recipe's name. `out` is the results store, and `set` has
+        values in place of the recipe's, by dotted key: `{"swap.period": 4}`. `config` is a
+        client.toml with settings for all members; `device`, `engine` and `threads` are three of
+        them.
+
+        Raises InvalidSettings or InvalidProblems for a recipe that cannot be run, and LocalFault,
+        with what was said, where the process has failed.
+        """
+        with explained():
+            from pubswap_simulation.jobs import Planner, run_specs
+            from pubswap_simulation.results import RESULT, Result
+
+            store = Path(out)
+            jobs = Planner(recipe, store, dict(set or {})).one(seed)
+            if len(jobs) > 1:
+                raise InvalidSettings(
+                    "members = 'alone' is a simulation for each client, and this is for one; "
+                    "`pubswap simulate --set members=alone` does them all."
+                )
+            options = {"device": device, "engine": engine, "threads": threads}
+            settings = Path(config) if config is not None else None
+            [spec] = run_specs(jobs, store, settings, options, keep_work=False, keep_adapters=True)
+            _carry_out(spec)
+            result = Result.model_validate_json((spec.folder / RESULT).read_bytes())
+        return cls(spec.folder, result)
+
+    @property
+    def base(self) -> float:
+        """pass@1 of the base model."""
+        return self._result.base
+
+    @property
+    def final(self) -> float:
+        """pass@1 of the last round's adapter."""
+        return self._result.final
+
+    @property
+    def best(self) -> float:
+        """pass@1 of the best round's adapter."""
+        return self._result.best
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self._result.seconds
+
+    def metrics(self) -> list[Record]:
+        """The rounds as records, from round 0, the base model: those of `Run.metrics`."""
+        return round_records(self._result.run.rounds)
+
+    def rewards(self) -> list[Record]:
+        """The mean reward of own responses, a record for each client and local step 1, 2, ..."""
+        return [
+            {"client": client, "step": step, "reward": reward}
+            for client, rewards in self._result.rewards.items()
+            for step, reward in enumerate(rewards, start=1)
+        ]
+
+    def adapter(self, which: str = "final") -> Path:
+        """The PEFT folder of the last round's adapter, or of the `best` round's.
+
+        Raises InvalidSettings where it was not kept, as by `pubswap simulate` unless told to.
+        """
+        if which not in ("final", "best"):
+            raise InvalidSettings(f"which: final or best, not {which!r}.")
+        folder = self.folder / f"adapter-{which}"
+        if not folder.is_dir():
+            raise InvalidSettings(
+                f"{folder} was not kept. Remove {self.folder} and simulate it again, or into "
+                "another `out`."
+            )
+        return folder
+
+    def peft(self, base_model: "PreTrainedModel", which: str = "final") -> "PeftModel":
+        """A loaded base model, which must be the recipe's, with the adapter on it."""
+        with explained():
+            from peft import PeftModel
+
+            return PeftModel.from_pretrained(base_model, self.adapter(which))
+
+
+def _carry_out(spec: "RunSpec") -> None:
+    """Do what is not done yet. Raises LocalFault."""
+    from pubswap._bar import Bar
+    from pubswap_simulation.sweep import SweepRunner
+    from pubswap_simulation.worker import LOG
+
+    if spec.done:
+        return
+    # libgomp reads it once, before torch is told how many threads there are.
+    threads = {"OMP_NUM_THREADS": str(n)} if (n := spec.options.get("threads")) else {}
+    with Bar(spec) as bar:
+        runner = SweepRunner([spec], [threads], bar)
+        runner.run()
+    for failure in runner.failed.values():
+        raise LocalFault(
+            f"The simulation has failed: {failure} Its log is {spec.folder / LOG}; the same call "
+            "goes on from where it was."
+        )

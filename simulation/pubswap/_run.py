@@ -1,0 +1,126 @@
+"""One run of a coordinator."""
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pubswap._faults import explained, valid_name
+from pubswap._records import Record, member_record, round_records
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import CreateInvite, Event, Role, RunState, WholeRun
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """A run of a coordinator, from `Coordinator.run`, `runs` or `create`.
+
+    It keeps nothing: each property and method asks the coordinator, but for `id` and `name`.
+    """
+
+    def __init__(self, api: CoordinatorClient, id: str, name: str) -> None:
+        self._api = api
+        self.id = id
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {self.id!r})"
+
+    @property
+    def state(self) -> RunState:
+        """created, open, training, exchanging, aggregating, finished or cancelled."""
+        return self._api.run(self.id).state
+
+    def show(self) -> WholeRun:
+        """All that the coordinator tells of the run.
+
+        Its `settings`, `model` and `rounds`, what it is `waiting_for`, its `latest` and its `best`
+        pass@1, and more: the message WholeRun.
+        """
+        return self._api.whole_run(self.id)
+
+    def events(self, *, follow: bool = True) -> Iterator[Event]:
+        """The run's log: each event's `id`, moment `at`, `kind` and `details`.
+
+        It goes on with what happens, through restarts of the coordinator, and ends when the run has
+        ended; or with what is there, without `follow`. While the coordinator does not answer, a
+        warning is logged.
+        """
+        from pubswap_client.operator.run_log import events
+
+        return events(self._api, self.id, follow, log.warning)
+
+    def members(self) -> list[Record]:
+        """The members as records: where each is, and what it has sent and received."""
+        return [member_record(member) for member in self._api.members(self.id).members]
+
+    def metrics(self) -> list[Record]:
+        """The rounds as records, from round 0, the base model; None is what is not known.
+
+        For example `pandas.DataFrame(run.metrics())`. pass@1 of a topic is `pass@1 TOPIC`. What is
+        a mean is one over the members' updates, and bytes are seen from the members.
+        """
+        return round_records(list(self._api.rounds(self.id)))
+
+    def start(self) -> None:
+        """Begin round 1; all clients must have enrolled. Raises WrongState."""
+        self._move(paths.RUN_START)
+
+    def pause(self) -> None:
+        """Give out no new work until resumed; what is under way may be handed in."""
+        self._move(paths.RUN_PAUSE)
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._move(paths.RUN_RESUME)
+
+    def cancel(self) -> None:
+        """End the run for good, without asking: the round under way is lost, adapters are kept."""
+        self._move(paths.RUN_CANCEL)
+
+    def _move(self, path: str) -> None:
+        self._api.move_run(self.id, path)
+
+    def invite(self, name: str, role: str = "client") -> str:
+        """A one-time code for a member, good for a week; `role` is client or evaluator.
+
+        Send it to the organisation over a channel you trust. It types `pubswap client enroll
+        --coordinator URL --invite CODE`.
+        """
+        if role not in list(Role):
+            raise InvalidSettings(f"role: client or evaluator, not {role!r}.")
+        body = CreateInvite(name=valid_name(name), role=Role(role))
+        return self._api.invite(self.id, body).invite
+
+    def adapter(self, out: Path | str, round: int | None = None) -> Path:
+        """Write a round's adapter as a PEFT folder with a model card; returns the folder.
+
+        By default it is a finished run's last round's. The folder is there whole or not at all.
+        Raises InvalidSettings if something is there already, WrongState if the run has no last
+        round yet.
+        """
+        from pubswap_client.organisation.adapter import take_adapter
+
+        folder = Path(out)
+        with explained():
+            take_adapter(self._api, self.show(), folder, round)
+        return folder
+
+    def peft(self, base_model: "PreTrainedModel", round: int | None = None) -> "PeftModel":
+        """A loaded base model with a round's adapter on it, by default a finished run's last.
+
+        `base_model` is the run's: `AutoModelForCausalLM.from_pretrained(run.show().model.source)`
+        where the name is the hub's. Raises WrongState as `adapter` does.
+        """
+        with explained(), tempfile.TemporaryDirectory() as folder:
+            from peft import PeftModel
+
+            return PeftModel.from_pretrained(base_model, self.adapter(f"{folder}/adapter", round))

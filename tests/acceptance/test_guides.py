@@ -1,0 +1,208 @@
+"""What the guides tell a reader to type, run as it is written."""
+
+import json
+import os
+import re
+import socketserver
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.demo.processes import free_port
+from support.eventually import until
+from support.forked import Forked
+
+ROOT = Path(__file__).parents[2]
+MODEL = "deploy/recipes/small/model"
+BLOCK = re.compile(r"^(?:<!-- (.+?): (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Why a block is not run, as the page's source says before it.
+EXCEPTIONS = {
+    "it installs",
+    "it needs a GPU",
+    "it needs the Hugging Face hub",
+    "it needs systemd",
+    "it needs Docker",
+    "it needs PostgreSQL and a bucket",
+}
+# The pages in the order in which they are run, all in one folder and with one coordinator; and what
+# their readers have that we do not, such as an operator, or problems of their own.
+PAGES = {
+    "operator": """
+        for N in $(seq 40)
+        do echo '{"id": "'$N'", "prompt": "'$N' + 1 =", "answer": "'$((N + 1))'"}'
+        done | tee public.jsonl > test.jsonl
+        """,
+    "recipes": "",
+    "data": f"cp {MODEL}/../problems.jsonl mine.jsonl",
+    "organisation": """
+        pubswap run create tour --data alone --set name=hospitals --set clients=1 --set rounds=2
+        pubswap invite hospitals hospital-a --quiet > code
+        cp alone/client-1.jsonl private.jsonl
+        until pubswap run start hospitals; do sleep 1; done &
+        """,
+    "engines": "export SLURM_GPUS_ON_NODE=1",
+    "research": "",
+    "production": "",
+    "demo": "",
+    "speed": "",
+    "README": "",
+}
+# What stands in a page for what a reader has; a sweep is halved, as its processes start slowly.
+READERS = {
+    "--invite CODE": "--invite $(cat code)",
+    "https://pubswap.example.org": "http://127.0.0.1:8470",
+    "Qwen/Qwen3-1.7B": MODEL,
+    "method=pubswap,fedavg": "method=fedavg",
+}
+SHIM = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({socket!r})
+    order = [sys.argv[1:], os.getcwd(), dict(os.environ)]
+    connection.sendall(json.dumps(order).encode() + b"\\n")
+    status, said, errors = json.loads(connection.makefile().read())
+sys.stdout.write(said)
+sys.stderr.write(errors)
+sys.exit(status)
+"""
+
+
+def blocks(page: str) -> Iterator[tuple[str, str, str, str]]:
+    """Of each fenced block: what is said before it, to what end, its language, and its text."""
+    path = ROOT / f"{page}.md" if page == "README" else ROOT / "docs" / f"{page}.md"
+    for found in BLOCK.finditer(path.read_text(encoding="utf-8")):
+        yield found[1] or "", found[2] or "", found[3], found[4]
+
+
+def script(page: str) -> str:
+    """The page as a script of its commands and of the files that it names."""
+    lines = [PAGES[page]]
+    for kind, what, language, text in blocks(page):
+        if kind == "file":
+            lines.append(f"cat > {what} <<'END'\n{text}END")
+        elif language == "sh" and kind != "not run":
+            lines.append(text)
+    written = "\n".join(lines)
+    for place, value in READERS.items():
+        written = written.replace(place, value)
+    return written
+
+
+class Commands:
+    """`pubswap …` of the scripts, as processes forked from one that has the imports."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.logs, self.url = folder / "logs", url
+        self.ended: list[tuple[str, int]] = []
+        self.running: list[Forked] = []
+        self.serving = Event()
+
+    def run(self, arguments: list[str], folder: str, env: dict[str, str]) -> tuple[int, str, str]:
+        """Its status, and what it said."""
+        out = self.logs / f"{len(self.ended)}-{id(env)}.out"
+        if arguments[0] == "serve":
+            self.serving.set()
+        elif self.serving.is_set():
+            with CoordinatorClient(self.url, backoff=Backoff(tries=1)) as probe:
+                wait_until_ready(probe, 60)
+        forked = Forked(arguments, out, out.with_suffix(".err"), env, Path(folder))
+        self.running.append(forked)
+        status = forked.wait()
+        self.running.remove(forked)
+        self.ended.append((" ".join(arguments), status))
+        return status, out.read_text(), forked.log.read_text(errors="replace")
+
+    @contextmanager
+    def on_path(self, folder: Path) -> Iterator[None]:
+        """Have a program `pubswap` in a folder; in the end, end what runs."""
+        commands = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                answer: Any = commands.run(*json.loads(self.rfile.readline()))
+                self.wfile.write(json.dumps(answer).encode())
+
+        address = str(folder / "socket")
+        with socketserver.ThreadingUnixStreamServer(address, Handler) as server:
+            server.daemon_threads = True
+            Thread(target=server.serve_forever, daemon=True).start()
+            program = folder / "pubswap"
+            program.write_text(SHIM.format(python=sys.executable, socket=address))
+            program.chmod(0o755)
+            try:
+                yield
+            finally:
+                for forked in list(self.running):
+                    forked.terminate()
+                until(lambda: not self.running)
+                server.shutdown()
+
+
+def pages() -> set[str]:
+    return {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} | {"README"}
+
+
+def test_no_command_of_a_guide_escapes() -> None:
+    """A block of commands is marked as such; exceptions say why, and are few."""
+    exceptions = 0
+    for page in pages():
+        for kind, what, language, text in blocks(page):
+            assert language, f"{page}: say what language this is, such as text:\n{text}"
+            if language in ("sh", "console"):
+                assert language == "sh" and page in PAGES, f"{page}:\n{text}"
+            if kind == "not run":
+                assert what in EXCEPTIONS, f"{page}: {what}"
+                exceptions += 1
+            else:
+                assert kind in ("", "file"), f"{page}: {kind}"
+    assert exceptions <= 12
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
+    """Every command of every page ends well, one page after another, from a clean folder."""
+    folder, programs = tmp_path / "clean", tmp_path / "bin"
+    for made in (folder, programs, tmp_path / "logs"):
+        made.mkdir()
+    for name in ("client", "deploy"):  # a reader stands in a checkout
+        (folder / name).symlink_to(ROOT / name)
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
+    env = os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PUBSWAP_PORT": port,
+        "PUBSWAP_COORDINATOR": url,
+        "PUBSWAP_CLIENT_MODEL": str(ROOT / MODEL),
+        "OMP_NUM_THREADS": "1",
+    }
+    commands = Commands(tmp_path, url)
+    (programs / "sbatch").write_text('#!/bin/sh\nexec bash "$1"\n')
+    (programs / "sbatch").chmod(0o755)
+    with commands.on_path(programs):
+        for page in PAGES:
+            said = tmp_path / f"{page}.said"
+            traced = "trap 'echo FAILED: $BASH_COMMAND' ERR\n" + script(page).replace("8470", port)
+            with said.open("w") as file:
+                status = subprocess.run(
+                    ["bash", "-eu", "-o", "pipefail", "-c", traced],
+                    cwd=folder,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    timeout=300,
+                ).returncode
+            assert status == 0, f"{page}:\n{said.read_text()[-3000:]}"
+            until(lambda: len(commands.running) <= 1)  # the coordinator stays
+            failed = [it for it in commands.ended if it[1] and not it[0].startswith("run start")]
+            assert failed == [], said.read_text()[-3000:]
+    assert len(commands.ended) > 40

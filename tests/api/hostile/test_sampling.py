@@ -1,0 +1,175 @@
+"""The check that donated responses were sampled: seeds, donors' numbers, reports, exclusion."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.draws import response_seed
+from pubswap_protocol.errors import InvalidResponses
+from pubswap_protocol.messages import DonorMargins, Sampling, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tensors.responses import (
+    NOBODY,
+    UNVERIFIED,
+    Response,
+    ResponseRules,
+    decode_responses,
+    encode_responses,
+)
+from support.coordinator.coordinator import Federation, Server, begun
+
+Groups = list[list[Response]]
+ALL = ("a", "b", "c", "d")
+FALSE, TRUE = (40.0, 50.0), (1.0, 50.0)  # margins and what to expect of others
+
+
+def federation(server: Server, clients: int = 4, **swap: Any) -> Federation:
+    return begun(server, clients=clients, rounds=3, swap=swap)
+
+
+def seed_of(fed: Federation, name: str, round_: int = 1, swap: int = 1) -> int | None:
+    return fed.members[name].swap_prompts(fed.run.id, round_, swap).sampling_seed
+
+
+def decoded(fed: Federation, data: bytes, round_: int = 1) -> Groups:
+    grpo = fed.run.settings.grpo
+    prompts = fed.members["a"].swap_prompts(fed.run.id, round_, 1).prompts
+    return decode_responses(
+        data,
+        ResponseRules(
+            tuple(entry.index for entry in prompts),
+            *(grpo.responses_per_prompt, grpo.max_response_tokens, fed.run.model.vocabulary),
+        ),
+    )
+
+
+def answers(
+    fed: Federation, name: str, right: list[int], shift: int = 0, round_: int = 1
+) -> tuple[Groups, bytes]:
+    """Responses that say by which seeds they were drawn, `shift` off, and their file."""
+    seed = seed_of(fed, name, round_)
+    assert seed is not None
+    plain = decoded(fed, fed.responses(name, round_, 1, right), round_)
+    groups = [
+        [replace(one, seed=response_seed(seed, p, k) + shift) for k, one in enumerate(group)]
+        for p, group in enumerate(plain)
+    ]
+    prompts = fed.members[name].swap_prompts(fed.run.id, round_, 1).prompts
+    return groups, encode_responses([entry.index for entry in prompts], groups)
+
+
+def test_each_client_has_a_seed_of_its_own_for_each_public_step(server: Server) -> None:
+    """The same when asked again; nobody else has one, and without the check no client either."""
+    fed = federation(server, clients=2, period=1)
+    seeds = [seed_of(fed, name, 1, swap) for name in "ab" for swap in (1, 2)]
+    assert None not in seeds and len(set(seeds)) == 4
+    assert seeds == [seed_of(fed, name, 1, swap) for name in "ab" for swap in (1, 2)]
+    assert fed.operator.swap_prompts(fed.run.id, 1, 1).sampling_seed is None
+    other = federation(server, clients=2, period=1)
+    assert seed_of(other, "a") not in seeds
+    assert seed_of(federation(server, clients=2, sampling_check="off"), "a") is None
+
+
+def test_claims_of_other_seeds_are_refused(server: Server) -> None:
+    """So are claims about donors; who claims nothing is taken as ever."""
+    fed = federation(server, clients=2)
+    a, run = fed.members["a"], fed.run.id
+    groups, _ = answers(fed, "a", [2, 2])
+    _, wrong = answers(fed, "a", [2, 2], shift=1)
+    with pytest.raises(InvalidResponses, match="sampling_seed"):
+        a.submit_responses(run, 1, 1, wrong)
+    prompts = [entry.index for entry in a.swap_prompts(run, 1, 1).prompts]
+    named = [[replace(one, donor=7) for one in group] for group in groups]
+    with pytest.raises(InvalidResponses, match="donors"):
+        a.submit_responses(run, 1, 1, encode_responses(prompts, named))
+    assert a.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [2, 2])).status == "accepted"
+
+
+def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> None:
+    """The number is not the one that another receiver has; who does not ask gets the old form."""
+    fed = federation(server, clients=3)
+    sent = {}
+    for name, right in (("a", [0, 0]), ("b", [4, 4]), ("c", [0, 0])):
+        groups, data = answers(fed, name, right)
+        sent[name] = {one.seed for group in groups for one in group}
+        fed.members[name].submit_responses(fed.run.id, 1, 1, data)
+    numbers = {}
+    for name in "ac":
+        member = fed.members[name]
+        flat = [r for g in decoded(fed, member.exchanged(fed.run.id, 1, 1, seeds=True)) for r in g]
+        donated = [one for one in flat if one.donated]
+        assert len(donated) == 4
+        assert {one.seed for one in donated} <= sent["b"]
+        assert {one.seed for one in flat if not one.donated} <= sent[name]
+        assert all(one.donor == NOBODY for one in flat if not one.donated)
+        [numbers[name]] = {one.donor for one in donated}
+        plain = [one for g in decoded(fed, member.exchanged(fed.run.id, 1, 1)) for one in g]
+        assert [one.tokens.tolist() for one in plain] == [one.tokens.tolist() for one in flat]
+        assert {(one.seed, one.donor) for one in plain} == {(UNVERIFIED, NOBODY)}
+    assert numbers["a"] != numbers["c"]
+
+
+def play_round(
+    fed: Federation, round_: int, doubting: Sequence[str], responses: int = 32
+) -> dict[str, int]:
+    """A round in which `b` alone is right; these receivers doubt it, the others do not.
+
+    Returns how many responses each receiver got from it.
+    """
+    run, got = fed.run.id, {}
+    for name in ALL:
+        _, data = answers(fed, name, [4, 4] if name == "b" else [0, 0], round_=round_)
+        fed.members[name].submit_responses(run, round_, 1, data)
+    for name in ALL:
+        member = fed.members[name]
+        flat = [
+            one
+            for group in decoded(fed, member.exchanged(run, round_, 1, seeds=True), round_)
+            for one in group
+            if one.donated
+        ]
+        got[name] = len(flat)
+        margin, expected = FALSE if name in doubting else TRUE
+        found = [
+            DonorMargins(number=donor, responses=responses, margin=margin, expected=expected)
+            for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
+        ]
+        data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
+        member.put_blob(run, data)
+        metrics = UpdateMetrics(examples=10, steps=2, donors=found)
+        member.submit_update(run, round_, SubmitUpdate(adapter=digest_of(data), metrics=metrics))
+    fed.wait_for(round_)
+    return got
+
+
+def standing(fed: Federation) -> Sampling | None:
+    views = {view.name: view.sampling for view in fed.operator.members(fed.run.id).members}
+    assert {name for name, view in views.items() if view is not None} <= {"b"}
+    return views["b"]
+
+
+def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -> None:
+    """They add up over rounds; a verdict is shown to the operator, and nobody is excluded by it."""
+    fed = federation(server)
+    play_round(fed, 1, doubting="acd", responses=16)
+    assert standing(fed) is None
+    got = play_round(fed, 2, doubting="acd", responses=16)
+    assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
+    assert play_round(fed, 3, doubting="acd") == got
+    events = fed.operator.events(fed.run.id).events
+    doubted = [event.details for event in events if event.kind == "sampling doubted"]
+    assert [(one["member"], one["receiver"]) for one in doubted] == [("b", n) for n in "acd"]
+    assert doubted[0]["share"] == 0.8
+
+
+@pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])
+def test_one_receiver_alone_excludes_nobody(server: Server, doubting: str, excluded: bool) -> None:
+    """Two of three do, where the run says so: nobody gets the donor's responses after that."""
+    fed = federation(server, sampling_check="exclude")
+    assert play_round(fed, 1, doubting)["a"] == 4
+    assert standing(fed) == Sampling(doubting=len(doubting), judging=3, excluded=excluded)
+    got = play_round(fed, 2, doubting)
+    assert got["a"] == got["c"] == got["d"] == (0 if excluded else 4)

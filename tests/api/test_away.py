@@ -1,0 +1,98 @@
+"""Members that stay away by their own organisation's policy while a run goes on."""
+
+import pytest
+
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Away, RunState, TaskKind
+from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
+from support.eventually import until
+
+AT_NIGHT = Away(code="outside_hours", detail="Outside of this organisation's hours until 18:00.")
+
+
+def log(fed: Federation) -> list[str]:
+    """The kinds of the run's events."""
+    return [event.kind for event in fed.operator.events(fed.run.id).events]
+
+
+def test_a_round_does_not_wait_for_a_member_that_is_away(server: Server) -> None:
+    """It closes at once without it; the operator sees why, and a hello brings the member back."""
+    fed = begun(server, method="fedavg", clients=3)
+    for name in "ab":
+        fed.submit(name, 1, fed.adapter(1))
+    for _ in range(2):
+        fed.members["c"].away(fed.run.id, AT_NIGHT)
+    assert fed.wait_for(1).rounds[1].updates == 2
+    shown = {member.name: member.away for member in fed.operator.members(fed.run.id).members}
+    assert shown == {"a": None, "b": None, "c": AT_NIGHT, "judge": None}
+    assert log(fed).count("away") == 1
+    fed.members["c"].hello(fed.run.id, good_hello(fed.run))
+    assert not any(member.away for member in fed.operator.members(fed.run.id).members)
+    for name in "ab":
+        fed.submit(name, 2, fed.adapter(2))
+    waits = fed.members["a"].task(fed.run.id, 0).waits_for
+    assert waits is not None and waits.startswith("c to finish round 2")
+    fed.submit("c", 2, fed.adapter(3))
+    assert fed.wait_for(2).rounds[2].updates == 3
+    assert log(fed).count("back") == 1
+
+
+def test_an_exchange_does_not_wait_for_a_member_that_goes_away_in_its_middle(
+    server: Server,
+) -> None:
+    """The other one is answered; what the member had handed in before stays in."""
+    fed = begun(server, clients=3)
+    for name in "ac":
+        body = fed.responses(name, 1, 1, [1, 1])
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    fed.members["b"].away(fed.run.id, AT_NIGHT)
+    fed.members["c"].away(fed.run.id, AT_NIGHT)
+    assert fed.members["a"].exchanged(fed.run.id, 1, 1)
+    (closed,) = [e for e in fed.operator.events(fed.run.id).events if e.kind == "exchange closed"]
+    assert closed.details["clients"] == 2
+
+
+def test_a_run_starts_with_a_member_that_is_away(server: Server) -> None:
+    """It has enrolled, and comes back; the round is the others' until then."""
+    fed = create(server, method="fedavg")
+    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
+    for name in "ab":
+        fed.enroll(name)
+    fed.members["b"].away(fed.run.id, Away(code="not_approved", detail="Not approved yet."))
+    fed.start()
+    fed.submit("a", 1, fed.adapter(1))
+    assert fed.wait_for(1).rounds[1].updates == 1
+    fed.members["b"].hello(fed.run.id, good_hello(fed.run))
+    assert fed.members["b"].task(fed.run.id, 0).kind is TaskKind.TRAIN
+
+
+def test_a_quorum_that_policies_keep_out_of_reach_is_said_with_their_reasons(
+    server: Server,
+) -> None:
+    """The operator hears who is away and why."""
+    fed = begun(server, method="fedavg", rounds=1, aggregation={"quorum": 2})
+    fed.members["b"].away(fed.run.id, Away(code="denied", detail="Denied."))
+    fed.submit("a", 1, fed.adapter(1))
+    until(lambda: "away: b (denied)" in (fed.view().waiting_for or ""))
+    fed.members["b"].hello(fed.run.id, good_hello(fed.run))
+    until(lambda: fed.view().waiting_for is None)
+    fed.submit("b", 1, fed.adapter(2))
+    assert fed.wait_for(1).state is RunState.FINISHED
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"code": "outside_hours", "detail": "\x1b[2J"},
+        {"code": "outside_hours", "detail": "x" * 401},
+        {"code": "Outside Hours", "detail": "x"},
+        {"code": "outside_hours"},
+    ],
+)
+def test_a_reason_is_short_and_plain(server: Server, body: dict[str, str]) -> None:
+    """It is printed on terminals, so that nothing but letters, digits and signs is taken."""
+    fed = begun(server, method="fedavg")
+    with server.http(fed.tokens["a"]) as http:
+        reply = http.post(paths.AWAY.format(run=fed.run.id), json=body)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert not any(member.away for member in fed.operator.members(fed.run.id).members)

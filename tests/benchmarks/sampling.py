@@ -1,0 +1,339 @@
+"""How well a receiver finds responses that were not sampled, on the demo's model and problems.
+
+    python tests/benchmarks/sampling.py           # into results/sampling.json
+    python tests/benchmarks/sampling.py --quick   # fewer problems and one round, shown only
+
+Four clients train on their private problems and average their adapters after each round. In the
+middle of the first round and at the end of the last one, donors answer the public problems, and
+client 1 looks at their right responses with the policy that it has then: the other clients' are
+honest, client 2's are also replaced by each attack's. A score is margin / expected (see
+docs/security.md); `auc_single` and `auc_pooled` tell how often an attack's is higher than an honest
+client's, for one response and for 32 together, and `detected` is the share of 32 that are doubted.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from pubswap_client.demo.federation import MODEL, RUN_FILE
+from pubswap_client.demo.tasks import demo_problems
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.margins import response_margins
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.trainer import LocalTrainer, seeded
+from pubswap_client.training.update import update
+from pubswap_protocol.draws import seed_for
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter, initial_adapter
+from pubswap_protocol.tensors.responses import Response
+from pubswap_protocol.verifiers.registry import score
+from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
+
+RESULT = Path(__file__).parent / "results" / "sampling.json"
+POOLS = 4000
+Groups = list[list[Response]]
+Scores = NDArray[np.float64]  # (n, 2): margin and expected of each right response
+
+
+@dataclass
+class Lab:
+    """Clients that train beside each other, and a policy to answer and to judge with."""
+
+    problems: int
+    settings: RunSettings = field(init=False)
+    adapter: Adapter = field(init=False)
+
+    def __post_init__(self) -> None:
+        recipe = load_recipe(RUN_FILE, {})
+        known = {name: getattr(recipe, name) for name in RunSettings.model_fields}
+        self.settings = RunSettings(**known)
+        split = demo_problems(self.settings.seed, self.settings.clients).named()
+        self.public = split.pop("public")[: self.problems]
+        split.pop("test")
+        self.card = model_card(MODEL, self.settings.lora, "demo", None)
+        self.clients = {name: self._trainer(name, private) for name, private in split.items()}
+        self.policy = self._load()
+        self.prompts = [self.policy.encode(problem.prompt) for problem in self.public]
+        self.adapter = initial_adapter(self.card.layout, self.settings.seed)
+
+    def _load(self) -> Policy:
+        return Policy.load(MODEL, self.card, self.settings, device="cpu")
+
+    def _trainer(self, name: str, private: Sequence[Problem]) -> LocalTrainer:
+        policy = self._load()
+        engine, budget = TransformersEngine(policy), TokenBudget(4096)
+        return LocalTrainer(policy, engine, self.settings, name, private, self.scored, budget)
+
+    def scored(self, cases: Sequence[tuple[str, Problem]]) -> list[float]:
+        """Rewards, computed here: the problems' verifiers are quick."""
+        return [score(case.verifier or self.settings.verifier, text, case) for text, case in cases]
+
+    def train(self, round_: int, steps: int) -> dict[str, Adapter]:
+        """The clients' adapters after these steps of a round from the global adapter."""
+        for trainer in self.clients.values():
+            trainer.begin_round(round_, self.adapter)
+            for step in range(1, steps + 1):
+                trainer.private_step(step)
+        return {name: trainer.adapter() for name, trainer in self.clients.items()}
+
+    def average(self, adapters: dict[str, Adapter]) -> None:
+        """Go on from the mean."""
+        self.adapter = {
+            name: np.mean([each[name] for each in adapters.values()], axis=0)
+            for name in self.adapter
+        }
+
+    def sample(self, adapter: Adapter, seed: int, temperature: float | None = None) -> Groups:
+        """K responses to each public problem, by the noise of a sampling seed."""
+        self.policy.load_adapter(adapter)
+        grpo = self.settings.grpo
+        return TransformersEngine(self.policy).generate(
+            *(self.prompts, grpo.responses_per_prompt, grpo.max_response_tokens),
+            *(temperature or grpo.temperature, seed),
+            gumbel=True,
+        )
+
+    def finished(self, adapter: Adapter, groups: Groups, seed: int) -> Groups:
+        """The responses with the second half sampled anew, by other noise."""
+        self.policy.load_adapter(adapter)
+        grpo, halves = self.settings.grpo, []
+        for prompt, group in zip(self.prompts, groups, strict=True):
+            halves += [[*prompt, *one.tokens[: len(one.tokens) // 2].tolist()] for one in group]
+        ends = TransformersEngine(self.policy).generate(
+            halves, 1, grpo.max_response_tokens // 2, grpo.temperature, seed, gumbel=True
+        )
+        more = iter(end for [end] in ends)
+        return [
+            [
+                response(np.concatenate([one.tokens[: len(one.tokens) // 2], next(more).tokens]))
+                for one in group
+            ]
+            for group in groups
+        ]
+
+    def written(self) -> Groups:
+        """The right answers in words that no policy said."""
+        eos = self.card.eos_token_ids[0]
+        count = self.settings.grpo.responses_per_prompt
+        answers = [self.policy.encode(f"I say {one.answer}") for one in self.public]
+        return [[response(np.array([*answer, eos]))] * count for answer in answers]
+
+    def right(self, groups: Groups) -> NDArray[np.bool_]:
+        """Which responses (P, K) are right."""
+        texts = iter(self.policy.decode([one for group in groups for one in group]))
+        cases = [
+            (next(texts), problem)
+            for problem, group in zip(self.public, groups, strict=True)
+            for _ in group
+        ]
+        return np.array(self.scored(cases)).reshape(len(groups), -1) == 1
+
+    def judged(self, judge: Adapter, groups: Groups, seed: int) -> Scores:
+        """What a receiver with the adapter `judge` finds of the right ones; of all if none is."""
+        self.policy.load_adapter(judge)
+        batch = self.batch(seeded(groups, seed))
+        found = response_margins(self.policy, batch, self.settings.grpo.temperature, 1 << 14)
+        scores: Scores = torch.stack(found, dim=1).numpy()
+        right = self.right(groups).flatten()
+        return scores[right] if right.any() else scores
+
+    def batch(self, groups: Groups) -> Batch:
+        """A batch, rewarded by turns."""
+        rewards = [[float(k % 2) for k in range(len(group))] for group in groups]
+        return collate(
+            [Group(*each) for each in zip(self.prompts, groups, rewards, strict=False)],
+            self.card.eos_token_ids,
+            self.settings.grpo.advantage_epsilon,
+        )
+
+
+def response(tokens: NDArray[np.integer]) -> Response:
+    """A response, of whose log-probabilities nothing is said."""
+    return Response(tokens.astype(np.int32), np.zeros(len(tokens), np.float32))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A moment of a run: what the donor that attacks has, and the receiver that judges."""
+
+    lab: Lab
+    donor: Adapter
+    judge: Adapter
+    start: Adapter  # of this round
+    before: Adapter  # of the round before
+    base: Adapter
+    seed: int
+
+    @cached_property
+    def honest(self) -> Groups:
+        """What it should send."""
+        return self.lab.sample(self.donor, self.seed)
+
+    def until_right(self) -> Groups:
+        """Wrong responses replaced by the first right one of seven more."""
+        groups = [list(group) for group in self.honest]
+        right = self.lab.right(self.honest)
+        for number in range(7):
+            others = self.lab.sample(self.donor, seed_for(self.seed, number))
+            better = self.lab.right(others) & ~right
+            for prompt, index in np.argwhere(better):
+                groups[prompt][index] = others[prompt][index]
+            right |= better
+        return groups
+
+    @property
+    def attacks(self) -> dict[str, Callable[[], Groups]]:
+        """The responses of each attack, by its name."""
+        sample = self.lab.sample
+        return {
+            "hand-written text": self.lab.written,
+            "best of 8": self.until_right,
+            "half rewritten": lambda: self.lab.finished(self.donor, self.honest, self.seed + 1),
+            "greedy": partial(sample, self.donor, self.seed, 1e-4),
+            "replayed": partial(sample, self.start, self.seed + 2),
+            "base model": partial(sample, self.base, self.seed),
+            "temperature 1.0": partial(sample, self.donor, self.seed, 1.0),
+            "temperature 0.4": partial(sample, self.donor, self.seed, 0.4),
+            "stale policy": partial(sample, self.before, self.seed),
+        }
+
+
+def pooled(scores: Scores, rng: np.random.Generator) -> Scores:
+    """Sums (POOLS, 2) over 32 responses, drawn without replacement for each pool."""
+    size = min(ENOUGH, len(scores))
+    drawn = [rng.choice(len(scores), size, replace=False) for _ in range(POOLS)]
+    return np.stack([scores[rows].sum(axis=0) for rows in drawn])
+
+
+def share(scores: Scores) -> float:
+    """Margin over expected margin, of all together."""
+    return float(scores[:, 0].sum() / scores[:, 1].sum())
+
+
+def auc(attack: Scores, honest: Scores) -> float:
+    """How often an attack's ratio is above an honest one, equal ones counted half."""
+    left, right = (one[:, 0] / np.maximum(one[:, 1], 1e-9) for one in (attack, honest))
+    order = np.sort(right)
+    below, upto = np.searchsorted(order, left, "left"), np.searchsorted(order, left, "right")
+    return float((below + upto).mean() / 2 / len(order))
+
+
+def alarms(pools: Scores) -> float:
+    """The share of pools that are doubted."""
+    return float(np.mean([bool(doubtful(ENOUGH, *pool)) for pool in pools.tolist()]))
+
+
+def cost_share(lab: Lab, repeats: int) -> float:
+    """The part of an update's time that the check of 24 of 64 responses takes."""
+    groups = seeded(lab.sample(lab.adapter, 1)[:8], 1)
+    donated = [
+        [replace(one, donated=k < 3, donor=k + 1) for k, one in enumerate(g)] for g in groups
+    ]
+    plain = [[one.anonymous() for one in group] for group in donated]
+    batches = {"checked": lab.batch(donated), "plain": lab.batch(plain)}
+    times: dict[str, list[float]] = {name: [] for name in batches}
+    for _ in range(repeats):
+        for name, batch in batches.items():
+            optimizer = torch.optim.AdamW(lab.policy.trainable(), lr=0.0)
+            began = time.perf_counter()
+            update(lab.policy, optimizer, batch, lab.settings, [], TokenBudget(4096))
+            times[name].append(time.perf_counter() - began)
+    # Neighbours in time are compared: the machine is not equally quick all the time.
+    pairs = zip(times["checked"], times["plain"], strict=True)
+    return max(0.0, statistics.median(1 - plain / checked for checked, plain in pairs))
+
+
+def main() -> None:
+    """Measure, show, and keep the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a smaller one, in two minutes")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    lab, rounds = Lab(problems=48 if quick else 160), 1 if quick else 3
+    base = before = lab.adapter
+    rng = np.random.default_rng(0)
+    honest: list[Scores] = []
+    attacks: dict[str, list[tuple[Scores, Scores]]] = {}
+    shares: dict[str, list[float]] = {"honest": []}
+    for number in range(1, rounds + 1):
+        start, first = lab.adapter, number == 1
+        adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
+        if number in (1, rounds):
+            judge, donor, *others = lab.clients
+            mine = [adapters[donor], *(adapters[name] for name in others)]
+            seeds = [seed_for(number, place) >> 12 for place in range(len(mine))]
+            scene = Scene(lab, mine[0], adapters[judge], start, before, base, seeds[0])
+            fair = [
+                lab.judged(scene.judge, lab.sample(adapter, seed), seed)
+                for adapter, seed in zip(mine, seeds, strict=True)
+            ]
+            honest += fair
+            for name, make in scene.attacks.items():
+                if first and name in ("base model", "stale policy"):
+                    continue  # which is the round's start, and no other policy yet
+                found = lab.judged(scene.judge, make(), scene.seed)
+                attacks.setdefault(name, []).append((found, np.concatenate(fair)))
+                shares.setdefault(name, []).append(share(found))
+            shares["honest"] += [share(one) for one in fair]
+        before = start
+        lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
+    pools = [pooled(one, rng) for one in honest]
+    result = {
+        "false_alarm_rate": float(np.mean([alarms(one) for one in pools])),
+        "cost_share": cost_share(lab, 5 if quick else 31),
+        "limit": LIMIT,
+        "responses_pooled": ENOUGH,
+        "honest": {"ratios": shares["honest"]},
+        "attacks": {name: _figures(found, rng, shares[name]) for name, found in attacks.items()},
+    }
+    _show(result)
+    if not quick:
+        RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _figures(
+    found: list[tuple[Scores, Scores]], rng: np.random.Generator, shares: list[float]
+) -> dict[str, float | list[float]]:
+    """Means over the scenes, in each of which the attack is held against its honest donors."""
+    together = [(pooled(attack, rng), pooled(fair, rng)) for attack, fair in found]
+    return {
+        "auc_single": float(np.mean([auc(*pair) for pair in found])),
+        "auc_pooled": float(np.mean([auc(*pair) for pair in together])),
+        "detected": float(np.mean([alarms(attack) for attack, _ in together])),
+        "ratios": shares,
+    }
+
+
+def _show(result: dict[str, object]) -> None:
+    table = Table("attack", "AUC, one", f"AUC, {ENOUGH}", "detected", "margin / expected")
+    attacks = result["attacks"]
+    assert isinstance(attacks, dict)
+    for name, figures in attacks.items():
+        ratios = ", ".join(f"{ratio:.3f}" for ratio in figures["ratios"])
+        row = (f"{figures[key]:.4f}" for key in ("auc_single", "auc_pooled", "detected"))
+        table.add_row(name, *row, ratios)
+    console = Console(width=100)
+    console.print(table)
+    console.print({name: value for name, value in result.items() if name != "attacks"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The policy's files, and the gate that everything passes which leaves."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.consent.approval import approval_path, decide, read_approval
+from pubswap_client.consent.ask import ask_of
+from pubswap_client.consent.consent import Consent, adopt, without
+from pubswap_client.consent.local_policy import (
+    COUNTERS,
+    LocalPolicy,
+    default_text,
+    load_policy,
+    policy_path,
+)
+from pubswap_client.consent.rules import Code
+from pubswap_client.consent.sent_today import sent_since
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.ledger.ledger import Ledger, ledger_folder
+from pubswap_client.ledger.showing import entries
+from pubswap_protocol import paths
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
+from pubswap_protocol.messages import (
+    DonorMargins,
+    Progress,
+    RunState,
+    RunView,
+    SubmitUpdate,
+    UpdateMetrics,
+)
+from pubswap_protocol.model import model_card
+from support.coordinator.coordinator import merged
+
+URL = "https://c.example"
+ANSWERS = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
+CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
+BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json")
+EVENING = datetime(2026, 11, 23, 19, 0, tzinfo=UTC)
+
+
+def view(**overrides: object) -> RunView:
+    """A run in its first round."""
+    settings = merged(dict(overrides))
+    return RunView(
+        id="r",
+        name="medqa",
+        state=RunState.TRAINING,
+        paused=False,
+        round=1,
+        settings=settings,
+        model=model_card(MODEL, settings.lora, "org/model", None),
+        created_at=EVENING,
+    )
+
+
+def member(state: Path, at: datetime = EVENING) -> Consent:
+    """That of an organisation which has just enrolled, with its clocks at this time."""
+    consent = Consent(state, URL, Ledger(state, clock=lambda: at), clock=lambda: at)
+    adopt(state, view(), URL)
+    assert consent.attend(view()) == ()
+    return consent
+
+
+def changed(state: Path, **keys: str) -> None:
+    """Set keys of the policy, as a person does with an editor."""
+    path = policy_path(state)
+    kept = [line for line in path.read_text().splitlines() if line.split(" = ")[0] not in keys]
+    path.write_text("\n".join([*kept, *(f"{key} = {value}" for key, value in keys.items())]))
+
+
+def codes(consent: Consent, run: RunView | None = None) -> list[Code]:
+    """What is refused of a run before its next round."""
+    return [refusal.code for refusal in consent.attend(run or view())]
+
+
+def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path) -> None:
+    """It is a file for its owner, is read back, and is not written over."""
+    consent = member(tmp_path)
+    path = policy_path(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = load_policy(path)
+    assert (found.coordinators, found.runs, found.max_rank) == ((URL,), ("medqa",), 2)
+    assert found.base_models == (view().model.weights_digest,)
+    for more in (
+        {"lora": {"rank": 4}},
+        {"local_steps": 3, "swap": {"period": 2}},
+        {"rounds": 3},
+        {"grpo": {"max_response_tokens": 17}},
+        {"grpo": {"kl_beta": 0.0}},
+    ):
+        assert codes(consent, view(**more)) == [Code.SETTING, Code.NOT_APPROVED], more
+    assert default_text(ask_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
+    path.write_text("max_rank = 2")
+    assert adopt(tmp_path, view(), URL) is None
+    assert path.read_text() == "max_rank = 2"
+
+
+def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> None:
+    """Nothing of it is taken."""
+    path = policy_path(tmp_path)
+    for text, said in (
+        ("max_rnak = 2", r"the key 'max_rnak', which there is not; the keys are approve, base_mod"),
+        ("max_rank = 0", "max_rank: Input should be greater than 0"),
+        ("max_rank = true", "max_rank: Input should be a valid integer"),
+        ('send_responses = "no"', "send_responses: Input should be a valid boolean"),
+        ('hours = "8-18"', "hours: '8-18' is no span of hours"),
+        ('hours = "08:00-08:00"', "is no span of hours"),
+        ('days = ["monday"]', "days.0: Input should be 'mon'"),
+        ('counters = ["rewards"]', "'rewards' is no counter; they are reward, loss"),
+        ("coordinators = []", "coordinators"),
+        ('base_models = ["org/model"]', "base_models"),
+        ("min_kl = nan", "min_kl"),
+        ('approve = "always"', "approve: Input should be 'first'"),
+        ("= 3", "is not TOML"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InvalidSettings, match=said):
+            load_policy(path)
+
+
+def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> None:
+    """The daemon, and an enrolment into a folder with a policy, end before the first request."""
+    consent = Consent(tmp_path, "https://evil.example", Ledger(tmp_path))
+    consent.check_coordinator()  # there is no policy yet
+    policy_path(tmp_path).write_text(f'coordinators = ["{URL}"]')
+    with pytest.raises(RefusedByPolicy, match="does not allow the coordinator https://evil"):
+        consent.check_coordinator()
+    Consent(tmp_path, URL + "/", Ledger(tmp_path)).check_coordinator()
+
+
+def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None:
+    """Responses and adapters are refused from the moment of a change on; a heartbeat is not."""
+    consent = member(tmp_path)
+    consent.record(*ANSWERS, [b"1"])
+    changed(tmp_path, hours='"08:00-18:00"')
+    for request in (ANSWERS, CHUNK):
+        with pytest.raises(RefusedByPolicy, match="Outside of this organisation's hours until"):
+            consent.record(*request, [b"2"])
+    consent.record(*BEAT, [b"{}"])
+    kinds = [entry.kind for entry in entries(ledger_folder(tmp_path))]
+    assert kinds == ["responses", "heartbeat"]
+    assert codes(consent) == [Code.HOURS]
+    changed(tmp_path, hours='"18:00-08:00"')
+    consent.record(*CHUNK, [b"3"])
+
+
+def test_a_run_that_asks_for_more_in_mid_run_sends_nothing_further(tmp_path: Path) -> None:
+    """The next round is refused, and so is what is still to be sent of this one."""
+    consent = member(tmp_path)
+    assert codes(consent, view(lora={"rank": 4})) == [Code.SETTING, Code.NOT_APPROVED]
+    with pytest.raises(RefusedByPolicy, match=r"LoRA rank: 4\. This .* at most 2"):
+        consent.record(*CHUNK, [b"1"])
+    assert codes(consent) == []
+
+
+def test_a_policy_that_is_damaged_or_gone_allows_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator hears no path; the log names the file and the fault."""
+    consent = member(tmp_path)
+    policy_path(tmp_path).write_text("max_rnak = 3")
+    (refusal,) = consent.attend(view())
+    assert (refusal.code, str(tmp_path) in refusal.detail) == (Code.UNREADABLE, False)
+    assert str(policy_path(tmp_path)) in caplog.text and "max_rnak" in caplog.text
+    with pytest.raises(RefusedByPolicy):
+        consent.record(*ANSWERS, [b"1"])
+    policy_path(tmp_path).unlink()
+    assert codes(consent) == [Code.UNREADABLE]
+    shown = consent.withhold(Progress(round=1, step=1, steps=2, reward=0.5))
+    assert shown == Progress(round=1, step=1, steps=2)
+
+
+def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
+    """It is of one run; `deny` holds until somebody approves again."""
+    consent = member(tmp_path)
+    decide(tmp_path, "r", False)
+    assert codes(consent) == [Code.DENIED]
+    decide(tmp_path, "another", True)
+    assert read_approval(tmp_path, "r") is None
+    assert codes(consent) == [Code.NOT_APPROVED]
+    decide(tmp_path, "r", True, ask_of(view(), URL).facts(), 1)
+    assert codes(consent) == []
+    approval_path(tmp_path).write_text("{")
+    with pytest.raises(InvalidSettings, match="decide again"):
+        read_approval(tmp_path, "r")
+    assert codes(consent) == [Code.UNREADABLE]
+
+
+def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
+    """All bodies count; the day is that of UTC, and begins anew."""
+    yesterday = Ledger(tmp_path, clock=lambda: EVENING - timedelta(days=1))
+    yesterday.record(*ANSWERS, [b"12345"])
+    consent = member(tmp_path)
+    consent.record(*ANSWERS, [b"123"])
+    consent.record(*BEAT, [b"{}"])
+    assert sent_since(tmp_path, EVENING).size == 5
+    assert sent_since(tmp_path, EVENING).rounds == {("r", 1)}
+    changed(tmp_path, max_bytes_a_day="10_000_000", max_rounds_a_day="1")
+    assert codes(consent) == []
+    later = view().model_copy(update={"round": 2})
+    assert codes(consent, later) == [Code.ROUNDS]
+    changed(tmp_path, max_bytes_a_day="8", max_rounds_a_day="9", approve='"never"')
+    consent.attend(later)
+    with pytest.raises(
+        RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
+    ):
+        consent.record(*ANSWERS, [b"1234"])
+
+
+def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
+    """What was sent on the days after counts as well, and the refusal says why."""
+    member(tmp_path).record(*ANSWERS, [b"1" * 500])
+    back = Consent(tmp_path, URL, Ledger(tmp_path), clock=lambda: EVENING - timedelta(days=2))
+    changed(tmp_path, max_rounds_a_day="1")
+    (refusal,) = back.attend(view().model_copy(update={"round": 2}))
+    assert refusal.code is Code.ROUNDS
+    assert "clock went back: the last request was recorded at 2026-11-23 19:00" in refusal.detail
+    changed(tmp_path, max_rounds_a_day="2")
+    assert back.attend(view().model_copy(update={"round": 2})) == ()
+
+
+def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
+    """What a message must have stays: round, steps, and the number of examples."""
+    unlike = ("step_rewards", "memory_bytes", "donors")
+    every = {name: 0.5 for name in COUNTERS if name not in unlike}
+    metrics = UpdateMetrics(
+        examples=7,
+        steps=2,
+        step_rewards=[0.5],
+        donors=[DonorMargins(number=1, responses=4, margin=0.5, expected=1.0)],
+        **{name: value for name, value in every.items() if name in UpdateMetrics.model_fields},
+    )
+    update = SubmitUpdate(adapter=digest_of(b""), metrics=metrics)
+    assert without(update, "all") == update
+    assert without(update, ()).metrics == UpdateMetrics(examples=7, steps=2)
+    assert without(update, ("reward",)).metrics == UpdateMetrics(examples=7, steps=2, reward=0.5)
+    beat = Progress(round=1, step=1, steps=2, reward=0.5, memory_bytes=3, tokens_per_second=1.0)
+    assert without(beat, ("memory_bytes",)) == Progress(round=1, step=1, steps=2, memory_bytes=3)
+    consent = member(tmp_path)
+    changed(tmp_path, counters='["loss"]')
+    assert consent.withhold(beat) == Progress(round=1, step=1, steps=2)
+    assert LocalPolicy().counters == "all"

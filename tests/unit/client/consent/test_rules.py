@@ -1,0 +1,181 @@
+"""What a policy refuses, and in which words: rules without files and clocks."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from pubswap_client.consent.approval import Approval
+from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.local_policy import LocalPolicy
+from pubswap_client.consent.rules import Code, Moment, compare, judge, opens_at
+from pubswap_client.consent.sent_today import Sent
+from support.coordinator.coordinator import merged
+
+WEIGHTS = "sha256:" + "a" * 64
+ASK = Ask(
+    settings=merged({"privacy": {"epsilon": 8.0}}),
+    name="medqa",
+    coordinator="https://c.example",
+    run="run1",
+    model="org/model",
+    weights=WEIGHTS,
+    update_bytes=1000,
+    round=1,
+)
+NOON = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)  # a Monday
+APPROVED = Approval(run="run1", approved=True, asked=ASK.facts(), round=1, at=NOON)
+
+
+def refused(
+    policy: dict[str, Any],
+    ask: Ask = ASK,
+    approval: Approval | None = APPROVED,
+    moment: Moment = Moment(NOON),  # noqa: B008 - frozen
+) -> list[Code]:
+    """The codes of all refusals."""
+    return [one.code for one in judge(LocalPolicy(**policy), ask, approval, moment)]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "code"),
+    [
+        ({"coordinators": ("https://else.example",)}, Code.COORDINATOR),
+        ({"runs": ("another",)}, Code.RUN),
+        ({"base_models": ("sha256:" + "b" * 64,)}, Code.BASE_MODEL),
+        ({"max_rank": 1}, Code.SETTING),
+        ({"max_response_tokens": 15}, Code.SETTING),
+        ({"max_local_steps": 1}, Code.SETTING),
+        ({"max_rounds": 1}, Code.SETTING),
+        ({"min_kl": 0.1}, Code.SETTING),
+        ({"max_epsilon": 7.9}, Code.SETTING),
+        ({"send_responses": False}, Code.RESPONSES),
+        ({"max_bytes_a_day": 999}, Code.BYTES),
+    ],
+)
+def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], code: Code) -> None:
+    """One step within the limit, nothing is refused; the reason names what is asked."""
+    assert refused(allowed) == [code]
+    (line,) = [line for line in compare(LocalPolicy(**allowed), ASK) if line.code]
+    assert line.what in ASK.facts()
+    within = {
+        "coordinators": ("https://c.example/",),
+        "runs": ("run1",),
+        "base_models": (WEIGHTS,),
+        "max_rank": 2,
+        "max_response_tokens": 16,
+        "max_local_steps": 2,
+        "max_rounds": 2,
+        "min_kl": 1e-4,
+        "max_epsilon": 8.0,
+        "send_responses": True,
+        "max_bytes_a_day": 1000,
+    }
+    assert refused({key: within[key] for key in allowed}) == []
+    assert refused(within) == []
+
+
+def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
+    """In words that the operator understands."""
+    (refusal,) = judge(LocalPolicy(max_rank=1), ASK, APPROVED, Moment(NOON))
+    assert refusal.detail == ("The run asks for LoRA rank: 2. This organisation allows: at most 1.")
+
+
+def test_a_policy_of_privacy_refuses_a_run_without() -> None:
+    """Also in mid-run, should a coordinator take it out of the settings."""
+    without = replace(ASK, settings=merged({}))
+    assert refused({"max_epsilon": 100.0}, without) == [Code.SETTING, Code.NOT_APPROVED]
+    assert refused({}, without) == [Code.NOT_APPROVED]
+
+
+def test_a_round_beyond_the_run_s_last_is_refused() -> None:
+    """A coordinator that goes on after the rounds that were agreed on asks for more."""
+    beyond = replace(ASK, round=3)
+    assert refused({"max_rounds": 2}, beyond) == [Code.SETTING, Code.NOT_APPROVED]
+
+
+def test_the_first_approval_is_of_what_was_asked_then() -> None:
+    """More asked in mid-run has to be approved again, and the reason names it."""
+    assert refused({}, approval=None) == [Code.NOT_APPROVED]
+    assert refused({}) == []
+    more = replace(ASK, settings=merged({"lora": {"rank": 4}, "privacy": {"epsilon": 8.0}}))
+    (refusal,) = judge(LocalPolicy(), more, APPROVED, Moment(NOON))
+    assert refusal.detail == ("Changed since this organisation approved the run: LoRA rank 2 -> 4.")
+    # Fewer clients, decided by the operator before the start, ask nothing of this organisation.
+    assert (
+        refused({}, replace(ASK, settings=merged({"clients": 5, "privacy": {"epsilon": 8.0}})))
+        == []
+    )
+
+
+def test_every_round_is_approved_by_itself_if_the_policy_says_so() -> None:
+    """The next round waits again; `never` waits for nobody, and a denial holds in any case."""
+    each = {"approve": "every-round"}
+    assert refused(each) == []
+    assert refused(each, replace(ASK, round=2)) == [Code.NOT_APPROVED]
+    assert refused({"approve": "never"}, approval=None) == []
+    denied = Approval(run="run1", approved=False, at=NOON)
+    for approve in ("first", "every-round", "never"):
+        assert refused({"approve": approve}, approval=denied) == [Code.DENIED]
+
+
+@pytest.mark.parametrize(
+    ("hours", "days", "now", "opens"),
+    [
+        ("08:00-18:00", None, "2026-11-23 08:00", "2026-11-23 08:00"),
+        ("08:00-18:00", None, "2026-11-23 07:59", "2026-11-23 08:00"),
+        ("08:00-18:00", None, "2026-11-23 18:00", "2026-11-24 08:00"),
+        ("18:00-07:00", None, "2026-11-23 03:00", "2026-11-23 03:00"),
+        ("18:00-07:00", None, "2026-11-23 07:00", "2026-11-23 18:00"),
+        ("18:00-07:00", ("sat",), "2026-11-29 06:59", "2026-11-29 06:59"),
+        ("18:00-07:00", ("sat",), "2026-11-29 07:00", "2026-12-05 18:00"),
+        ("08:00-18:00", ("mon", "tue"), "2026-11-24 19:00", "2026-11-30 08:00"),
+        (None, ("sat", "sun"), "2026-11-23 12:00", "2026-11-28 00:00"),
+        (None, ("mon",), "2026-11-23 23:59", "2026-11-23 23:59"),
+    ],
+)
+def test_hours_open_when_they_say(
+    hours: str | None, days: tuple[str, ...] | None, now: str, opens: str
+) -> None:
+    """Also over midnight, when the day is that on which they begin; in any time zone."""
+    zone = timezone(timedelta(hours=5, minutes=30))
+    policy = LocalPolicy.model_validate({"hours": hours, "days": days})
+    moment = datetime.fromisoformat(now).replace(tzinfo=zone)
+    wanted = datetime.fromisoformat(opens).replace(tzinfo=zone)
+    assert opens_at(policy, moment) == wanted
+    found = judge(policy, ASK, APPROVED, Moment(moment))
+    assert [one.code for one in found] == ([] if wanted == moment else [Code.HOURS])
+    if found:
+        assert wanted.strftime("%F %H:%M") in found[0].detail
+
+
+def test_a_day_s_bytes_and_rounds_are_counted() -> None:
+    """What comes next has to fit; a round that was begun today is finished today."""
+    sent = Sent(size=600, rounds=frozenset({("run1", 1)}), last=NOON)
+    limit = {"max_bytes_a_day": 1000}
+    assert refused(limit, moment=Moment(NOON, sent, 400)) == []
+    assert refused(limit, moment=Moment(NOON, sent, 401)) == [Code.BYTES]
+    one = {"max_rounds_a_day": 1}
+    assert refused(one, moment=Moment(NOON, sent)) == []
+    next_round = replace(ASK, round=2)
+    assert refused(one, next_round, moment=Moment(NOON, sent)) == [Code.ROUNDS]
+    assert refused({"max_rounds_a_day": 2}, next_round, moment=Moment(NOON, sent)) == []
+
+
+def test_a_clock_that_went_back_is_said() -> None:
+    """The reason tells of it, beyond a few minutes, which clocks are set by."""
+    policy = LocalPolicy(max_rounds_a_day=1, max_bytes_a_day=1000)
+    for back, said in ((timedelta(minutes=4), False), (timedelta(hours=30), True)):
+        sent = Sent(size=900, rounds=frozenset({("run1", 7)}), last=NOON + back)
+        found = judge(policy, ASK, APPROVED, Moment(NOON, sent, 200))
+        assert [one.code for one in found] == [Code.BYTES, Code.ROUNDS]
+        assert all(("The clock went back" in one.detail) == said for one in found)
+
+
+def test_what_is_not_known_of_a_run_file_is_refused_by_nothing() -> None:
+    """Its coordinator is not said there, nor the digests of a model that is elsewhere."""
+    file = Ask(settings=merged({}), name="medqa")
+    policy = LocalPolicy(coordinators=("https://c",), base_models=(WEIGHTS,), runs=("medqa",))
+    assert [line.code for line in compare(policy, file)] == [None] * 11
+    assert {line.what for line in compare(policy, file)} == file.facts().keys()

@@ -1,0 +1,115 @@
+"""A client that is given sampling seeds: what it sends, and what it reports of donors."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pubswap_client.policy.groups import Group, collate
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.margins import response_margins
+from pubswap_protocol.draws import response_seed
+from pubswap_protocol.messages import DonorMargins
+from pubswap_protocol.tensors.responses import Response, ResponseRules, decode_responses
+from support.client.one_client import PUBLIC, ROUNDS, World, kill_again_and_again
+
+SEED = 77
+
+
+def checked(world: Callable[..., World], *engine: Any) -> World:
+    """A world whose coordinator gives seeds, and numbers for two donors."""
+    made = world(*engine)
+    coordinator = made.coordinator
+    coordinator.sampling_seed = SEED
+    coordinator.peer = [
+        [replace(one, seed=1000 + k, donor=5 + k % 2) for k, one in enumerate(group)]
+        for group in coordinator.peer
+    ]
+    return made
+
+
+def sent(one: World, swap: int) -> list[list[Response]]:
+    """Our responses to a public step of round 1, as the coordinator has them."""
+    grpo, card = one.coordinator.run.settings.grpo, one.coordinator.run.model
+    rules = ResponseRules(
+        PUBLIC, grpo.responses_per_prompt, grpo.max_response_tokens, card.vocabulary
+    )
+    return decode_responses(one.coordinator.submitted[1, swap], rules)
+
+
+def reports(one: World) -> list[list[DonorMargins]]:
+    """What was reported with each round's update."""
+    updates = one.coordinator.updates
+    return [updates[number].metrics.donors for number in range(1, ROUNDS + 1)]
+
+
+def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., World]) -> None:
+    """Each round once: all donated responses by donor, whose margins are of text, not of draws."""
+    one = checked(world)
+    one.live()
+    for swap in (1, 2):
+        seeds = [[response.seed for response in group] for group in sent(one, swap)]
+        assert seeds == [[response_seed(SEED, p, k) for k in range(4)] for p in range(3)]
+    for report in reports(one):
+        # Two public steps of three prompts, with one response of each donor to each.
+        assert [(found.number, found.responses) for found in report] == [(5, 6), (6, 6)]
+        assert all(found.margin > 0.5 * found.expected > 0 for found in report)
+
+
+def test_a_client_that_is_killed_reports_the_same(world: Callable[..., World]) -> None:
+    """What was found before is in the checkpoint; nothing is counted twice."""
+    straight, killed = checked(world), checked(world)
+    straight.live()
+    assert kill_again_and_again(killed) > 5
+    assert reports(killed) == reports(straight)
+    assert killed.coordinator.mismatches == 0
+
+
+def test_without_a_seed_nothing_is_said_or_reported(world: Callable[..., World]) -> None:
+    """As with a coordinator from before the check: the message is the one that it knows."""
+    one = world()
+    one.live()
+    assert {response.seed for group in sent(one, 1) for response in group} == {-1}
+    assert reports(one) == [[]] * ROUNDS
+    assert "donors" not in one.coordinator.updates[1].model_dump(mode="json")["metrics"]
+
+
+class Other(TransformersEngine):
+    """An engine that draws by the seeds in its own way."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
+        return super().generate(*args, **{**kwargs, "gumbel": False})
+
+
+def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(
+    world: Callable[..., World],
+) -> None:
+    """It is asked once, where it is not known; its responses are sent as unverified."""
+    for engine, claims in ((TransformersEngine, True), (Other, False)):
+        one = checked(world, engine)
+        trainer = one.trainer
+
+        def unknown(*given: Any, trainer: Any = trainer) -> Any:
+            made = trainer(*given)
+            made.max_mismatch = 1.0  # as of another engine than transformers
+            return made
+
+        one.trainer = unknown
+        one.live()
+        assert (sent(one, 1)[0][0].seed != -1) is claims
+
+
+def test_margins_of_own_responses_are_none(world: Callable[..., World]) -> None:
+    """By the policy that sampled them; so the engine's and the trainer's positions are the same."""
+    trainer = world().trainer()
+    problems = world().coordinator.problems[:3]
+    groups = trainer.public_rollout(2, problems, SEED)
+    batch = collate(
+        [
+            Group(trainer.policy.encode(problem.prompt), group, [0.0] * 4)
+            for problem, group in zip(problems, groups, strict=True)
+        ],
+        trainer.policy.card.eos_token_ids,
+        1e-6,
+    )
+    margin, expected = response_margins(trainer.policy, batch, 0.7, budget=1 << 16)
+    assert float(margin.max()) < 1e-4 < float(expected.min())

@@ -1,0 +1,222 @@
+"""The ledger: what is sent is in it before, in order, and nothing else can be made of it."""
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from pubswap_client.ledger.entry import described
+from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
+from pubswap_client.ledger.showing import content, entries
+from pubswap_client.ledger.verifying import verify
+from pubswap_protocol import paths
+from pubswap_protocol.errors import LedgerDamaged, NotSaved
+from pubswap_protocol.tensors.responses import Response, encode_responses
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+BEAT = ("POST", "/v1/runs/r/heartbeat", "application/json")
+
+
+def clock(*days: int) -> Callable[[], datetime]:
+    """A clock that shows noon of these days, one after another."""
+    left = iter(days)
+    return lambda: NOON + timedelta(days=next(left))
+
+
+def written(state: Path, *days: int) -> Path:
+    """The folder of a ledger with one heartbeat at noon of each of these days."""
+    ledger = Ledger(state, clock=clock(*days))
+    for number in range(len(days)):
+        ledger.record(*BEAT, [json.dumps({"step": number}).encode()])
+    return ledger_folder(state)
+
+
+def test_a_request_is_described_by_what_it_is_for() -> None:
+    """Kind, run, round and exchange come from the path, whatever the query says."""
+    path = paths.SWAP_RESPONSES.format(run="r1", round=3, swap=2)
+    found = described("POST", path)
+    assert found == {"kind": "responses", "run": "r1", "round": 3, "exchange": 2}
+    asked = described("GET", paths.TASK.format(run="r1") + "?wait=25")
+    assert asked == {"kind": "question", "run": "r1"}
+    assert described("GET", paths.VERSION) == {"kind": "question", "run": None}
+    assert described("DELETE", "/v1/else")["kind"] == "other"
+    assert described("PUT", paths.UPLOAD.format(run="r", upload="u") + "?digest=d") == {
+        "kind": "upload",
+        "run": "r",
+    }
+
+
+def test_entries_hold_size_digest_and_readable_content(tmp_path: Path) -> None:
+    """The digest is BLAKE3's own; the hash chains on; the file is its owner's only."""
+    folder = written(tmp_path, 0, 0, 1)
+    first, second, third = entries(folder)
+    body = b'{"step": 0}'
+    assert (first.size, first.digest) == (len(body), f"blake3:{blake3(body).hexdigest()}")
+    assert first.content == {"step": 0}
+    assert [entry.number for entry in (first, second, third)] == [1, 2, 3]
+    [of_first, of_second] = day_files(folder)[0].read_bytes().splitlines()
+    stated = json.loads(of_first)["hash"]
+    assert stated == f"blake3:{blake3(of_first[: of_first.rindex(b',')]).hexdigest()}"
+    assert json.loads(of_second)["previous"] == stated == second.previous
+    assert [day.stem for day in day_files(folder)] == ["2026-11-23", "2026-11-24"]
+    assert day_files(folder)[0].stat().st_mode & 0o777 == 0o600
+    assert verify(folder).faults == ()
+    assert verify(folder).entries == 3
+
+
+def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
+    """Responses are, readable; adapters by a setting; an invite never."""
+    responses = [Response(np.array([5, 6], np.int32), np.zeros(2, np.float32)) for _ in range(2)]
+    body = encode_responses([7], [responses])
+    where = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
+    chunk = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE, [b"wx", b"yz"])
+    invite = ("POST", paths.ENROLL, "application/json", [b'{"invite": "secret-code"}'])
+    for keep in (False, True):
+        ledger = Ledger(tmp_path / str(keep), keep)
+        ledger.record("POST", where, paths.TENSORS_TYPE, [body])
+        ledger.record(*chunk)
+        ledger.record(*invite)
+        folder = ledger_folder(tmp_path / str(keep))
+        sent, adapter, enrolment = entries(folder)
+        assert (sent.kept, adapter.kept, adapter.size) == (True, keep, 4)
+        shown = list(content(folder, sent, lambda tokens: str(tokens.sum())))
+        assert shown == [f'public prompt 7, response {n}: "11"' for n in (1, 2)]
+        assert enrolment.content is None
+        kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+        assert (b"secret-code" in kept, b"wxyz" in kept) == (False, keep)
+        assert verify(folder).faults == ()
+        for path in (folder / "bodies").iterdir():
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+        assert len(verify(folder).faults) == 1 + keep
+
+
+def test_every_changed_byte_is_found(tmp_path: Path) -> None:
+    """Each byte of each file flipped, removed, and replaced by an innocent one."""
+    folder = written(tmp_path, 0, 0, 1)
+    for path in (*day_files(folder), folder / "head"):
+        original = path.read_bytes()
+        for place in range(len(original)):
+            before, byte, after = (
+                original[:place],
+                original[place : place + 1],
+                original[place + 1 :],
+            )
+            for other in (bytes([byte[0] ^ 1]), b"", b" "):
+                if other != byte:
+                    path.write_bytes(before + other + after)
+                    assert verify(folder).faults, (path.name, place, other)
+        path.write_bytes(original)
+    assert verify(folder).faults == ()
+
+
+def test_lines_and_days_that_were_moved_removed_or_doubled_are_found(tmp_path: Path) -> None:
+    """And an end that was cut off: at every byte but within an entry that was never finished."""
+    folder = written(tmp_path, 0, 0, 0, 1, 2)
+    first, second, third = day_files(folder)
+    lines = first.read_bytes().splitlines(keepends=True)
+    orders = ([1, 0, 2], [0, 2], [1, 2], [0, 0, 1, 2], [0, 1, 2, 2], [0, 1], [])
+    for order in orders:
+        first.write_bytes(b"".join(lines[number] for number in order))
+        assert verify(folder).faults, order
+    first.write_bytes(b"".join(lines))
+    for day in (first, second, third):
+        day.rename(tmp_path / "away")
+        assert verify(folder).faults, day
+        (tmp_path / "away").rename(folder / "2026-11-30.jsonl")
+        assert verify(folder).faults, day
+        (folder / "2026-11-30.jsonl").rename(day)
+    whole = third.read_bytes()
+    for size in range(len(whole)):
+        third.write_bytes(whole[:size])
+        assert verify(folder).faults == ("head: entries 5 to 5 are missing",)
+    third.write_bytes(whole)
+    (folder / "head").unlink()
+    assert verify(folder).faults == ("head: missing",)
+
+
+def test_a_ledger_written_anew_does_not_hold_the_entry_that_was_handed_on(tmp_path: Path) -> None:
+    """All that its own chain cannot show; the head of an export shows it."""
+    honest = verify(written(tmp_path / "a", 0, 0)).head
+    forged = verify(written(tmp_path / "b", 0, 1))
+    assert forged.faults == ()
+    assert forged.head != honest
+
+
+def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:
+    """It was never finished, so its request was never sent; the next takes its number."""
+    folder = written(tmp_path, 0, 0)
+    [path] = day_files(folder)
+    whole, head = path.read_bytes(), (folder / "head").read_text()
+    for torn in (b"{", b'{"number":3,"at":"2026'):
+        path.write_bytes(whole + torn)
+        assert verify(folder).faults == ()
+        Ledger(tmp_path, clock=clock(0)).record(*BEAT, [b"{}"])
+        assert [entry.number for entry in entries(folder)] == [1, 2, 3]
+        assert verify(folder).faults == ()
+        path.write_bytes(whole)
+        (folder / "head").write_text(head)
+
+
+def test_a_clock_that_goes_back_keeps_the_order(tmp_path: Path) -> None:
+    """Entries stay in the newest day's file, with the time that the clock showed."""
+    folder = written(tmp_path, 1, 0, 2)
+    assert [day.stem for day in day_files(folder)] == ["2026-11-24", "2026-11-25"]
+    assert [entry.at[:10] for entry in entries(folder)] == [
+        "2026-11-24",
+        "2026-11-23",
+        "2026-11-25",
+    ]
+    assert verify(folder).faults == ()
+
+
+def test_a_disk_that_takes_nothing_stops_before_anything_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is as before, and goes on when there is room."""
+    folder = written(tmp_path, 0)
+    before = verify(folder)
+    ledger = Ledger(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _full)
+        with pytest.raises(NotSaved, match="make room"):
+            ledger.record(*BEAT, [b"{}"])
+    assert verify(folder) == before
+    ledger.record(*BEAT, [b"{}"])
+    assert verify(folder).entries == 2
+
+
+def _full(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_changed_end_stops_too(tmp_path: Path) -> None:
+    """The chain cannot go on from there; the message says what to do."""
+    folder = written(tmp_path, 0)
+    [path] = day_files(folder)
+    path.write_bytes(path.read_bytes().replace(b"heartbeat", b"heartbeet", 1))
+    with pytest.raises(LedgerDamaged, match="audit verify"):
+        Ledger(tmp_path).record(*BEAT, [b"{}"])
+    shutil.move(folder, tmp_path / "old")
+    Ledger(tmp_path).record(*BEAT, [b"{}"])
+    assert verify(folder).entries == 1
+
+
+def test_processes_that_share_a_state_folder_make_one_chain(tmp_path: Path) -> None:
+    """The daemon, and a command beside it."""
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        pool.starmap(_record_ten, [(tmp_path, name) for name in "abc"])
+    verdict = verify(ledger_folder(tmp_path))
+    assert (verdict.entries, verdict.faults) == (30, ())
+
+
+def _record_ten(state: Path, name: str) -> None:
+    ledger = Ledger(state)
+    for _ in range(10):
+        ledger.record(*BEAT, [json.dumps({"by": name}).encode()])

@@ -1,0 +1,92 @@
+"""A request leaves once it is recorded, and not otherwise."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.coordinator.transfers import BlobRequests
+from pubswap_protocol import paths
+from pubswap_protocol.errors import NotSaved, PubSwapError
+from pubswap_protocol.messages import Enroll
+
+
+class Counting(BaseHTTPRequestHandler):
+    """Notes each request's body, and answers nothing that helps."""
+
+    protocol_version = "HTTP/1.1"
+    came: list[tuple[str, str, bytes]]
+
+    def _take(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.came.append((self.command, self.path, body))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _take
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    Counting.came = []
+    with HTTPServer(("127.0.0.1", 0), Counting) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield listening
+        listening.shutdown()
+
+
+def everything(api: CoordinatorClient) -> int:
+    """One request of each kind of body; returns how many were refused."""
+    blobs = BlobRequests(api, "r")
+    acts = (
+        lambda: api.version(),
+        lambda: api.enroll("code"),
+        lambda: api.submit_responses("r", 1, 1, b"tensors"),
+        lambda: blobs.send("u", 0, memoryview(bytes(range(256)) * 4096)),
+        lambda: blobs.finish("u", "blake3:0"),
+        lambda: list(blobs.stream("blake3:0", 3).__enter__().chunks),
+        lambda: api.once("DELETE", "/v1/x?y=%C3%BC"),
+    )
+    refused = 0
+    for act in acts:
+        try:
+            act()
+        except PubSwapError:
+            refused += 1
+    return refused
+
+
+def test_each_request_is_recorded_as_it_arrives(server: HTTPServer) -> None:
+    """Method, path with its query, and all of the body, a chunk of a megabyte too."""
+    recorded: list[tuple[str, str, bytes]] = []
+
+    def record(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        recorded.append((method, target, b"".join(pieces)))
+
+    with CoordinatorClient(
+        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=record
+    ) as api:
+        assert everything(api) == 7
+    assert recorded == Counting.came
+    assert len(recorded) == 7
+    assert recorded[1] == ("POST", paths.ENROLL, Enroll(invite="code").model_dump_json().encode())
+
+
+def test_what_cannot_be_recorded_is_not_sent(server: HTTPServer) -> None:
+    """Not a byte of it, whatever its kind."""
+
+    def refuse(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        raise NotSaved("The disk is full.")
+
+    with CoordinatorClient(
+        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=refuse
+    ) as api:
+        assert everything(api) == 7
+    assert Counting.came == []

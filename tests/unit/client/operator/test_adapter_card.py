@@ -1,0 +1,130 @@
+"""The model card of an exported adapter."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.adapter_card import card_text, loading
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.messages import (
+    Drift,
+    Evaluation,
+    MemberView,
+    Role,
+    RoundMeans,
+    RoundSummary,
+    RunState,
+    WholeRun,
+)
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import PrivacySettings, RunSettings
+from pubswap_protocol.tensors.adapter import encode_adapter, modules, stack_layout
+
+SETTINGS = RunSettings.model_validate({"rounds": 3, "clients": 2, "grpo": {"learning_rate": 0.5}})
+
+
+def finished() -> WholeRun:
+    def scores(share: float) -> Evaluation:
+        topics = {"sums": share, "a|b": 0.25}
+        return Evaluation(pass_at_1=share, by_topic=topics, problems=4, seconds=1)
+
+    after = RoundSummary(
+        round=1,
+        updates=2,
+        adapter=digest_of(b"one"),
+        drift=Drift(pairwise=1.5, from_mean=1),
+        evaluation=scores(0.75),
+    )
+    return WholeRun(
+        id="r1",
+        name="consortium",
+        state=RunState.FINISHED,
+        paused=False,
+        round=3,
+        settings=SETTINGS,
+        model=model_card(MODEL, SETTINGS.lora, "org/base", "main"),
+        created_at=datetime.now(UTC),
+        members=[
+            MemberView(name="hospital-b", role=Role.CLIENT, active=True),
+            MemberView(name="judge", role=Role.EVALUATOR, active=True),
+            MemberView(name="hospital-a", role=Role.CLIENT, active=False),
+        ],
+        rounds=[RoundSummary(round=0, evaluation=scores(0.5)), after],
+    )
+
+
+def adapter_of(run: WholeRun, rank: int = 32) -> bytes:
+    """One whose modules all have a rank."""
+    layout = stack_layout(run.model.layout, {a: rank for a, _ in modules(run.model.layout)})
+    return encode_adapter(
+        layout, {name: np.zeros(shape, np.float32) for name, shape in layout.tensors.items()}
+    )
+
+
+def test_a_card_says_what_the_run_says_and_names_no_member() -> None:
+    """Base, digests, what differs from the paper, members by number, a line for each round."""
+    run = finished()
+    adapter = adapter_of(run)
+    text = card_text(run, 1, adapter)
+    assert 'base_model: "org/base"' in text and "library_name: peft" in text
+    for digest in (run.model.config_digest, run.model.weights_digest, digest_of(adapter)):
+        assert digest in text
+    assert "- `rounds = 3`" in text and "- `grpo.learning_rate = 0.5`" in text
+    assert "local_steps" not in text
+    assert "| round | updates | pass@1 | a\\|b | sums | drift | adapter |" in text
+    assert f"| 1 | 2 | 0.750 | 0.250 | 0.750 | 1.500 | `{digest_of(b'one')}` |" in text
+    assert "| 0 | 0 | 0.500 | 0.250 | 0.500 |  |  |" in text
+    assert "- Members: client-1 (revoked), client-2, evaluator-1\n" in text
+    assert "hospital" not in text and "judge" not in text
+
+
+def test_a_card_says_what_a_private_run_has_cost_up_to_its_round() -> None:
+    """The most of any member, and nothing of later rounds; without privacy, nothing."""
+    run = finished()
+    assert "rivacy" not in card_text(run, 1, adapter_of(run))
+    settings = run.settings.model_copy(update={"privacy": PrivacySettings(epsilon=8.0)})
+    rounds = [
+        summary.model_copy(update={"round": number, "means": RoundMeans(epsilon=epsilon)})
+        for number, epsilon, summary in zip(
+            (0, 1, 2), (None, 2.5, 4.0), run.rounds[:1] * 3, strict=True
+        )
+    ]
+    private = run.model_copy(update={"settings": settings, "rounds": rounds})
+    text = card_text(private, 1, adapter_of(run))
+    assert "ε ≤ 2.5, as the members report" in text
+    assert "allows ε ≤ 8." in text
+    assert "`privacy.epsilon = 8.0`" in text
+
+
+def test_an_untrained_adapter_is_called_so() -> None:
+    run = finished()
+    text = card_text(run, 0, adapter_of(run))
+    assert "# consortium: the untrained initial adapter" in text and "final" not in text
+
+
+def test_a_merged_model_s_card_is_a_model_s() -> None:
+    run = finished()
+    text = card_text(run, 1, adapter_of(run), merged=True)
+    assert "library_name: transformers" in text
+    assert "# consortium: the adapter after round 1 of 3, merged into its base" in text
+    assert "AutoModelForCausalLM.from_pretrained('FOLDER')\nvllm serve FOLDER\n" in text
+
+
+@pytest.mark.parametrize(("rank", "allowed"), [(8, 8), (32, 32), (33, 64), (512, 512)])
+def test_what_serves_an_adapter_has_a_rank_that_holds_it(rank: int, allowed: int) -> None:
+    """Of those that vLLM takes; its default is 16, and ours is 32."""
+    run = finished()
+    python, serve = loading(run, adapter_of(run, rank), "my adapter", merged=False)
+    assert python == "peft.PeftModel.from_pretrained(base_model, 'my adapter')"
+    assert serve == (
+        f"vllm serve org/base --revision main --enable-lora --max-lora-rank {allowed} "
+        "--lora-modules 'consortium=my adapter'"
+    )
+
+
+def test_an_adapter_too_high_for_vllm_is_to_be_merged() -> None:
+    """FedEx-LoRA's of many rounds may be."""
+    run = finished()
+    assert "--format merged" in list(loading(run, adapter_of(run, 513), "a", merged=False))[1]

@@ -1,0 +1,102 @@
+"""Views that outlive a coordinator's restart, and logs that are followed through one."""
+
+import io
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pubswap_client.operator.run_log import Filter, lines
+from pubswap_client.operator.watching import watch
+from pubswap_protocol.errors import Unauthenticated, Unreachable
+from pubswap_protocol.messages import Event, Events
+
+
+def answering(*answers: Any) -> Callable[..., Any]:
+    """Gives one answer after another, and raises those that are errors."""
+    left = iter(answers)
+
+    def give(*_: Any) -> Any:
+        found = next(left)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return give
+
+
+def never(_: float) -> None:
+    """No pause."""
+
+
+def test_a_view_says_that_it_is_stale_and_goes_on() -> None:
+    """What was last known stays in sight while the coordinator is away."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    read = answering(("round one", False), Unreachable("It is gone."), ("round two", True))
+    watch(read, console, never)
+    shown = screen.getvalue()
+    stale = shown.index("not heard since: It is gone. Trying again.")
+    assert stale < shown.rindex("round one") < shown.index("round two")
+
+
+@pytest.mark.parametrize(
+    "answers", [(Unreachable("It is gone."),), (("round one", False), Unauthenticated("No."))]
+)
+def test_what_will_not_pass_ends_a_view(answers: tuple[Any, ...]) -> None:
+    """An address where nobody ever answered, or a token that is refused."""
+    wanted = [answer for answer in answers if isinstance(answer, Exception)]
+    with pytest.raises(type(wanted[0])):
+        watch(answering(*answers), Console(file=io.StringIO()), never)
+
+
+class Log:
+    """A coordinator's log, of which more is seen each time, with outages."""
+
+    def __init__(self, states: list[str | Exception], pages: list[list[Event]]) -> None:
+        self.run = answering(*(_state(state) for state in states))
+        self.asked: list[int] = []
+        self._pages = answering(*pages)
+
+    def events(self, _: str, after: int) -> Events:
+        self.asked.append(after)
+        return Events(events=self._pages())
+
+
+def _state(state: str | Exception) -> Any:
+    return state if isinstance(state, Exception) else type("View", (), {"state": state})
+
+
+def event(number: int, kind: str, **details: Any) -> Event:
+    return Event(id=number, at=datetime(2026, 1, 1, tzinfo=UTC), kind=kind, details=details)
+
+
+@pytest.fixture
+def log() -> Log:
+    one, two = event(1, "created"), event(5, "update", member="a", round=1)
+    three, four = event(7, "update", member="b", round=1), event(9, "finished")
+    states: list[str | Exception] = ["training", Unreachable("Gone."), "finished", "finished"]
+    return Log(states, [[one], [], [two], [three, four], []])
+
+
+ALL = Filter()
+
+
+def followed(log: Any, wanted: Filter = ALL) -> Iterator[str]:
+    return lines(log, "run", wanted, follow=True, as_json=False, pause=never)
+
+
+def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    """Through an outage, from the last event that was seen, until the run has ended."""
+    kinds = [line.split("  ")[1] for line in followed(log)]
+    assert kinds == ["created", "update", "update", "finished"]
+    assert log.asked == [0, 1, 1, 5, 9]
+    assert capsys.readouterr().err == "Gone. Trying again.\n"
+
+
+def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
+    """What is left out is still passed: the next page begins behind it."""
+    told = list(followed(log, Filter(frozenset({"update"}), "b")))
+    assert len(told) == 1 and told[0].endswith("member b, round 1")

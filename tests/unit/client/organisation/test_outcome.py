@@ -1,0 +1,174 @@
+"""What a run came to, as its organisation is told."""
+
+import re
+import shutil
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.adapter_folder import Format
+from pubswap_client.organisation.adapter import take_adapter
+from pubswap_client.organisation.outcome import evaluated
+from pubswap_client.organisation.scores import lines
+from pubswap_client.organisation.summary import page
+from pubswap_client.state.history import RoundFigures
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, WrongState
+from pubswap_protocol.messages import Evaluation, RoundSummary, RunState, WholeRun
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+
+SETTINGS = RunSettings(rounds=3)
+CARD = model_card(MODEL, SETTINGS.lora, "org/<b>base", "main")
+
+
+def ended(
+    *scores: float | None, state: RunState = RunState.FINISHED, topic: str = "sums"
+) -> WholeRun:
+    """A run whose rounds, the base model first, were evaluated so."""
+
+    def evaluation(score: float | None) -> Evaluation | None:
+        by_topic = {topic: score, "choice": 0.5}
+        return score and Evaluation(pass_at_1=score, by_topic=by_topic, problems=8, seconds=10)  # type: ignore[return-value, arg-type]
+
+    rounds = [
+        RoundSummary(round=number, adapter=digest_of(b"x"), evaluation=evaluation(score))
+        for number, score in enumerate(scores)
+    ]
+    return WholeRun(
+        id="r1",
+        name="consortium",
+        state=state,
+        paused=False,
+        round=len(scores) - 1,
+        settings=SETTINGS,
+        model=CARD,
+        created_at=datetime.now(UTC),
+        rounds=rounds,
+    )
+
+
+def test_what_came_out_is_said_from_the_base_model_on() -> None:
+    """Overall, by topic, and the best where it is not the last."""
+    assert list(lines(ended(0.25, 0.75, 0.5))) == [
+        "pass@1 0.250 → 0.500 (+0.250) from the base model to round 2, on 8 problems; best 0.750 "
+        "after round 1.",
+        "  choice: 0.500 → 0.500 (+0.000)",
+        "  sums: 0.250 → 0.500 (+0.250)",
+    ]
+    assert "Round 2 is not evaluated yet" in list(lines(ended(0.25, 0.75, None)))[-1]
+    assert "no evaluator" in " ".join(lines(ended(None, None)))
+    assert "no evaluator" in " ".join(lines(ended(0.25, None)))
+
+
+def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
+    """For a time that its earlier rounds give; not one that has never evaluated, nor a cancel."""
+    clock = [0.0]
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+
+    def waited(*answers: WholeRun) -> tuple[float, WholeRun]:
+        clock[0] = 0.0
+        left = list(answers)
+        run = evaluated(lambda: left.pop(0) if left[1:] else left[0], pause, lambda: clock[0])
+        return clock[0], run
+
+    late, whole = ended(0.25, 0.5, None), ended(0.25, 0.5, 0.75)
+    assert waited(whole) == (0, whole)
+    assert waited(late, late, whole) == (4, whole)
+    assert waited(late)[0] == 26  # 5 + 2 * 10 s, and the look after it
+    assert waited(ended(None, None, None))[0] == 0
+    assert waited(ended(0.25, None, state=RunState.CANCELLED))[0] == 0
+
+
+class Tags(HTMLParser):
+    """What a browser would make elements of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.append(tag)
+
+
+def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
+    """Names and topics from elsewhere are text; the curve has a point for each step."""
+    figures = RoundFigures(
+        run="r1",
+        round=1,
+        start=digest_of(b""),
+        at=datetime.now(UTC),
+        steps=3,
+        rewards=[0.25, None, 0.75],
+        reward=0.5,
+        loss=None,
+        kl=1e-3,
+        clip_share=0.0,
+        zero_variance_share=0.0,
+        response_tokens=12.0,
+        tokens=9,
+        seconds=130.0,
+        waited=3.0,
+    )
+    run = ended(0.25, 0.5, None, topic="<script>alert(1)</script>")
+    text = page(run, "hospital-a", [figures])
+    assert set(Tags(text).found) <= {
+        *("html", "meta", "title", "style", "h1", "h2", "p", "table", "tr", "th", "td"),
+        *("svg", "line", "path", "text"),
+    }
+    assert "&lt;script&gt;" in text and "org/&lt;b&gt;base" in text
+    assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2 min</td>" in text
+    curves = re.findall(r'<path d="M([^"]+)"', text)
+    points = [[tuple(map(float, at.split(","))) for at in curve.split(" L")] for curve in curves]
+    assert [len(each) for each in points] == [2, 2]
+    assert all(one[0][0] < one[1][0] and one[0][1] > one[1][1] for one in points)
+    assert "Not measured." in page(ended(None, None), "a", [])
+    many = figures.model_copy(update={"rewards": [0.5, 0.25] * 50_000})
+    assert len(page(run, "a", [many])) < 50_000
+
+
+def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: Path) -> None:
+    """By default a finished run's last; of a run under way only a round that is named."""
+    data = encode_adapter(CARD.layout, initial_adapter(CARD.layout, 0))
+    asked: list[str] = []
+
+    class Api:
+        def adapter_of_round(self, _: str, which: str) -> tuple[int, bytes]:
+            asked.append(which)
+            return (2 if which == "final" else int(which)), data
+
+    api: Any = Api()
+    going = ended(0.25, 0.5, None, state=RunState.TRAINING)
+    with pytest.raises(WrongState, match=r"is training, .* from 0 \(untrained\) to 2"):
+        take_adapter(api, going, tmp_path / "a")
+    said = take_adapter(api, going, tmp_path / "a", 1)
+    assert said[0].startswith("Wrote the adapter after round 1 of 3 of ")
+    assert "from_pretrained" in said[1] and "--max-lora-rank 32" in said[2]
+    (tmp_path / "empty").mkdir()
+    take_adapter(api, ended(0.25, 0.5, 0.75), tmp_path / "empty")
+    assert asked == ["1", "final"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "empty"]
+    for folder in ("a", "empty"):
+        assert (tmp_path / folder / "adapter_model.safetensors").read_bytes() == data
+    assert "Members" not in (tmp_path / "a" / "README.md").read_text()
+    assert "untrained" in take_adapter(api, going, tmp_path / "b", 0)[0]
+    with pytest.raises(InvalidSettings, match="is there already"):
+        take_adapter(api, going, tmp_path / "a", 2)
+    assert asked == ["1", "final", "0"]
+    # A merged one whose base model is another's leaves nothing.
+    other = tmp_path / "other"
+    shutil.copytree(MODEL, other)
+    (other / "config.json").write_text((other / "config.json").read_text() + "\n")
+    with pytest.raises(BaseModelMismatch):
+        take_adapter(api, going, tmp_path / "c", 1, Format.MERGED, str(other))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "empty", "other"]
+    take_adapter(api, going, tmp_path / "c", 1, Format.MERGED, str(MODEL))
+    assert (tmp_path / "c" / "model.safetensors").exists()

@@ -1,0 +1,169 @@
+"""What `pubswap client status` says of a daemon that runs, that does not, and without an answer."""
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.organisation.status import MemberStatus, as_json, look, rendered
+from pubswap_client.state import history
+from pubswap_client.state.history import RoundFigures
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import StoredMembership
+from pubswap_client.state.status import DaemonStatus, read_status, write_status
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import Unreachable
+from pubswap_protocol.messages import Membership, Role, RunState, RunView, Score
+from pubswap_protocol.model import model_card
+from pubswap_protocol.settings import RunSettings
+
+NOW = datetime(2026, 11, 23, 14, 0, tzinfo=UTC)
+WAITS = "waiting for b to finish round 2, until 2026-11-23 14:03:20 UTC at most"
+SETTINGS = RunSettings(rounds=9, local_steps=40)
+STORED = StoredMembership(
+    coordinator="http://nowhere",
+    membership=Membership(
+        run="r1", run_name="consortium", name="a", role=Role.CLIENT, token="secret"
+    ),
+)
+DAEMON = DaemonStatus(
+    run="r1",
+    at=NOW - timedelta(hours=2),
+    doing=WAITS,
+    round=2,
+    step=30,
+    steps=40,
+    rewards=[0.25, 0.5],
+    step_seconds=18.0,
+    tokens_per_second=321.0,
+    sent_bytes=12_300_000,
+    received_bytes=999,
+)
+ROUND = RoundFigures(
+    run="r1",
+    round=1,
+    start=digest_of(b""),
+    at=NOW,
+    steps=2,
+    rewards=[0.0, 0.125],
+    tokens=9,
+    seconds=1.0,
+    waited=0.0,
+    **dict.fromkeys(("reward", "loss", "kl", "clip_share", "zero_variance_share"), 0.0),
+    response_tokens=None,
+)
+
+
+def run(state: RunState, paused: bool = False, waiting_for: str | None = None) -> RunView:
+    return RunView(
+        id="r1",
+        name="consortium",
+        state=state,
+        paused=paused,
+        round=2,
+        waiting_for=waiting_for,
+        settings=SETTINGS,
+        model=model_card(MODEL, SETTINGS.lora, "org/base", "main"),
+        created_at=NOW,
+        latest=Score(round=1, pass_at_1=0.25),
+        best=Score(round=0, pass_at_1=0.5),
+    )
+
+
+def shown(state: Path, answer: Any) -> tuple[str, MemberStatus]:
+    """What is on the screen when the coordinator answers so."""
+
+    class Api:
+        def run(self, _: str) -> RunView:
+            if isinstance(answer, Exception):
+                raise answer
+            found: RunView = answer
+            return found
+
+    api: Any = Api()
+    found = look(state, STORED, api)
+    screen = io.StringIO()
+    Console(file=screen, width=140).print(rendered(found, NOW))
+    return screen.getvalue(), found
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    write_status(tmp_path, DAEMON)
+    history.append(history.history_path(tmp_path), ROUND)
+    return tmp_path
+
+
+def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
+    """Run, round, step and the time left, own reward over all rounds, bytes, pass@1."""
+    with locked(state):
+        text, found = shown(state, run(RunState.TRAINING))
+    assert not found.over
+    for part in (
+        "a in consortium: training, round 2 of 9",
+        WAITS,
+        "30 of 40 in round 2, about 3 min to the end of its steps",
+        "0.500  ▁▃▅█",
+        "321",
+        "12.3 MB sent, 999 B received",
+        "0.250 after round 1; best 0.500 after round 0",
+    ):
+        assert part in text
+    assert "secret" not in text
+
+
+def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:
+    """When, what it did then, and what to do; nothing to do once the run has ended."""
+    text, found = shown(state, run(RunState.TRAINING))
+    assert found.over and "not running; it last lived 2 h ago" in text
+    assert "pubswap client start" in text and WAITS in text and "to the end" not in text
+    assert "pubswap client start" not in shown(state, run(RunState.FINISHED))[0]
+    assert "nothing here yet" in shown(state / "other", run(RunState.OPEN))[0]
+
+
+def test_open_paused_and_finished_are_told_apart(state: Path) -> None:
+    """So is a run that only its operator can help."""
+    heads = [
+        shown(state, run(*which))[0].splitlines()[0]
+        for which in (
+            (RunState.OPEN,),
+            (RunState.TRAINING, True),
+            (RunState.FINISHED,),
+            (RunState.CANCELLED,),
+        )
+    ]
+    words = [head.partition(": ")[2].partition(",")[0] for head in heads]
+    assert words == ["open", "training (paused)", "finished", "cancelled"]
+    text, _ = shown(state, run(RunState.TRAINING, False, "[too] few clients"))
+    assert "The operator must see to it: [too] few clients" in text
+
+
+def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
+    """And why nothing else is; the same for programs."""
+    with locked(state):
+        text, found = shown(state, Unreachable("It is away."))
+    assert not found.over
+    assert "does not say how the run is: It is away." in text and WAITS in text
+    told = json.loads(as_json(found))
+    assert told["run"] is None and told["coordinator_fault"] == "It is away."
+    assert told["running"] is True and told["rewards"] == [0.0, 0.125, 0.25, 0.5]
+    assert (told["daemon"]["doing"], told["daemon"]["left_seconds"]) == (WAITS, 180.0)
+    known = json.loads(as_json(shown(state, run(RunState.OPEN, True))[1]))["run"]
+    assert (known["state"], known["paused"], known["rounds"]) == ("open", True, 9)
+
+
+def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
+    """A power cut may leave it so, or a folder that was used before."""
+    whole = (state / "status.json").read_bytes()
+    assert (state / "status.json").stat().st_mode & 0o777 == 0o600
+    for kept in range(len(whole)):
+        (state / "status.json").write_bytes(whole[:kept])
+        assert read_status(state) is None
+    write_status(state, DAEMON.model_copy(update={"run": "another"}))
+    assert shown(state, run(RunState.OPEN))[1].daemon is None
+    write_status(state / "no such folder", DAEMON)

@@ -1,0 +1,95 @@
+"""Members and others: by the run's schedule as training walks it, and what cannot be compared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.policy.policy import Policy
+from pubswap_client.privacy.problem_sets import FEWEST, MOST, checked, drawn, of_run
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training import trainer as training
+from pubswap_client.training.memory import TokenBudget
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.problems import Problem, write_problems
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import initial_adapter
+
+
+def numbered(first: int, count: int) -> list[Problem]:
+    return [
+        Problem(id=f"p{n}", prompt=f"{n} =", answer=str(n)) for n in range(first, first + count)
+    ]
+
+
+def test_drawn_is_what_the_trainer_takes(
+    policy: Policy, run_settings: RunSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the rounds that it trains, of which it may miss some."""
+    taken: set[int] = set()
+
+    def recorded(*arguments: Any) -> list[int]:
+        indices = private_prompts(*arguments)
+        taken.update(indices)
+        return indices
+
+    private_prompts = training.private_prompts
+    monkeypatch.setattr(training, "private_prompts", recorded)
+    problems, settings = numbered(0, 30), run_settings.model_copy(update={"local_steps": 3})
+    trainer = training.LocalTrainer(
+        policy, TransformersEngine(policy), settings, "a", problems, even, TokenBudget(100)
+    )
+    for round_ in (1, 3):
+        trainer.begin_round(round_, initial_adapter(policy.card.layout, 1))
+        trainer.private_step(1)
+        trainer.private_step(3)
+    assert drawn(settings, "a", 30, (1, 3)) == taken
+    assert len(taken) == 12 and drawn(settings, "a", 30, (1, 2)) != taken
+    assert drawn(settings, "b", 30, (1, 3)) != taken
+
+
+def even(cases: Sequence[tuple[str, Problem]]) -> list[float]:
+    return [float(len(text) % 2) for text, _ in cases]
+
+
+def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSettings) -> None:
+    """Or a file's."""
+    data, more = tmp_path / "private.jsonl", tmp_path / "others.jsonl"
+    write_problems(data, numbered(0, 10))
+    write_problems(more, numbered(10, 3))
+    members, others = of_run(data, None, run_settings, "a", [1, 2])
+    assert len(members) == 6 and len(others) == 4
+    assert {problem.id for problem in (*members, *others)} == {f"p{n}" for n in range(10)}
+    assert of_run(data, more, run_settings, "a", [1, 2]) == (members, numbered(10, 3))
+
+
+def test_what_the_schedule_does_not_tell_is_asked_for(
+    tmp_path: Path, run_settings: RunSettings
+) -> None:
+    """Rounds that are not in the history, and resampling."""
+    with pytest.raises(InvalidSettings, match=r"no history.*--members"):
+        of_run(tmp_path / "none", None, run_settings, "a", [])
+    grpo = run_settings.grpo.model_copy(update={"resample": 2})
+    with pytest.raises(InvalidSettings, match=r"resample.*--members"):
+        drawn(run_settings.model_copy(update={"grpo": grpo}), "a", 30, [1])
+
+
+def test_too_few_and_the_same_are_refused() -> None:
+    """What is refused names ids and no prompt."""
+    enough = numbered(0, FEWEST)
+    with pytest.raises(InvalidProblems, match=r"3 of the others .* as well: p7, p8, p9"):
+        checked(enough, numbered(FEWEST - 3, FEWEST))
+    with pytest.raises(InvalidProblems, match="9 problems were trained on"):
+        checked(enough[1:], numbered(50, FEWEST))
+    with pytest.raises(InvalidProblems, match=r"0 problems were not trained on.*--others"):
+        checked(enough, [])
+
+
+def test_many_are_drawn_from() -> None:
+    """The same ones each time, and each once."""
+    many, others = numbered(0, 2 * MOST), numbered(2 * MOST, FEWEST)
+    members, same = checked(many, others)
+    assert len({problem.id for problem in members}) == MOST and same == others
+    assert checked(many, others) == (members, same)
+    assert members != many[:MOST]

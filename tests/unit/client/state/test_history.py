@@ -1,0 +1,89 @@
+"""The history of rounds: torn lines, a full disk, lines that are none, a round made again."""
+
+import errno
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.state import history
+from pubswap_client.state.history import RoundFigures
+from pubswap_protocol import files
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import NotSaved
+
+
+def figures(round_: int, start: str = "") -> RoundFigures:
+    return RoundFigures(
+        run="r1",
+        round=round_,
+        start=digest_of(start.encode()),
+        at=datetime(2026, 1, 1, tzinfo=UTC),
+        steps=2,
+        rewards=[0.25, float("nan")],
+        reward=0.25,
+        loss=None,
+        kl=1e-9,
+        clip_share=0.0,
+        zero_variance_share=0.5,
+        response_tokens=7.5,
+        tokens=60,
+        seconds=2.0,
+        waited=0.5,
+    )
+
+
+def test_a_history_torn_at_any_byte_goes_on(tmp_path: Path) -> None:
+    """What was whole stays as it was, what was torn is made again, and nothing is there twice."""
+    path = tmp_path / "history.jsonl"
+    for number in (1, 2):
+        history.append(path, figures(number))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for kept in range(len(whole)):
+        path.write_bytes(whole[:kept])
+        assert [one.round for one in history.read(path, "r1")] == [1, 2][
+            : whole[:kept].count(b"\n")
+        ]
+        for number in (1, 2) if kept < first else (2,):
+            history.append(path, figures(number))
+        assert path.read_bytes() == whole, kept
+
+
+def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> None:
+    """Said again after a restart it is the same; begun again from another adapter it is not."""
+    path = tmp_path / "history.jsonl"
+    for one in (figures(1), figures(1), figures(2), figures(2, "rolled back"), figures(3)):
+        history.append(path, one)
+    assert [one.round for one in history.read(path, "r1")] == [1, 2, 2, 3]
+    assert history.read(path, "another run") == []
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert history.read(path, "r1")[0].rewards == [0.25, None]
+
+
+def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    """A later version's further figures are, too."""
+    path = tmp_path / "history.jsonl"
+    line = figures(1).model_dump_json()
+    path.write_text(f'rubbish\n{line[:-1]},"more":1}}\n[]\n')
+    history.append(path, figures(2))
+    assert [one.round for one in history.read(path, "r1")] == [1, 2]
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file's name; half a line is not left either."""
+    path = tmp_path / "history.jsonl"
+    history.append(path, figures(1))
+    before, write = path.read_bytes(), files.write_all
+
+    def half(descriptor: int, data: bytes) -> None:
+        write(descriptor, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "write_all", half)
+    with pytest.raises(NotSaved, match=r"history\.jsonl does not take .*No space left"):
+        history.append(path, figures(2))
+    assert path.read_bytes() == before

@@ -1,0 +1,87 @@
+"""The signed manifest of an exported folder, and every way in which a folder may differ from it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pubswap_client.signed_manifest import SIGNATURE, SUMS, faults, make_key, sign
+from pubswap_protocol.errors import InvalidSettings
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs OpenSSH")
+NAMES = ("README.md", "adapter_model.safetensors")
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_bytes(name.encode() * 100)
+    make_key(tmp_path / "key")
+    sign(folder, NAMES, tmp_path / "key")
+    return folder
+
+
+def test_a_folder_as_it_was_signed_has_no_fault_by_common_tools_either(signed: Path) -> None:
+    """`sha256sum` and OpenSSH, as who has no PubSwap would call them."""
+    public = signed.parent / "key.pub"
+    assert faults(signed, public) == []
+    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=signed, check=True)
+    signers = signed.parent / "signers"
+    signers.write_text(f"operator {public.read_text()}")
+    line = ["ssh-keygen", "-Y", "verify", "-f", str(signers), "-I", "operator"]
+    line += ["-n", "pubswap-export", "-s", str(signed / SIGNATURE)]
+    subprocess.run(line, input=(signed / SUMS).read_bytes(), check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_changed_bit_a_missing_and_an_added_file_are_named(signed: Path, name: str) -> None:
+    public, path = signed.parent / "key.pub", signed / name
+    original = path.read_bytes()
+    for position in range(0, len(original), 97):
+        path.write_bytes(
+            original[:position] + bytes([original[position] ^ 1]) + original[position + 1 :]
+        )
+        assert faults(signed, public) == [f"changed: {name}"]
+    path.unlink()
+    (signed / "more").mkdir()
+    (signed / "more" / "x").write_bytes(b"x")
+    assert faults(signed, public) == ["added: more/x", f"missing: {name}"]
+    path.symlink_to(signed.parent / "elsewhere")
+    (signed.parent / "elsewhere").write_bytes(original)
+    assert faults(signed, public) == ["added: more/x", f"changed: {name}"]
+
+
+def test_a_manifest_that_was_made_anew_is_not_the_operators(signed: Path) -> None:
+    """Changed sums, sums that another key signed, a cut signature, none."""
+    public = signed.parent / "key.pub"
+    (signed / NAMES[0]).write_bytes(b"forged")
+    make_key(signed.parent / "other")
+    sign(signed, NAMES, signed.parent / "other")
+    assert faults(signed, signed.parent / "other.pub") == []
+    refused = [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
+    assert faults(signed, public) == refused
+    sign(signed, NAMES, signed.parent / "key")
+    sums, signature = (signed / SUMS).read_bytes(), (signed / SIGNATURE).read_bytes()
+    (signed / SUMS).write_bytes(sums.replace(b"README.md", b"readme.md"))
+    assert faults(signed, public) == refused
+    (signed / SUMS).write_bytes(sums)
+    (signed / SIGNATURE).write_bytes(signature[:-40])
+    assert faults(signed, public) == refused
+    (signed / SIGNATURE).unlink()
+    assert faults(signed, public) == [f"missing: {SIGNATURE}"]
+
+
+def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+    make_key(tmp_path / "data" / "key")
+    before = (tmp_path / "data" / "key").read_bytes()
+    make_key(tmp_path / "data" / "key")
+    assert (tmp_path / "data" / "key").read_bytes() == before
+    assert (tmp_path / "data" / "key").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_no_public_key_is_refused(signed: Path) -> None:
+    with pytest.raises(InvalidSettings, match="public Ed25519 key"):
+        faults(signed, signed.parent / "key")

@@ -1,0 +1,184 @@
+"""Margins: 0 for what was sampled, the entropy for what was not; in the update itself, too."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.gumbel import gumbel_sample
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.training.margins import response_margins, token_margins
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.trainer import seeded
+from pubswap_client.training.update import update
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
+from pubswap_server.exchange.sampling import doubtful
+
+PROMPTS = [[4 + p, 13, 5 + p, 17] for p in range(8)]
+COUNT, LONGEST, TEMPERATURE, SEED = 8, 24, 0.7, 11
+Groups = list[list[Response]]
+Responses = Callable[[Policy], Groups]
+
+
+def sampled(policy: Policy, seed: int = SEED, temperature: float = TEMPERATURE) -> Groups:
+    engine = TransformersEngine(policy)
+    return engine.generate(PROMPTS, COUNT, LONGEST, temperature, seed, gumbel=True)
+
+
+def batch_of(groups: Groups, seed: int = SEED) -> Batch:
+    """A batch of responses that claim to be drawn with this seed."""
+    claimed = seeded(groups, seed)
+    rewards = [float(k % 2) for k in range(COUNT)]
+    return collate(
+        [Group(p, g, rewards) for p, g in zip(PROMPTS, claimed, strict=True)], (1,), 1e-6
+    )
+
+
+def ratio(policy: Policy, groups: Groups) -> float:
+    """Margin over expected margin of all, as the policy sees them."""
+    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
+    return float(margin.sum() / expected.sum())
+
+
+def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
+    """An adapter in its neighbourhood."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: factor + by * rng.standard_normal(factor.shape).astype(np.float32)
+        for name, factor in adapter.items()
+    }
+
+
+def test_who_draws_by_other_noise_has_the_entropy_as_margin() -> None:
+    """In the mean over many tokens, for distributions of several shapes; own noise has margin 0."""
+    torch.manual_seed(0)
+    for spread in (0.3, 1.0, 3.0):
+        logits = torch.randn(20_000, 40) * spread
+        seeds, positions = torch.arange(20_000), torch.full((20_000,), 9)
+        own = gumbel_sample(logits, 1.0, seeds, positions)
+        other = gumbel_sample(logits, 1.0, seeds, positions + 1)
+        margin, expected = token_margins(logits, own, seeds, positions)
+        assert float(margin.max()) == 0
+        margin, expected = token_margins(logits, other, seeds, positions)
+        assert 0.97 < float(margin.sum() / expected.sum()) < 1.03
+
+
+def test_a_token_outside_of_the_likeliest_has_its_margin_to_them() -> None:
+    """Among more than 64 tokens the sent one is counted too, wherever it stands."""
+    logits = torch.linspace(5, -5, 200)[None]
+    seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
+    margin, _ = token_margins(logits, token, seed, position)
+    assert float(margin) > 0
+    best = torch.full_like(logits, -9)
+    best[0, 199] = 40
+    assert float(token_margins(best, token, seed, position)[0]) == 0
+
+
+def replayed(policy: Policy) -> Groups:
+    return sampled(policy, seed=12)
+
+
+def greedy(policy: Policy) -> Groups:
+    return sampled(policy, temperature=1e-4)
+
+
+def written(policy: Policy) -> Groups:
+    """The same text to every prompt."""
+    tokens = np.array([20, 21, 22, 23, 24, 1], np.int32)
+    return [[Response(tokens, np.zeros(6, np.float32))] * COUNT for _ in PROMPTS]
+
+
+def half_rewritten(policy: Policy) -> Groups:
+    """The beginnings of sampled ones with the ends of others."""
+
+    def mixed(one: Response, other: Response) -> Response:
+        half = max(1, len(one.tokens) // 2)
+        tokens = np.concatenate([one.tokens[:half], other.tokens[half:]])
+        return Response(tokens, np.zeros(len(tokens), np.float32))
+
+    pairs = zip(sampled(policy), replayed(policy), strict=True)
+    return [[mixed(*both) for both in zip(*groups, strict=True)] for groups in pairs]
+
+
+def best_of_eight(policy: Policy) -> Groups:
+    """Of eight draws the longest, as if that were right."""
+    draws = [sampled(policy, seed=SEED + number) for number in range(8)]
+    return [
+        [max((draw[p][k] for draw in draws), key=lambda r: len(r.tokens)) for k in range(COUNT)]
+        for p in range(len(PROMPTS))
+    ]
+
+
+def another_adapter(policy: Policy) -> Groups:
+    own = policy.adapter()
+    policy.load_adapter(drifted(own, 1.0, seed=9))
+    groups = sampled(policy)
+    policy.load_adapter(own)
+    return groups
+
+
+ATTACKS = [written, best_of_eight, half_rewritten, greedy, replayed, another_adapter]
+
+
+def test_what_another_policy_nearby_has_sampled_is_not_doubted(policy: Policy) -> None:
+    """Our own has margin 0; one that has drifted from ours a little, nearly none."""
+    own = policy.adapter()
+    honest = sampled(policy)
+    assert ratio(policy, honest) < 1e-4
+    for seed in range(3):
+        policy.load_adapter(drifted(own, 0.02, seed))
+        margin, expected = response_margins(policy, batch_of(honest), TEMPERATURE, budget=200)
+        assert 0 < float(margin.sum() / expected.sum()) < 0.1
+        assert doubtful(64, float(margin.sum()), float(expected.sum())) is False
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_what_was_not_sampled_is_doubted(policy: Policy, attack: Responses) -> None:
+    """Also by a receiver whose policy is not the donor's."""
+    groups = attack(policy)
+    policy.load_adapter(drifted(policy.adapter(), 0.02, seed=0))
+    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
+    assert doubtful(64, float(margin.sum()), float(expected.sum())) is True
+
+
+def donated(groups: Groups, rows: Sequence[int]) -> Batch:
+    """A batch of which these rows come from the donors 5 and 6."""
+    batch = batch_of(groups)
+    flags, donors = torch.zeros(batch.rows, dtype=torch.bool), torch.zeros(batch.rows).long()
+    for row in rows:
+        flags[row], donors[row] = True, 5 + row % 2
+    return replace(batch, donated=flags, donors=donors)
+
+
+@pytest.mark.parametrize("tokens", [1 << 20, 60])
+def test_the_update_finds_the_margins_in_its_own_pass(
+    policy: Policy, run_settings: RunSettings, tokens: int
+) -> None:
+    """Those of donated rows with a seed, by donor, whatever the packs; and nothing else changes."""
+    start = policy.adapter()
+    groups, rows = replayed(policy), [1, 2, 3, 17, 40]
+    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
+    batch = donated(groups, rows)
+    adapters = []
+    for seeds in (batch.seeds, torch.full_like(batch.seeds, -1)):
+        policy.load_adapter(start)
+        optimizer = torch.optim.SGD(policy.trainable(), lr=0.1)
+        metrics = update(
+            *(policy, optimizer, replace(batch, seeds=seeds), run_settings, []),
+            TokenBudget(tokens),
+        )
+        adapters.append(policy.adapter())
+        if seeds is batch.seeds:
+            found = metrics.margins
+    assert metrics.margins == {}
+    assert sorted(found) == ["5", "6"]
+    for donor, mine in (("5", [2, 40]), ("6", [1, 3, 17])):
+        sums = [len(mine), float(margin[mine].sum()), float(expected[mine].sum())]
+        assert found[donor] == pytest.approx(sums, rel=1e-3)
+    assert all(np.array_equal(adapters[0][name], adapters[1][name]) for name in start)

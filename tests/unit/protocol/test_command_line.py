@@ -1,0 +1,125 @@
+"""What every command has: help that loses no word, and the operator's options."""
+
+import inspect
+import io
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+import structlog
+import typer
+from typer.testing import CliRunner
+
+from pubswap_client.recipes.recipe import Recipe
+from pubswap_protocol.cli import build_app
+from pubswap_protocol.command_line.logs import Form, Lines, values
+from pubswap_protocol.command_line.settings import entries
+from pubswap_server.monitoring.logs import configure_logs
+
+WIDE = {"COLUMNS": "1000", "TERM": "dumb"}
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        for name, child in getattr(command, "commands", {}).items():
+            yield from walk(child, (*path, name))
+        if not hasattr(command, "commands"):
+            yield " ".join(path), command
+
+    return walk(typer.main.get_command(build_app()), ())
+
+
+COMMANDS = dict(every_command())
+
+
+def help_of(command: str) -> str:
+    done = CliRunner().invoke(build_app(), [*command.split(), "-h"], env=WIDE)
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_word_of_a_help_text_is_lost(command: str) -> None:
+    """Square brackets are text, and no markup; backquotes alone mark."""
+    shown = help_of(command)
+    texts = [inspect.cleandoc(COMMANDS[command].help)]
+    texts += [parameter.help or "" for parameter in COMMANDS[command].params]
+    for word in re.split(r"\s+|`", " ".join(texts)):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if name.startswith(("run ", "member ", "invite"))]
+)
+def test_an_operators_command_says_where_and_as_whom(command: str) -> None:
+    """Address, token file and a private CA, each by option or environment."""
+    shown = help_of(command)
+    for option, variable in (
+        ("--coordinator", "PUBSWAP_COORDINATOR"),
+        ("--token-file", "PUBSWAP_OPERATOR_TOKEN_FILE"),
+        ("--ca-file", "PUBSWAP_CA_FILE"),
+    ):
+        assert option in shown
+        assert f"env var: {variable}" in shown
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name.endswith(("list", "show"))])
+def test_what_lists_and_shows_has_json(command: str) -> None:
+    """For programs."""
+    assert "--json" in help_of(command)
+
+
+def test_the_settings_of_a_run_are_listed_with_their_bounds() -> None:
+    """By the keys of its file, with those of its tables."""
+    listed = {entry["name"]: entry for entry in entries(Recipe)}
+    assert listed["clients"]["default"] == "4"
+    assert listed["aggregation.deadline_seconds"]["unit"] == "s"
+    assert listed["method"]["type"] == "`fedavg`, `fedprox`, `pubswap`"
+    assert all(entry["description"] for entry in listed.values())
+    done = CliRunner().invoke(build_app(), ["settings", "run", "--json"], env=WIDE)
+    assert json.loads(done.output) == list(listed.values())
+    told = CliRunner().invoke(build_app(), ["settings", "client"], env=WIDE).output
+    assert "PUBSWAP_CLIENT_STATE (string; default: pubswap-state)" in told
+
+
+def test_coordinator_and_daemon_write_one_form_of_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """key=value, or JSON: an event of structlog as a record of a library that knows neither."""
+    bound = structlog.get_config()
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    try:
+        for form in get_args(Form):
+            stream = io.StringIO()
+            handler = configure_logs(form, "info", stream)
+            with structlog.contextvars.bound_contextvars(request_id="r1"):
+                coordinator = structlog.get_logger(f"coordinator.{form}")
+                coordinator.warning("update refused", member="a b", size=3, share=math.nan)
+                daemon = logging.getLogger("daemon")
+                daemon.warning("update refused", extra=values(member="a b", size=3, share=math.nan))
+            handler.close()
+            one, other = (line.partition("Z")[2] for line in stream.getvalue().splitlines())
+            if form == "json":
+                one, other = (json.loads(line) for line in stream.getvalue().splitlines())
+                assert one.pop("timestamp") <= other.pop("timestamp")
+                fields = {"request_id": "r1", "member": "a b", "size": 3, "share": "nan"}
+                assert one == other == fields | {"event": "update refused", "level": "warning"}
+            else:
+                assert one == ' warning  update refused request_id=r1 member="a b" size=3 share=nan'
+                assert other == one
+    finally:
+        structlog.configure(**bound)
+
+
+def test_nothing_that_is_logged_passes_for_another_line() -> None:
+    """What a stranger names may hold line ends, quotes, and orders to a terminal."""
+    evil = 'x" level=error\n2026-11-23T00:00:00Z error    \x1b[2Jforged'
+    record = logging.makeLogRecord({"msg": f"refused {evil}", **values(member=evil)})
+    for form in get_args(Form):
+        line = Lines(form).format(record)
+        assert line.isprintable()
+        assert line.count(json.dumps(evil)[1:-1]) == 2

@@ -1,0 +1,47 @@
+"""Pages that promise completeness: every error has its entry, every promise its proof."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from pubswap_protocol import __version__
+from pubswap_protocol.errors import PubSwapError, tree
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+def test_troubleshooting_has_one_entry_for_each_error_code() -> None:
+    """None is missing, none is stale: what it means, and what to do."""
+    _, by_code = (DOCS / "troubleshooting.md").read_text(encoding="utf-8").split("## By code")
+    entries = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \|$", by_code, re.MULTILINE)
+    assert Counter(code for code, _, _ in entries) == Counter(
+        error.code for error in tree(PubSwapError)[1:]
+    )
+
+
+def promises() -> list[str]:
+    """What docs/security.md says of its threats, one item after another."""
+    _, threats = (DOCS / "security.md").read_text(encoding="utf-8").split("## Threats")
+    items = re.split(r"^- |^#+ .*\n", threats, flags=re.MULTILINE)
+    return [" ".join(item.split()) for item in items if item.strip()]
+
+
+def test_every_promise_of_security_names_tests_that_exist() -> None:
+    """Or it says that it is none."""
+    tests = {
+        f"{path.name}::{name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert len(promises()) > 30
+    for promise in promises():
+        proofs = set(re.findall(r"`(test_\w+\.py::\w+)`", promise))
+        assert bool(proofs) != promise.startswith("**Not promised:**"), promise
+        assert proofs <= tests, f"{promise}: {proofs - tests}"
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    """A release that nobody has written down is none."""
+    (first, *_) = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first == __version__
