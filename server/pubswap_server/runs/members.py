@@ -229,9 +229,14 @@ def _belongs(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:
     )
 
 
-def views(session: Session, run: str) -> list[MemberView]:
-    """All members, by name."""
-    query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name)
+def count(session: Session, run: str) -> int:
+    """How many members a run has, of every role, also those that are no longer active."""
+    return session.scalars(select(func.count()).where(MemberRow.run_id == run)).one()
+
+
+def views(session: Session, run: str, first: int | None = None) -> list[MemberView]:
+    """The members, by name; only the first so many where a number is given."""
+    query = select(MemberRow).where(MemberRow.run_id == run).order_by(MemberRow.name).limit(first)
     sizes, standings = traffic.by_member(session, run), doubts.standings(session, run)
     return [
         MemberView(

@@ -80,8 +80,8 @@ def _expected_end(database: Session, row: RunRow) -> datetime | None:
 
 
 def _members(database: Session, row: RunRow) -> Values:
-    views = members.views(database, row.id)
-    return {"members": views[:MEMBERS_SHOWN], "more_members": len(views[MEMBERS_SHOWN:])}
+    more = max(0, members.count(database, row.id) - MEMBERS_SHOWN)
+    return {"members": members.views(database, row.id, MEMBERS_SHOWN), "more_members": more}
 
 
 CURVES = {
