@@ -49,6 +49,10 @@ class Result(BaseModel):
         description="Mean reward of own responses at each local step of the whole run, by client."
     )
     seconds: float = Field(ge=0)
+    code: str | None = Field(
+        default=None,
+        description="The commit of the code, -dirty if it had changes; None if it is installed.",
+    )
 
     @property
     def evaluations(self) -> list[Evaluation]:

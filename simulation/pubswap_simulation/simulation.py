@@ -1,6 +1,7 @@
 """One job from its beginning, or from where it was killed, to its result."""
 
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -60,11 +61,30 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             run=run,
             rewards=federation.rewards(),
             seconds=stopwatch.seconds(),
+            code=commit_of(Path(__file__).parent),
         )
         write_whole(done, result.model_dump_json(indent=1).encode() + b"\n")
         if not spec.keep_work:
             shutil.rmtree(work)
         return result
+
+
+def commit_of(source: Path) -> str | None:
+    """The commit of a folder of a repository, -dirty if anything there differs from it.
+
+    None if there is no git, or the folder is not in the repository (an installed package's).
+    """
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(source), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if git("ls-files", "."):
+            return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.CalledProcessError):
+        pass
+    return None
 
 
 def _write_adapters(folder: Path, operator: CoordinatorClient, run: WholeRun) -> None:
