@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling gpu gpu-wheels venv-bench chaos study docs check release-check format install up down clean
+.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -57,16 +57,30 @@ venv-bench: .venv-bench-flower/stamp .venv-bench-nvflare/stamp
 chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/run.py
 
-# Most valuable first; stopped at any point, it goes on from there. Figures only: the text of
-# study/README.md is written by hand.
-STUDY = compare references periods fedprox milder beyond servers sampling
+# Most valuable first; stopped at any point, it goes on from there, and on another machine from what
+# is committed: the folder is the store, and git ignores all of it but results. Figures only: the text
+# of study/README.md is written by hand.
+STUDY = decide explore
+STUDIED = deploy/recipes/small/study
+FIRST = compare references periods fedprox milder beyond servers sampling
 
-study: .venv/dev.stamp  ## the small study: hours on two cores, resumable
+study: .venv/dev.stamp  ## does the exchange help? 18 core hours for all arms, resumable
 	for recipe in $(STUDY); do \
+		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out $(STUDIED) || exit 1; \
+	done
+	$(MAKE) study-report
+
+study-report: .venv/dev.stamp  ## its report, of the runs that are done
+	$(BIN)/pubswap report $(STUDIED) --out $(STUDIED) \
+		--primary "PubSwap-keep, period 2 - public steps without exchange, period 2"
+	mv $(STUDIED)/report.json $(STUDIED)/study.json
+
+study-first: .venv/dev.stamp  ## the first study: one round of 48 steps; 4 core hours, resumable
+	for recipe in $(FIRST); do \
 		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out study-out || exit 1; \
 	done
-	$(BIN)/pubswap report study-out --out deploy/recipes/small/study
-	mv deploy/recipes/small/study/report.json deploy/recipes/small/study/study.json
+	$(BIN)/pubswap report study-out --out $(STUDIED)/first
+	mv $(STUDIED)/first/report.json $(STUDIED)/first/study.json
 
 docs: .venv/docs.stamp  ## the documentation as a site, in site/
 	$(BIN)/python scripts/docs_site.py site/sources

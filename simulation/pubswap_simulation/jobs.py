@@ -11,7 +11,7 @@ from pubswap_client.base_model import model_folder, prompt_limit
 from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.inheritance import key_and_text, value_of
 from pubswap_client.recipes.recipe import Recipe, load_recipe
-from pubswap_client.recipes.tables import MEMBERS, Sweep
+from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Sweep
 from pubswap_client.settings import load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job, RunSpec, wait_for_all
@@ -74,8 +74,11 @@ class Planner:
         elif members == "alone":
             for name, paths in job.private.items():
                 yield _baseline(job, "alone", name, {name: paths})
+        elif members == "with-public":
+            private = {name: (*paths, job.public) for name, paths in job.private.items()}
+            yield job.model_copy(update={"members": members, "private": private})
         else:
-            raise InvalidSettings(f"members: federated, alone or pooled, not {members!r}.")
+            raise InvalidSettings(f"members: {', '.join(MEMBERSHIPS)}, not {members!r}.")
 
     def _federated(self, recipe: Recipe, setting: Setting) -> Job:
         settings = recipe.run_settings

@@ -1,6 +1,7 @@
 """Results of simulated runs: one `result.json` in each run's own folder.
 
 STORE/runs/KEY/result.json     a complete run; there is none before its end
+STORE/runs/KEY/                there from the moment that a sweep plans the run
 STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
 """
 
@@ -23,7 +24,7 @@ RUNS = "runs"
 RESULT = "result.json"
 
 Value = bool | int | float | str
-Members = Literal["federated", "alone", "pooled"]
+Members = Literal["federated", "alone", "pooled", "with-public"]
 
 
 class Result(BaseModel):
@@ -39,7 +40,8 @@ class Result(BaseModel):
     members: Members = Field(
         default="federated",
         description="federated: N clients. alone: one client with its own private set. pooled: one "
-        "client with all private sets, the centralised reference.",
+        "client with all private sets, the centralised reference. with-public: N clients, each "
+        "with the public set beside its own.",
     )
     client: str | None = Field(default=None, description="Whose private set `alone` trains on.")
     run: WholeRun = Field(
@@ -85,6 +87,12 @@ def read_results(store: Path) -> Iterator[Result]:
             yield Result.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise InvalidSettings(f"{path} is no result: {first_fault(error)}") from None
+
+
+def unfinished(store: Path) -> list[str]:
+    """The runs that were planned or begun and have no result, by their folders' names."""
+    folders = sorted(path for path in (store / RUNS).glob("*") if path.is_dir())
+    return [folder.name for folder in folders if not (folder / RESULT).exists()]
 
 
 class RewardLog(Reporter):

@@ -63,7 +63,7 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             seconds=stopwatch.seconds(),
             code=commit_of(Path(__file__).parent),
         )
-        write_whole(done, result.model_dump_json(indent=1).encode() + b"\n")
+        write_whole(done, result.model_dump_json().encode() + b"\n")
         if not spec.keep_work:
             shutil.rmtree(work)
         return result

@@ -56,6 +56,7 @@ class SweepRunner:
         A signal that stops this process stops the others; they go on there the next time.
         """
         for spec in self._specs:
+            spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
             if spec.done:
                 self._display.finish(spec, "was done")
         with ThreadPoolExecutor(self._threads) as threads:

@@ -8,7 +8,7 @@ from pubswap_client.doctor.prediction import duration_text
 from pubswap_client.operator.runfile import set_faults
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
-from pubswap_client.recipes.tables import FEDERATED, MEMBERS, Value
+from pubswap_client.recipes.tables import FEDERATED, MEMBERS, WITH_PUBLIC, Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
@@ -31,7 +31,7 @@ def variants(reading: Reading) -> Iterator[tuple[dict[str, Value], Reading]]:
     """
     for setting in reading.sound().sweep.settings():
         values: dict[str, Any] = {axis: v for axis, v in setting.items() if axis != MEMBERS}
-        if setting.get(MEMBERS, FEDERATED) == FEDERATED:
+        if setting.get(MEMBERS, FEDERATED) in (FEDERATED, WITH_PUBLIC):
             yield setting, reading.varied(values)
             continue
         varied = reading.varied(values | {"method": "fedavg"})

@@ -83,14 +83,15 @@ Axes = dict[str, tuple[Value, ...]]
 
 MEMBERS = "members"
 FEDERATED = "federated"
-MEMBERSHIPS = (FEDERATED, "alone", "pooled")
+WITH_PUBLIC = "with-public"
+MEMBERSHIPS = (FEDERATED, "alone", "pooled", WITH_PUBLIC)
 
 
 class Sweep(BaseModel):
     """`[sweep]`: seeds, and tables of axes; each table is the product of its axes.
 
-    An axis is a setting by its dotted key, or `members`: federated, each client alone, or one
-    client with all private sets pooled.
+    An axis is a setting by its dotted key, or `members`: federated, each client alone, one client
+    with all private sets pooled, or federated with the public set in every private one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

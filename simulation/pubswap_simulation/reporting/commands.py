@@ -12,26 +12,33 @@ if TYPE_CHECKING:
 
 MARKDOWN = "report.md"
 DATA = "report.json"
+SUMMARY = "summary.html"
 
 
 def report(
     store: Annotated[Path, typer.Argument(help="The --out of `pubswap simulate`.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where report.md, report.json and PNGs go: STORE/report.")
+        Path | None,
+        typer.Option(help="Where report.md, .json, summary.html and PNGs go: STORE/report."),
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="Add the paper's own figures.")] = False,
+    primary: Annotated[
+        str | None,
+        typer.Option(help="The contrast that was named before the runs: 'ROW - ROW', of a table."),
+    ] = None,
     format: Annotated[
         Literal["table", "md", "json"], typer.Option(help="What is printed here.")
     ] = "table",
 ) -> None:
     """Tables, paired differences, curves and what holds of the paper's claims, from results.
 
-    May be run while a sweep is under way: it says which settings have fewer seeds than others.
+    May be run while a sweep is under way: it says which of its runs are not done.
     """
     from pubswap_simulation.reporting.report import make_report, read_sections
+    from pubswap_simulation.results import unfinished
 
     sections = read_sections(store)
-    data = make_report(sections)
+    data = make_report(sections, primary, unfinished(store))
     folder = out or store / "report"
     write(sections, data, folder, paper)
     if format == "table":
@@ -48,10 +55,11 @@ def report(
 
 
 def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) -> None:
-    """Write report.md, report.json and the PNGs over an earlier report's."""
+    """Write report.md, report.json, summary.html and the PNGs over an earlier report's."""
     from pubswap_simulation.reporting.claims import paper_figures
     from pubswap_simulation.reporting.markdown import markdown
-    from pubswap_simulation.reporting.plots import draw
+    from pubswap_simulation.reporting.pictures.draw import draw
+    from pubswap_simulation.reporting.summary import summary
 
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {
@@ -62,6 +70,7 @@ def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) 
     }
     beside = paper_figures({section.recipe for section in sections}) if paper else {}
     (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
+    (folder / SUMMARY).write_text(summary(data, pictures), encoding="utf-8")
     (folder / DATA).write_text(data.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

@@ -94,17 +94,42 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference
 
 @cache
 def t_quantile(freedom: int) -> float:
-    """t with P(|T| <= t) = 0.95 for Student's T.
-
-    P(|T| > t) is the regularised incomplete beta function I_x(v / 2, 1 / 2) at x = v / (v + t^2).
-    """
+    """t with P(|T| <= t) = 0.95 for Student's T."""
 
     def beyond(t: float) -> float:
-        x = freedom / (freedom + t * t)
-        return float(mp.betainc(freedom / 2, 0.5, 0, x, regularized=True)) - 0.05
+        return _p_value(t, freedom) - 0.05
 
     # From the normal distribution's 1.96 to one degree of freedom's 12.71.
     return float(mp.findroot(beyond, (1.9, 12.8), solver="anderson"))
+
+
+def _p_value(t: float, freedom: int) -> float:
+    """P(|T| > t): the regularised incomplete beta I_x(v / 2, 1 / 2) at x = v / (v + t^2)."""
+    x = freedom / (freedom + t * t)
+    return float(mp.betainc(freedom / 2, 0.5, 0, x, regularized=True))
+
+
+def p_value(estimate: Estimate) -> float | None:
+    """Of Student's t test of a mean against zero, two-sided; none where there is no width."""
+    half = estimate.half_width
+    if half is None or half <= ROUNDING:
+        return None
+    freedom = estimate.n - 1
+    return _p_value(estimate.mean / half * t_quantile(freedom), freedom)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number by Holm's method, each in its place.
+
+    The smallest is multiplied by their number m, the next by m - 1, ...; none is below one that
+    was smaller, and none above 1.
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected
 
 
 def text(value: Estimate | None, share: bool) -> str:

@@ -5,16 +5,26 @@ from functools import partial
 
 from pubswap_client.operator.tables import size_text
 from pubswap_simulation.reporting.claims import Rows
+from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.costs import Cost
 from pubswap_simulation.reporting.estimates import grid, text
-from pubswap_simulation.reporting.plots import Picture
+from pubswap_simulation.reporting.pictures.draw import Picture
+from pubswap_simulation.reporting.reach import Reach
 from pubswap_simulation.reporting.report import Report, SectionReport
 from pubswap_simulation.reporting.tables import ByName, Differences, Table
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
 per cent. Differences are paired by seed (paired t); behind each, how many seeds are above, equal
-and below. No interval is corrected for the number of comparisons."""
+and below. Intervals are not corrected for the number of comparisons; p-values that are say so.
+Pictures show the intervals of three seeds and more."""
+
+_PRIMARY = """\
+Named before the runs; of the final checkpoint, in points."""
+
+_EXPLORATORY = """\
+Of the same row less every other one. The p-values of paired t tests, and those after Holm's
+correction for their number: below 0.05 is told apart from zero."""
 
 _BEST_MU = """\
 The best μ is the one with the highest mean final pass@1 at that τ, on the seeds that every μ has,
@@ -33,6 +43,11 @@ the end of the run is shared out over its rounds. Of the layers that are adapted
 fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends 2·Σr(m+d) = {lora}, {ratio:.1f}
 times fewer."""
 
+_REACH = """\
+The first round whose adapter has this pass@1 on the test set, and what has been spent by then,
+means over seeds: both ways of one client, and the seconds of a simulation in which all members take
+turns at one machine. Where not all seeds reach it, how many do."""
+
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
 is on the other side, and is undecided if the interval covers zero, if there are fewer than three
@@ -44,12 +59,43 @@ def markdown(
     report: Report, pictures: Mapping[str, Sequence[Picture]], paper: Mapping[str, Rows]
 ) -> str:
     """The whole report; `pictures` are by section's title, `paper` rows by recipe."""
-    parts = ["# Results", _INTRODUCTION]
+    parts = ["# Results", _INTRODUCTION, *contrasts_parts(report)]
     for section in report.sections:
         parts += _section(section, pictures.get(section.title, ()))
     if paper:
         parts += _paper(paper)
+    if report.unfinished:
+        parts += ["## Not done", "\n".join(f"- {name}" for name in report.unfinished)]
     return "\n\n".join(parts) + "\n"
+
+
+def contrasts_parts(report: Report) -> list[str]:
+    """The primary contrast and the exploratory ones, of a report that has them."""
+    if report.primary is None:
+        return []
+    parts = ["## The primary contrast", _PRIMARY, _contrasts([report.primary])]
+    if report.exploratory:
+        parts += ["### Exploratory", _EXPLORATORY, _contrasts(report.exploratory)]
+    return parts
+
+
+def _contrasts(found: Sequence[Contrast]) -> str:
+    heads = ["contrast", "τ", "n", "difference", "95 % interval", "+/=/-", "p", "p, Holm"]
+    if all(one.corrected is None for one in found):
+        heads.pop()
+    rows = [
+        [
+            one.contrast,
+            str(one.tau),
+            str(one.n),
+            one.mean_text(share=True).split(" ")[0],
+            one.interval_text(share=True),
+            one.signs,
+            *("" if p is None else f"{p:.2g}" for p in (one.p, one.corrected)),
+        ][: len(heads)]
+        for one in found
+    ]
+    return grid(heads, rows)
 
 
 def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
@@ -58,13 +104,13 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
         for table, differences in zip(section.tables, section.differences, strict=True)
     }
     shown = partial(_shown, pictures)
-    parts = [f"## {section.title}", _facts(section)]
+    parts = [f"## {section.title}", facts(section)]
     if section.claims:
         parts += ["### What holds of the paper's claims", _CLAIMS, _claims(section)]
     parts += _table(section, *measured["final"])
     if section.tuned_mu:
         parts.append(_tuned(section))
-    parts += shown("final") + _table(section, *measured["best"])
+    parts += shown("arms") + shown("final") + _table(section, *measured["best"])
     parts += shown("curves") + _beyond(section)
     drift = [measured[key] for key in ("drift_pairwise", "drift_from_mean", "drift_at_end")]
     if any(table.rows for table, _ in drift):
@@ -75,10 +121,10 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
     parts += shown("replaced") + _topics(section) + shown("topics")
     if rewards := shown("rewards"):
-        parts += ["### Rewards in training", *rewards]
-    parts += _costs(section)
+        parts += ["### Rewards in training", *rewards, *shown("clients")]
+    parts += _costs(section) + reach_parts(section)
     if section.notes:
-        parts += ["### What is missing", "\n".join(f"- {note}" for note in section.notes)]
+        parts += ["### Left out", "\n".join(f"- {note}" for note in section.notes)]
     return parts
 
 
@@ -86,7 +132,8 @@ def _shown(pictures: Sequence[Picture], kind: str) -> list[str]:
     return [f"![{one.caption}]({one.name})" for one in pictures if one.kind == kind]
 
 
-def _facts(section: SectionReport) -> str:
+def facts(section: SectionReport) -> str:
+    """The model, the sizes, the seeds and the steps."""
     steps = "; ".join(
         f"τ = {tau}: " + " or ".join(str(count) for count in counts)
         for tau, counts in section.steps.items()
@@ -208,6 +255,28 @@ def _cost(cost: Cost) -> list[str]:
         f"{cost.full_fine_tuning / sent.all:.1f}" if sent.all else "",
         f"{cost.seconds:.0f}",
     ]
+
+
+def reach_parts(section: SectionReport) -> list[str]:
+    """What it costs to reach a pass@1: a line for each row and tau, columns for each target."""
+    targets = sorted({cell.target for cell in section.reach})
+    if not targets:
+        return []
+    cells: dict[tuple[str, int], list[str]] = {}
+    for target in targets:
+        for cell in section.reach:
+            if cell.target == target:
+                cells.setdefault((cell.row, cell.tau), []).append(_reach(cell))
+    rows = [[row, str(tau), *texts] for (row, tau), texts in cells.items()]
+    heads = ["", "τ", *(f"{100 * target:.0f} %" for target in targets)]
+    return ["### What it costs to reach a pass@1", _REACH, grid(heads, rows)]
+
+
+def _reach(cell: Reach) -> str:
+    if cell.rounds is None or cell.bytes_of_a_client is None or cell.seconds is None:
+        return f"{cell.reached} of {cell.n}"
+    sent = size_text(round(cell.bytes_of_a_client))
+    return f"{cell.rounds:.1f} rounds, {sent}, {cell.seconds:.0f} s"
 
 
 def _paper(paper: Mapping[str, Rows]) -> list[str]:

@@ -1,6 +1,6 @@
 """The row of a result in a table: a method with everything that is varied of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ Variant = tuple[tuple[str, Value], ...]
 
 KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
-STRATEGIES = (None, "random", "keep")
+NO_EXCHANGE = "none"  # public steps in which nothing can be donated
+STRATEGIES = (None, NO_EXCHANGE, "random", "keep")
 
 # Axes in the row's name or the table's column; `rounds` follows from the steps.
 NAMED = {
@@ -26,7 +27,19 @@ NAMED = {
     "total_steps",
 }
 # These change the method. Any other axis changes the problem, so that it gets a section.
-_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.donor_ratio")
+_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.")
+# How a value on an axis is said; any other axis by the last part of its name.
+_WORDS = {
+    "members": "public prompts in every private set",  # the one value that is no row by itself
+    "grpo.donor_ratio": "{} donor ratio",
+    "grpo.overlap": "sampled {} update ahead",
+    "grpo.prompts_per_step": "{} prompts a step",
+    "grpo.resample": "dead groups resampled {} times",
+    "swap.donors": "{} donors",
+    "swap.mode": "{}",
+    "swap.prompts": "{} prompts",
+    "aggregation.server_optimizer": "server {}",
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +57,7 @@ class Method:
     @property
     def label(self) -> str:
         """The row's name for people."""
-        varied = [
-            f"{axis.removeprefix('aggregation.').removeprefix('grpo.')} = {value}"
-            for axis, value in self.variant
-        ]
-        return ", ".join([self._plain_label, *varied])
+        return ", ".join([self._plain_label, *(_in_words(*varied) for varied in self.variant)])
 
     @property
     def _plain_label(self) -> str:
@@ -60,6 +69,8 @@ class Method:
             return "pooled (centralised)"
         if self.name == "fedprox":
             return "FedProx, best μ" if self.mu is None else f"FedProx, μ = {self.mu:g}"
+        if self.strategy == NO_EXCHANGE:
+            return f"public steps without exchange, period {self.period}"
         if self.name == "pubswap":
             return f"PubSwap-{self.strategy}, period {self.period}"
         return "FedAvg"
@@ -104,26 +115,47 @@ BASE = Method(kind="base")
 FEDAVG = Method()
 
 
-def method_of(result: Result, axes: Iterable[str]) -> Method:
-    """The row of a result, where `axes` are all that its recipe varies.
+def _in_words(axis: str, value: Value) -> str:
+    words = axis.rpartition(".")[2].replace("_", " ") + " {}"
+    return _WORDS.get(axis, words).format(value)
+
+
+def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:
+    """What stands for "as always" on each axis: the recipe's own value, which the results have
+    whose part of the grid does not name it; the default if all name it."""
+    defaults = RunSettings().model_dump()
+    federated = [result for result in results if result.members == "federated"]
+    own = {axis: [result for result in federated if axis not in result.setting] for axis in axes}
+    return {
+        axis: value_on(unnamed[0], axis) if unnamed else _scalar(defaults, axis)
+        for axis, unnamed in own.items()
+    }
+
+
+def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
+    """The row of a result, where `usual` has all axes that its recipe varies (`references`).
 
     The run has the last word, so that what cannot matter is left out: `swap.*` without public
     steps, for one.
     """
     settings = result.run.settings
     pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
-    values, defaults = settings.model_dump(), RunSettings().model_dump()
-    variant = tuple(
+    silent = pubswap and settings.swap.max_donated_tokens == 1
+    values = settings.model_dump()
+    variant: Variant = tuple(
         (axis, value)
-        for axis in sorted(axes)
+        for axis in sorted(usual)
         if is_of_method(axis) and (pubswap or not axis.startswith(("swap.", "grpo.donor_ratio")))
-        if (value := _scalar(values, axis)) is not None and value != _scalar(defaults, axis)
+        if not (silent and axis == "swap.max_donated_tokens")
+        if (value := _scalar(values, axis)) is not None and value != usual[axis]
     )
+    if result.members == "with-public":
+        variant = (("members", result.members), *variant)
     return Method(
-        kind=result.members,
+        kind="federated" if result.members == "with-public" else result.members,
         client=result.client,
         name=settings.method,
-        strategy=settings.swap.strategy if pubswap else None,
+        strategy=NO_EXCHANGE if silent else settings.swap.strategy if pubswap else None,
         period=settings.swap.period if pubswap else None,
         mu=settings.fedprox.mu if fedprox else None,
         variant=variant,

@@ -75,6 +75,11 @@ def rewards_over_steps(result: Result) -> dict[int, float]:
     return {step + 1: fmean(rewards[step] for rewards in series) for step in range(steps)}
 
 
+def rewards_of(client: str, result: Result) -> dict[int, float]:
+    """Mean reward of a client's own responses at each local step 1, 2, ..."""
+    return dict(enumerate(result.rewards.get(client, ()), start=1))
+
+
 def _exchanges(result: Result) -> list[tuple[int, SwapSummary]]:
     """Every exchange and its step in the whole run."""
     settings = result.run.settings

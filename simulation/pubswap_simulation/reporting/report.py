@@ -1,6 +1,6 @@
 """A whole store as data, which is `report.json`; Markdown and pictures are made of it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from pydantic import BaseModel, ConfigDict
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting.claims import ClaimResult, findings
+from pubswap_simulation.reporting.contrasts import Contrast, contrasts
 from pubswap_simulation.reporting.costs import Bytes, Cost, PayloadSizes, costs, sizes, traffic
 from pubswap_simulation.reporting.metrics import (
     BEST,
@@ -16,6 +17,7 @@ from pubswap_simulation.reporting.metrics import (
     PAIRWISE,
     replaced_by_client,
 )
+from pubswap_simulation.reporting.reach import Reach, reach
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.reporting.tables import (
     ByName,
@@ -52,6 +54,7 @@ class Run(_Data):
     replaced: float | None
     by_client_and_round: Bytes
     seconds: float
+    code: str | None
 
 
 class SectionReport(_Data):
@@ -73,15 +76,19 @@ class SectionReport(_Data):
     by_topic: ByName
     sizes: PayloadSizes
     costs: list[Cost]
+    reach: list[Reach]
     claims: list[ClaimResult]
     notes: list[str]
     runs: list[Run]
 
 
 class Report(_Data):
-    """A store's sections."""
+    """A store's sections, the contrast that was named before the runs, and what is not done."""
 
+    primary: Contrast | None = None
+    exploratory: tuple[Contrast, ...] = ()
     sections: list[SectionReport]
+    unfinished: list[str] = []
 
 
 def read_sections(store: Path) -> list[Section]:
@@ -96,9 +103,21 @@ def read_sections(store: Path) -> list[Section]:
     )
 
 
-def make_report(sections: Iterable[Section]) -> Report:
-    """All tables of all comparisons."""
-    return Report(sections=[_section(section) for section in sections])
+def make_report(
+    sections: Sequence[Section], primary: str | None = None, unfinished: Sequence[str] = ()
+) -> Report:
+    """All tables of all comparisons; `primary` is a contrast of two rows, and `unfinished` are the
+    runs that have no result.
+
+    Raises InvalidSettings for a contrast of rows that there are not.
+    """
+    named = contrasts(sections, primary) if primary else None
+    return Report(
+        primary=named and named.primary,
+        exploratory=named.exploratory if named else (),
+        sections=[_section(section) for section in sections],
+        unfinished=list(unfinished),
+    )
 
 
 def _section(section: Section) -> SectionReport:
@@ -121,6 +140,7 @@ def _section(section: Section) -> SectionReport:
         by_topic=topics(section),
         sizes=sizes(largest),
         costs=costs(section),
+        reach=reach(section),
         claims=findings(section),
         notes=list(section.notes),
         runs=[_run(method.label, result) for method, result in section.runs],
@@ -161,5 +181,6 @@ def _run(row: str, result: Result) -> Run:
         pass_at_1=[evaluation.pass_at_1 for evaluation in result.evaluations],
         by_client_and_round=traffic(result.run),
         seconds=result.seconds,
+        code=result.code,
         **{measure.key: measure.of(result) for measure in MEASURES},
     )

@@ -12,6 +12,7 @@ from pubswap_simulation.reporting.methods import (
     Method,
     is_of_method,
     method_of,
+    references,
     value_on,
 )
 from pubswap_simulation.results import Result, Value
@@ -121,11 +122,12 @@ def _check(result: Result) -> None:
 
 def _of_recipe(recipe: str, results: list[Result]) -> list[Section]:
     axes = {axis for result in results for axis in result.setting}
+    usual = references(results, axes)
     by_problem: dict[Problem, list[Result]] = defaultdict(list)
     for result in results:
         by_problem[_problem(result, axes)].append(result)
     return [
-        _section(recipe, problem, theirs, axes)
+        _section(recipe, problem, theirs, usual)
         for problem, theirs in sorted(by_problem.items(), key=lambda item: _sorting(item[0]))
     ]
 
@@ -146,38 +148,26 @@ def _sorting(problem: Problem) -> list[tuple[str, float, str]]:
     ]
 
 
-def _section(recipe: str, problem: Problem, results: list[Result], axes: set[str]) -> Section:
+def _section(
+    recipe: str, problem: Problem, results: list[Result], usual: Mapping[str, Value | None]
+) -> Section:
     rows: dict[Method, dict[int, dict[int, tuple[Result, ...]]]] = {}
     left_out: Counter[tuple[Method, int]] = Counter()
     for result in results:
-        method, tau = method_of(result, axes), result.run.settings.local_steps
+        method, tau = method_of(result, usual), result.run.settings.local_steps
         cell = rows.setdefault(method, {}).setdefault(tau, {})
         if result.seed in cell:
             left_out[method, tau] += 1
         else:
             cell[result.seed] = (result,)
     cells: Cells = {method: dict(row) for method, row in rows.items()}
-    notes = _incomplete(cells) + [
+    notes = [
         f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, which "
         "differ in nothing that matters here"
         for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
     ]
     cells |= _alone(cells) | _tuned(cells) | _base(cells)
     return Section(recipe, problem, cells, tuple(notes))
-
-
-def _incomplete(cells: Cells) -> list[str]:
-    """The settings that have fewer seeds than others."""
-    seeds = {seed for row in cells.values() for cell in row.values() for seed in cell}
-    taus = sorted({tau for row in cells.values() for tau in row})
-    return [
-        f"{method.label}, τ = {tau}: {len(cell)} of {len(seeds)} seeds; missing "
-        + ", ".join(str(seed) for seed in sorted(seeds - cell.keys()))
-        for method in _ordered(cells)
-        for tau in taus
-        if (cell := cells[method].get(tau, {})).keys() != seeds
-        and (cell or (method.kind == "federated" and tau > (method.period or 0)))
-    ]
 
 
 def _alone(cells: Cells) -> Cells:

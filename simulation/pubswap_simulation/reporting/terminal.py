@@ -16,7 +16,13 @@ def print_report(report: Report, console: Console) -> None:
         if section.claims:
             console.print(_claims(section))
         for note in section.notes:
-            console.print(f"missing: {note}", style="yellow", markup=False)
+            console.print(note, style="yellow", markup=False)
+    if report.primary is not None:
+        one = report.primary
+        figures = f"{one.mean_text(share=True)} ({one.interval_text(share=True)}), n = {one.n}"
+        console.print(f"primary: {one.contrast}, τ = {one.tau}: {figures}", markup=False)
+    for name in report.unfinished:
+        console.print(f"not done: {name}", style="yellow", markup=False)
 
 
 def _final(section: SectionReport) -> Table:

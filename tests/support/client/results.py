@@ -63,11 +63,12 @@ def made_result(
     client and twice that for the second.
     """
     setting = dict(setting or {}) | {"local_steps": tau}
-    clients = 2 if members == "federated" else 1
+    clients = 1 if members in ("alone", "pooled") else 2
     table: dict[str, Any] = {"seed": seed, "rounds": len(scores) - 1, "clients": clients}
     if members != "federated":
-        table["method"] = "fedavg"
         setting["members"] = members
+    if clients == 1:
+        table["method"] = "fedavg"
     for key, value in setting.items():
         if key != "members" and not key.startswith("data."):
             _set(table, key, value)

@@ -29,6 +29,9 @@ method = ["fedavg", "pubswap"]
 [[sweep.grid]]
 members = ["pooled", "alone"]
 method = ["fedavg", "pubswap"]
+[[sweep.grid]]
+members = ["with-public"]
+method = ["fedavg"]
 """
 
 
@@ -68,11 +71,13 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
         ("alone", "client-1", {"members": "alone"}),
         ("alone", "client-2", {"members": "alone"}),
         ("alone", "client-3", {"members": "alone"}),
+        ("with-public", None, {"members": "with-public", "method": "fedavg"}),
     ]
     assert len(jobs) == 2 * len(of_seed_0) == len({job.key() for job in jobs})
     pooled = jobs[2]
     assert (pooled.settings.clients, pooled.settings.method, pooled.steps) == (1, "fedavg", 24)
     assert len(pooled.problems("pooled")) == 15
+    assert {problem.id[:-1] for problem in jobs[6].problems("client-1")} == {"a", "public"}
 
 
 def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
@@ -86,7 +91,7 @@ def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
         if job.members == "federated"
     ]
     assert found == [("fedavg", 2, 7), ("fedavg", 3, 7), ("pubswap", 2, 7), ("pubswap", 3, 7)]
-    assert sum(job.members != "federated" for job in jobs) == 4
+    assert sum(job.members != "federated" for job in jobs) == 4 + 2
 
 
 def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: Path) -> None:

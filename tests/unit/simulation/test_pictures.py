@@ -1,9 +1,21 @@
-"""How the report's pictures are laid out."""
+"""How the report's pictures are laid out, and what can be told apart in them."""
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from pubswap_simulation.reporting.plots import BLACK, SETTINGS, LineStyle, legend
+from pubswap_simulation.reporting.methods import Method
+from pubswap_simulation.reporting.pictures.curve import Curve
+from pubswap_simulation.reporting.pictures.final import against_tau, arms, heat_map
+from pubswap_simulation.reporting.pictures.styles import (
+    BLACK,
+    SETTINGS,
+    LineStyle,
+    legend,
+    line_styles,
+    span,
+)
+from pubswap_simulation.reporting.section import Section, sections
+from support.client.results import study
 
 
 def panel_inches(rows: int) -> float:
@@ -20,3 +32,56 @@ def panel_inches(rows: int) -> float:
 def test_a_long_legend_leaves_the_panels_their_height() -> None:
     """Fourteen rows take nothing from what three have above them."""
     assert panel_inches(14) > 0.95 * panel_inches(3)
+
+
+def test_no_two_rows_of_a_legend_look_alike() -> None:
+    """Neither the paper's with many periods, nor dozens of variants: colour and marker differ."""
+    names = [("fedavg", None), ("fedprox", None), ("pubswap", "random"), ("pubswap", "keep")]
+    rows = [
+        Method(name=name, strategy=strategy, period=period, variant=variant)
+        for name, strategy in names
+        for period in (2, 4, 8, 16, 32)
+        for variant in ((), (("swap.donors", "likely"),), (("swap.mode", "pipelined"),))
+    ]
+    looks = [(style.color, style.marker) for style in line_styles(rows).values()]
+    assert len(set(looks)) == len(looks) == 60
+
+
+def test_an_axis_shows_whole_intervals() -> None:
+    """One below 0 too; where there is none, nothing below 0 is shown."""
+    assert span([Curve(3, [1], [0.2], [-0.1], [0.5])], 100) == (-13.0, 53.0)
+    assert span([Curve(3, [1], [0.01], [0.0], [0.02])], 100)[0] == 0.0
+
+
+def test_points_stand_at_their_tau() -> None:
+    """Of every row, with nothing shifted."""
+    section = comparison()
+    with mpl.rc_context(SETTINGS):
+        figure = against_tau(section, [m for m in section.methods if m.kind == "federated"])
+    lines = [line for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 3]
+    plt.close(figure)
+    assert len(lines) >= 7
+    assert {tuple(line.get_xdata()) for line in lines} == {(4, 12, 24)}
+
+
+def test_every_row_is_shown_with_its_n_and_its_name_in_words() -> None:
+    """One panel for each tau; the topics' cells have intervals, their rows n."""
+    section = comparison()
+    with mpl.rc_context(SETTINGS):
+        figure, topics = arms(section), heat_map(section)
+    assert topics is not None
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert "PubSwap-keep, period 2, decoupled donor ratio" in names
+    assert not [name for name in names if "=" in name and "μ" not in name]
+    texts = [text.get_text() for text in figure.axes[1].texts]
+    assert len(texts) == len(names)
+    assert all(text.endswith(", n 3") for text in texts)
+    assert all(" ± " in text.get_text() for text in topics.axes[0].texts)
+    assert all(label.get_text().endswith("n 3") for label in topics.axes[0].get_yticklabels())
+    plt.close(figure)
+    plt.close(topics)
+
+
+def comparison() -> Section:
+    [section] = sections(study(seeds=range(3)))
+    return section

@@ -11,10 +11,10 @@ from pubswap_simulation.reporting.commands import slug, write
 from pubswap_simulation.reporting.estimates import Estimate, paired, text
 from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
-from pubswap_simulation.reporting.plots import Curve, curve
+from pubswap_simulation.reporting.pictures.curve import Curve, curve
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
-from pubswap_simulation.results import Result
+from pubswap_simulation.results import RUNS, Result, unfinished
 from support.client.results import ADAPTER_BYTES, made_result, study, write_store
 
 T_4 = 2.776445  # Student's t for five seeds
@@ -76,7 +76,6 @@ def test_fedprox_is_shown_with_the_best_mu_at_each_tau() -> None:
         "FedProx, μ = 0.01",
         "FedProx, μ = 0.1",
     ]
-    assert "FedProx, μ = 0.1, τ = 4: 1 of 2 seeds; missing 1" in section.notes
 
 
 def test_clients_alone_are_averaged_seed_by_seed() -> None:
@@ -95,9 +94,6 @@ def test_clients_alone_are_averaged_seed_by_seed() -> None:
     assert rows["client-1 alone"][12].mean == pytest.approx(0.7)
     assert rows["pooled (centralised)"][12].n == 2
     assert section.tables[2].rows == {}, "one client does not drift"
-    assert [note for note in section.notes if "client-2" in note] == [
-        "client-2 alone, τ = 12: 1 of 2 seeds; missing 1"
-    ]
 
 
 def test_what_is_varied_makes_rows_or_sections() -> None:
@@ -121,10 +117,10 @@ def test_what_is_varied_makes_rows_or_sections() -> None:
         "small, data.prepare.alpha = 0.1",
         "small, data.prepare.alpha = 0.3",
     ]
-    assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, donor_ratio = donor"]
+    assert list(found[0].tables[0].rows)[1:] == ["PubSwap-keep, period 2, donor donor ratio"]
     low = found[1].tables[0].rows
     assert low["FedAvg"][12].n == 2, "swap.period means nothing to FedAvg"
-    assert low["FedAvg, server_optimizer = momentum"][12].mean == 0.8
+    assert low["FedAvg, server momentum"][12].mean == 0.8
 
 
 def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
@@ -141,27 +137,54 @@ def test_what_goes_beyond_the_paper_is_compared_with_its_own_method() -> None:
     )
     rows = section.beyond[0].rows
     assert {label: round(row[4].mean, 9) for label, row in rows.items()} == {
-        "FedAvg, server_optimizer = momentum": 0.2,
-        "PubSwap-keep, period 2, donor_ratio = decoupled": -0.15,
+        "FedAvg, server momentum": 0.2,
+        "PubSwap-keep, period 2, decoupled donor ratio": -0.15,
     }
 
 
-def test_settings_with_fewer_seeds_are_named() -> None:
-    """Also those with none; a period longer than tau cannot be run and is not asked for."""
+def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
+    """Of the same seed and row the first counts; a run is missing if a sweep has planned it, and
+    a row with fewer seeds than another is not."""
     results = [
         made_result([0.4, 0.5], tau, seed, setting=FEDAVG) for tau in (4, 12) for seed in (0, 1)
     ]
-    results += [
-        made_result([0.4, 0.5], 12, 0, setting=KEEP | {"swap.period": period}) for period in (2, 8)
-    ]
+    results.append(made_result([0.4, 0.5], 12, 0, setting=KEEP))
     results.append(made_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
     assert only(results).notes == [
-        "PubSwap-keep, period 2, τ = 4: 0 of 2 seeds; missing 0, 1",
-        "PubSwap-keep, period 2, τ = 12: 1 of 2 seeds; missing 1",
-        "PubSwap-keep, period 8, τ = 12: 1 of 2 seeds; missing 1",
         "FedAvg, τ = 12: 1 more results of the same seeds are left out, which differ in nothing "
         "that matters here",
     ]
+    store = write_store(tmp_path, results)
+    (store / RUNS / "small-seed-7").mkdir()
+    assert unfinished(store) == ["small-seed-7"]
+    report = make_report(read_sections(store), unfinished=unfinished(store))
+    assert "## Not done\n\n- small-seed-7\n" in markdown(report, {}, {})
+
+
+def test_a_variant_is_what_differs_from_the_recipe() -> None:
+    """And not from the default: a recipe's own learning rate is no variant; rows are in words."""
+    usual = {"grpo.learning_rate": 0.001}
+    recipes_own = [
+        (0.5, FEDAVG, "federated"),
+        (0.7, KEEP | {"swap.max_donated_tokens": 1}, "federated"),
+        (0.8, KEEP, "federated"),
+        (0.9, FEDAVG, "with-public"),
+    ]
+    results = [
+        made_result([0.4, final], setting=setting | usual, members=members).model_copy(
+            update={"setting": setting}
+        )
+        for final, setting, members in recipes_own
+    ]
+    results.append(made_result([0.4, 0.6], setting=FEDAVG | {"grpo.learning_rate": 0.003}))
+    assert {label: row[12].mean for label, row in only(results).tables[0].rows.items()} == {
+        "base model": 0.4,
+        "FedAvg": 0.5,
+        "FedAvg, learning rate 0.003": 0.6,
+        "public steps without exchange, period 2": 0.7,
+        "PubSwap-keep, period 2": 0.8,
+        "FedAvg, public prompts in every private set": 0.9,
+    }
 
 
 def test_drift_and_replaced_share_come_from_the_rounds() -> None:
@@ -230,11 +253,12 @@ def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> Non
     pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     prefix = slug("small, data.prepare.alpha = 0.1") + "-"
     assert [name.removeprefix(prefix) for name in pictures if name.startswith(prefix)] == [
+        "arms.png",
+        "clients.png",
         "curves-beyond.png",
         "curves.png",
         "drift-beyond.png",
         "drift.png",
-        "final-beyond.png",
         "final.png",
         "replaced-beyond.png",
         "replaced.png",
@@ -242,6 +266,9 @@ def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> Non
         "rewards.png",
         "topics.png",
     ]
+    page = (tmp_path / "out" / "summary.html").read_text()
+    assert f'<img src="{prefix}arms.png"' in page
+    assert "<th style" in page, "its tables are tables"
     for name in pictures:
         assert f"]({name})" in written
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")

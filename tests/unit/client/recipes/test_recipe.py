@@ -174,7 +174,10 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"sweep.grid": [{"swap.priod": [2]}]}, "swap.priod: there is no such key; is swap.period"),
         ({"sweep.grid": [{"member": ["alone"]}]}, "is members meant?"),
         ({"sweep.grid": [{"seed": [1]}]}, "sweep.grid: seed: seeds are listed in sweep.seeds"),
-        ({"sweep.grid": [{"members": ["none"]}]}, "members is one of federated, alone, pooled"),
+        (
+            {"sweep.grid": [{"members": ["none"]}]},
+            "members is one of federated, alone, pooled, with-public",
+        ),
         ({"sweep.grid": [{}]}, "a table has no axis"),
         ({"sweep.grid": [{"clients": []}]}, "the axis clients has no value"),
         ({"sweep.grid": 3}, "sweep.grid: Input should be a valid tuple"),

@@ -1,0 +1,1 @@
+"""Pictures of one comparison: final pass@1, curves over steps, topics."""

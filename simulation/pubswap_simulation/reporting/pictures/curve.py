@@ -1,0 +1,81 @@
+"""A mean with its interval at each step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pubswap_simulation.reporting.estimates import Estimate, estimate
+from pubswap_simulation.reporting.metrics import Series
+from pubswap_simulation.reporting.section import Cell
+
+_TRUSTED = 3  # seeds
+
+
+@dataclass(frozen=True)
+class Curve:
+    """At each step the mean over n seeds, and the ends of its interval.
+
+    Intervals of fewer than three seeds would hide everything else; the tables have them.
+    """
+
+    n: int
+    steps: list[int]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+
+    @classmethod
+    def of(cls, points: Mapping[int, Estimate]) -> "Curve":
+        """A curve through estimates by step."""
+        values = list(points.values())
+        return cls(
+            n=min((point.n for point in values), default=0),
+            steps=list(points),
+            means=[point.mean for point in values],
+            lows=[_end(point, point.low) for point in values],
+            highs=[_end(point, point.high) for point in values],
+        )
+
+    def smoothed(self, window: int) -> "Curve":
+        """Each value the mean over `window` neighbours, of fewer at the ends."""
+        before, after = (window - 1) // 2, window // 2
+        means, lows, highs = (
+            [fmean(values[max(0, i - before) : i + after + 1]) for i in range(len(values))]
+            for values in (self.means, self.lows, self.highs)
+        )
+        return Curve(self.n, self.steps, means, lows, highs)
+
+    def scaled(self, scale: float) -> "Curve":
+        """All values times `scale`, such as 100 for per cent."""
+        means, lows, highs = (
+            [scale * value for value in values] for values in (self.means, self.lows, self.highs)
+        )
+        return Curve(self.n, self.steps, means, lows, highs)
+
+    @property
+    def error_bars(self) -> list[list[float]]:
+        """matplotlib's `yerr`: the intervals' ends, below and above the means."""
+        return [
+            [mean - low for mean, low in zip(self.means, self.lows, strict=True)],
+            [high - mean for mean, high in zip(self.means, self.highs, strict=True)],
+        ]
+
+
+def _end(point: Estimate, end: float | None) -> float:
+    return point.mean if end is None or point.n < _TRUSTED else end
+
+
+def curve(cell: Cell, series: Series) -> Curve:
+    """The steps that every seed has; of clients that train alone, the mean counts."""
+    by_seed = [_mean([series(result) for result in results]) for results in cell.values()]
+    return Curve.of({step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)})
+
+
+def _mean(all_series: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    return {step: fmean(series[step] for series in all_series) for step in _common(all_series)}
+
+
+def _common(all_series: Sequence[Mapping[int, float]]) -> list[int]:
+    if not all_series:
+        return []
+    return sorted(set[int].intersection(*(set(series) for series in all_series)))

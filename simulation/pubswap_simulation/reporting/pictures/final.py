@@ -1,0 +1,144 @@
+"""Pictures of the final pass@1: every row, against tau, and by topic."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pubswap_simulation.reporting.estimates import Estimate
+from pubswap_simulation.reporting.methods import BASE, Method
+from pubswap_simulation.reporting.metrics import FINAL
+from pubswap_simulation.reporting.pictures.curve import Curve
+from pubswap_simulation.reporting.pictures.styles import (
+    BLACK,
+    BLUE,
+    GREY,
+    LineStyle,
+    error_bars,
+    legend,
+    line_styles,
+    span,
+)
+from pubswap_simulation.reporting.section import Section
+from pubswap_simulation.reporting.tables import table, topics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def arms(section: Section) -> "Figure":
+    """Final pass@1 of every row, one below the other, so that no interval hides another."""
+    from matplotlib import pyplot as plt
+
+    final = table(section, FINAL).rows
+    rows = [method for method in section.methods if method != BASE and not method.detail]
+    rows = [method for method in rows if method.label in final]
+    taus = [tau for tau in section.taus if any(tau in final[method.label] for method in rows)]
+    width = 0.075 * max(len(method.label) for method in rows) + 2.6 * len(taus)
+    figure: Figure
+    size = (max(6.0, width), 1.2 + 0.3 * len(rows))
+    figure, grid = plt.subplots(1, len(taus), figsize=size, sharex=True, sharey=True, squeeze=False)
+    shown = []
+    for axes, tau in zip(grid[0], taus, strict=True):
+        for place, method in enumerate(rows):
+            if (value := final[method.label].get(tau)) is None:
+                continue
+            line = Curve.of({place: value})
+            shown.append(line)
+            color = BLUE if method.strategy == "keep" else BLACK if method.plain else GREY
+            ends = line.scaled(100)
+            axes.errorbar(
+                ends.means, [place], xerr=ends.error_bars, fmt="o", color=color, capsize=2
+            )
+            axes.annotate(
+                f"{ends.means[0]:.1f}, n {value.n}",
+                (ends.means[0], place),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=6,
+            )
+        if (base := final[BASE.label].get(tau)) is not None:
+            axes.axvline(100 * base.mean, color=GREY, linestyle=":", linewidth=1)
+            shown.append(Curve(1, [0], [base.mean], [base.mean], [base.mean]))
+        axes.set(title=f"τ = {tau}", xlabel="final pass@1 (%)")
+        axes.grid(axis="y", visible=False)
+    axes = grid[0][0]
+    axes.set_yticks(range(len(rows)), [method.label for method in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.8)
+    axes.set_xlim(*span(shown, 100))
+    figure.suptitle(
+        f"{section.title}: mean and 95 % interval over seeds; dotted, the base model", fontsize=9
+    )
+    return figure
+
+
+def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
+    """Final pass@1 against tau, each point at its tau."""
+    from matplotlib import pyplot as plt
+
+    taus, final = section.taus, table(section, FINAL).rows
+    styles = line_styles(methods)
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(6.5, 4.2))
+    lines = {method: Curve.of(final[method.label]) for method in methods}
+    for method, line in lines.items():
+        error_bars(axes, line.steps, line.scaled(100), **styles[method].keywords)
+    axes.set_ylim(*span(list(lines.values()), 100))
+    axes.set_xscale("log")
+    axes.set_xticks(taus, [str(tau) for tau in taus])
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="local steps a round, τ", ylabel="final pass@1 (%)")
+    base = fmean(point.mean for point in final[BASE.label].values())
+    rows = [(method.label, styles[method]) for method in methods]
+    invisible = LineStyle(BLACK, "", "")
+    legend(figure, section.title, [*rows, (f"base model: {100 * base:.1f}", invisible)])
+    return figure
+
+
+def heat_map(section: Section) -> "Figure | None":
+    """Final pass@1 of each row on each topic, at the largest tau."""
+    from matplotlib import pyplot as plt
+
+    largest = max(section.taus)
+    by_topic = topics(section)
+    rows = {
+        method.label: scores
+        for method in section.methods
+        if method.mu is None and (scores := by_topic[method.label].get(largest))
+    }
+    names = sorted({topic for row in rows.values() for topic in row})
+    if not names:
+        return None
+    values = [
+        [100 * row[name].mean if name in row else math.nan for name in names]
+        for row in rows.values()
+    ]
+    cells = [[_cell(row.get(name)) for name in names] for row in rows.values()]
+    labels = [f"{label}, n {max(e.n for e in row.values())}" for label, row in rows.items()]
+    figure: Figure
+    width = 0.075 * max(len(label) for label in labels)
+    figure, axes = plt.subplots(figsize=(width + 1.4 + 0.9 * len(names), 1.5 + 0.36 * len(rows)))
+    image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=0, vmax=100)
+    for y, row in enumerate(values):
+        for x, value in enumerate(row):
+            if not math.isnan(value):
+                color = "white" if value > 60 else "black"
+                axes.text(x, y, cells[y][x], ha="center", va="center", color=color, fontsize=7)
+    axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(rows)), labels)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    figure.colorbar(image, ax=axes, label="final pass@1 (%)", fraction=0.05)
+    figure.suptitle(
+        f"{section.title}: by topic at τ = {largest}, mean and 95 % interval", fontsize=9
+    )
+    return figure
+
+
+def _cell(value: Estimate | None) -> str:
+    if value is None:
+        return ""
+    half = value.half_width
+    return f"{100 * value.mean:.0f}" + ("" if half is None else f" ± {100 * half:.0f}")

@@ -1,0 +1,59 @@
+"""`summary.html`: what a reader wants first, on one page with its pictures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from markdown_it import MarkdownIt
+
+from pubswap_simulation.reporting.markdown import contrasts_parts, facts, reach_parts
+from pubswap_simulation.reporting.pictures.draw import Picture
+from pubswap_simulation.reporting.report import Report
+
+# One file beside its pictures; it prints on a few sheets.
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 14px/1.4 system-ui, sans-serif; max-width: 75rem; }}
+body {{ margin: 2rem auto; padding: 0 1rem; }}
+table {{ border-collapse: collapse; margin: .8rem 0; font-size: 13px; }}
+th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ddd; }}
+.pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: center; }}
+img {{ max-width: 100%; height: auto; }}
+h1, h2, h3 {{ margin: 1rem 0 .4rem; }}
+@media print {{ body {{ font-size: 10pt; margin: 0; }} img, table {{ break-inside: avoid; }} }}
+</style>
+</head>
+<body>
+{body}</body>
+</html>
+"""
+_KINDS = ("arms", "final", "curves", "topics", "clients")
+_INTRODUCTION = """\
+Means over seeds with their 95 % intervals; differences are paired by seed. `report.md` beside
+this page has all tables."""
+
+
+def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
+    """The page; `pictures` are by section's title."""
+    parts = [_html(["# Results", _INTRODUCTION, *contrasts_parts(report)])]
+    for section in report.sections:
+        parts.append(_html([f"## {section.title}", facts(section)]))
+        shown = [one for one in pictures.get(section.title, ()) if one.kind in _KINDS]
+        parts.append(_figures(one for one in shown if "-beyond" not in one.name))
+        parts.append(_html(reach_parts(section)))
+    title = ", ".join(section.title for section in report.sections)
+    return _PAGE.format(title=escape(title), body="\n".join(parts))
+
+
+def _html(parts: Sequence[str]) -> str:
+    return str(MarkdownIt("commonmark").enable("table").render("\n\n".join(parts)))
+
+
+def _figures(pictures: Iterable[Picture]) -> str:
+    images = [f'<img src="{escape(one.name)}" alt="{escape(one.caption)}">' for one in pictures]
+    return f'<div class="pictures">{"".join(images)}</div>'

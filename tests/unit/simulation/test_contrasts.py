@@ -1,0 +1,84 @@
+"""The primary contrast and the exploratory ones, against scipy's tests and figures by hand."""
+
+import pytest
+from scipy import stats
+
+from pubswap_protocol.draws import rng_for
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_simulation.reporting.contrasts import contrasts
+from pubswap_simulation.reporting.estimates import estimate, holm, p_value
+from pubswap_simulation.reporting.report import make_report
+from pubswap_simulation.reporting.section import sections
+from pubswap_simulation.results import Result, Value
+from support.client.results import made_result
+
+KEEP: dict[str, Value] = {"method": "pubswap", "swap.strategy": "keep", "swap.period": 2}
+NONE: dict[str, Value] = KEEP | {"swap.max_donated_tokens": 1}
+RANDOM: dict[str, Value] = KEEP | {"swap.strategy": "random"}
+FEDAVG: dict[str, Value] = {"method": "fedavg"}
+PRIMARY = "PubSwap-keep, period 2 - public steps without exchange, period 2"
+
+
+def scores(setting: dict[str, Value], seeds: int) -> list[float]:
+    rng = rng_for(1, "contrasts", str(setting))
+    return [float(0.5 + value) for value in rng.normal(0.02 * len(setting), 0.03, seeds)]
+
+
+def runs(setting: dict[str, Value], seeds: int, tau: int = 12) -> list[Result]:
+    return [
+        made_result([0.4, score], tau, seed, setting=setting)
+        for seed, score in enumerate(scores(setting, seeds))
+    ]
+
+
+def test_the_primary_contrast_is_scipys_paired_t_test() -> None:
+    """Of the seeds that both rows have, at the largest tau at which both have any."""
+    results = runs(KEEP, 10) + runs(NONE, 8) + runs(KEEP, 3, tau=4) + runs(NONE, 3, tau=4)
+    primary = make_report(sections([*results, *runs(KEEP, 2, tau=24)]), PRIMARY).primary
+    assert primary is not None
+    expected = stats.ttest_rel(scores(KEEP, 10)[:8], scores(NONE, 8))
+    low, high = expected.confidence_interval(0.95)
+    assert (primary.contrast, primary.tau, primary.n) == (PRIMARY, 12, 8)
+    assert primary.seeds == list(range(8))
+    assert primary.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert (primary.low, primary.high) == (pytest.approx(low), pytest.approx(high))
+    assert primary.corrected is None
+
+
+def test_all_others_are_corrected_by_holm() -> None:
+    """Each row less the first of the two, over its own seeds; the base model is none of them."""
+    results = runs(KEEP, 10) + runs(NONE, 10) + runs(RANDOM, 10) + runs(FEDAVG, 6)
+    found = contrasts(sections(results), PRIMARY).exploratory
+    assert [one.contrast.partition(" - ")[2] for one in found] == [
+        "FedAvg",
+        "PubSwap-random, period 2",
+    ]
+    keep = scores(KEEP, 10)
+    p_values = [
+        stats.ttest_rel(keep[:6], scores(FEDAVG, 6)).pvalue,
+        stats.ttest_rel(keep, scores(RANDOM, 10)).pvalue,
+    ]
+    assert [one.p for one in found] == pytest.approx(p_values)
+    small, large = min(p_values), max(p_values)
+    corrected = {small: 2 * small, large: max(2 * small, large)}
+    assert [one.corrected for one in found] == pytest.approx([corrected[p] for p in p_values])
+
+
+def test_holms_correction_is_that_of_the_textbook() -> None:
+    """Smallest first by m, m - 1, ...; never below one before it, never above 1."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_no_width_has_no_p_value() -> None:
+    """Neither one seed nor differences that are all the same."""
+    assert p_value(estimate([0.1])) is None
+    assert p_value(estimate([0.1, 0.1, 0.1])) is None
+
+
+@pytest.mark.parametrize("named", ["FedAvg - PubSwap-keep, period 2", "nothing", "FedAvg - "])
+def test_a_contrast_of_rows_that_there_are_not_is_refused(named: str) -> None:
+    """With the rows that there are."""
+    with pytest.raises(InvalidSettings, match="There are: FedAvg; base model"):
+        contrasts(sections(runs(FEDAVG, 2)), named)
