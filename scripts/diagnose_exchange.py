@@ -1,0 +1,138 @@
+"""What the exchange has to give, from the kept state of simulated runs (`simulate --keep-work`).
+
+For each row of a store and each round, over all public prompts and clients: how often a client has
+no right response where a peer has one, how many responses keep replaces, how many groups teach
+something before and after that, the advantage of a donated response, and how likely right
+responses are to whoever sampled them. Runs without donations say what keep would have done.
+"""
+
+import argparse
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from safetensors.numpy import load_file
+
+from pubswap_simulation.reporting.estimates import grid
+from pubswap_simulation.reporting.section import sections
+from pubswap_simulation.results import RESULT, RUNS, Result
+
+Right = Sequence[Sequence[bool]]  # (P, K), of one client
+
+
+@dataclass(frozen=True)
+class Group:
+    """One client's responses to one prompt, and what keep makes of them."""
+
+    right: int
+    of_peers: int
+    size: int
+
+    @property
+    def replaced(self) -> int:
+        """Wrong responses replaced by peers' right ones, up to half of the group."""
+        return min(max(0, self.size // 2 - self.right), self.of_peers)
+
+    @property
+    def alive_before(self) -> bool:
+        """Whether some responses are right and some wrong, so that it teaches."""
+        return 0 < self.right < self.size
+
+    @property
+    def rescued(self) -> bool:
+        """Whether it teaches for the exchange alone."""
+        return self.right == 0 and self.replaced > 0
+
+    @property
+    def advantage(self) -> float:
+        """Of a donated response, after the exchange."""
+        right = self.right + self.replaced
+        rewards = [1.0] * right + [0.0] * (self.size - right)
+        return (1 - fmean(rewards)) / stdev(rewards)
+
+
+def groups(by_client: Sequence[Right]) -> Iterator[Group]:
+    """Of one public step: every client's, prompt by prompt."""
+    for answers in zip(*by_client, strict=True):
+        counts = [sum(responses) for responses in answers]
+        for own, responses in zip(counts, answers, strict=True):
+            yield Group(own, sum(counts) - own, len(responses))
+
+
+def steps(database: Path) -> Iterator[tuple[int, list[Right], list[Path]]]:
+    """Of each public step: its round, and all clients' right responses and files of them."""
+    query = "SELECT round, swap, correct, digest FROM submissions ORDER BY round, swap, member"
+    found: dict[tuple[int, int], list[tuple[Right, Path]]] = defaultdict(list)
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        for number, swap, correct, digest in connection.execute(query):
+            name = digest.replace(":", "-")
+            path = database.parent / "blobs" / name.partition("-")[2][:2] / name
+            found[number, swap].append((json.loads(correct), path))
+    for (number, _), members in found.items():
+        yield number, [right for right, _ in members], [path for _, path in members]
+
+
+def likelihood(right: Right, path: Path) -> Iterator[float]:
+    """log p of a right response's mean token, under the policy that sampled it."""
+    arrays = load_file(path)
+    begin = 0
+    flat = [one for group in right for one in group]
+    for length, is_right in zip(arrays["lengths"].flatten(), flat, strict=True):
+        if is_right:
+            yield float(arrays["logprobs"][begin : begin + length].mean())
+        begin += int(length)
+
+
+def main() -> None:
+    """Print the table of a store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    store: Path = parser.parse_args().store
+    all_groups: dict[tuple[str, int], list[Group]] = defaultdict(list)
+    logs: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for path in sorted((store / RUNS).glob(f"*/{RESULT}")):
+        database = path.parent / "work" / "coordinator" / "pubswap.sqlite"
+        if not database.exists():
+            continue
+        result = Result.model_validate_json(path.read_bytes())
+        [(method, _)] = sections([result])[0].runs
+        for number, rights, files in steps(database):
+            all_groups[method.label, number] += groups(rights)
+            for right, file in zip(rights, files, strict=True):
+                logs[method.label, number] += likelihood(right, file)
+    heads = ["", "round", "groups", "right", "none right", "and a peer is", "replaced", "teach"]
+    heads += ["teach after", "advantage of a donated", "log p of a right token"]
+    rows = [
+        _row(label, number, found, logs[label, number])
+        for (label, number), found in sorted(all_groups.items())
+    ]
+    print(grid(heads, rows))
+
+
+def _row(label: str, number: int, found: Sequence[Group], logs: Sequence[float]) -> list[str]:
+    def share(values: Sequence[float]) -> str:
+        return f"{100 * fmean(values):.1f} %"
+
+    receiving = [group for group in found if group.replaced]
+    return [
+        label,
+        str(number),
+        str(len(found)),
+        share([group.right / group.size for group in found]),
+        share([group.right == 0 for group in found]),
+        share([group.rescued for group in found]),
+        share([group.replaced / group.size for group in found]),
+        share([group.alive_before for group in found]),
+        share([group.alive_before or group.rescued for group in found]),
+        f"{fmean(group.advantage for group in receiving for _ in range(group.replaced)):.2f}",
+        f"{fmean(logs):.3f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
