@@ -181,11 +181,13 @@ def run_specs(
     """
     given = {key: value for key, value in options.items() if value is not None}
     load_settings(config, **given)  # refused now rather than by each run
-    values: dict[str, set[str]] = defaultdict(set)
+    values: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         for key, value in job.setting.items():
-            values[key].add(repr(value))
-    common = {key for key, different in values.items() if len(different) == 1}
+            values[key].append(repr(value))
+    common = {
+        key for key, found in values.items() if len(found) == len(jobs) and len(set(found)) == 1
+    }
     return [
         RunSpec(
             job=job,

@@ -9,7 +9,7 @@ import pytest
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem, write_problems
-from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds
+from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
 
 VALUES = {
     "name": "small",
@@ -169,3 +169,13 @@ def test_seeds_that_are_none_are_refused(text: str) -> None:
     """With the two forms that there are."""
     with pytest.raises(InvalidSettings, match="0-4"):
         parse_seeds(text)
+
+
+def test_a_title_leaves_out_what_all_runs_share_and_nothing_else(
+    tmp_path: Path, recipe: Path
+) -> None:
+    """An axis that only some name tells them apart, whatever its one value is."""
+    planner = Planner(recipe, tmp_path, {"rounds": 2})
+    jobs = [planner.one(0)[0], *Planner(recipe, tmp_path, {"rounds": 2, "swap.period": 3}).one(0)]
+    specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
+    assert [spec.title for spec in specs] == ["seed=0", "swap.period=3 seed=0"]
