@@ -13,6 +13,7 @@ from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
     MAX_COUNT,
     MAX_DONORS_TOLD,
+    MAX_MEASURED,
     MAX_SECONDS,
     MAX_STEPS_TOLD,
     Count,
@@ -404,13 +405,14 @@ class Task(Message):
     )
 
 
-class DonorMargins(Message):
+class DonorEvidence(Message):
     """What a receiver found in a round's responses of one donor, see docs/security.md."""
 
     number: Count = Field(description="The donor's for this receiver, as it came with responses.")
     responses: Number
-    margin: Norm = Field(description="How far they are from being drawn by their noise.")
-    expected: Norm = Field(description="How far responses are that were drawn by other noise.")
+    evidence: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
+        description="That they were not drawn by their noise, in nats; below 0 if they were."
+    )
 
 
 class UpdateMetrics(Message):
@@ -445,7 +447,7 @@ class UpdateMetrics(Message):
         "the run so far, where the run has privacy.epsilon.",
     )
     # Left out if there are none: a coordinator from before it would refuse the message.
-    donors: list[DonorMargins] = Field(
+    donors: list[DonorEvidence] = Field(
         default=[], max_length=MAX_DONORS_TOLD, exclude_if=lambda donors: not donors
     )
 

@@ -6,9 +6,10 @@
 Four clients train on their private problems and average their adapters after each round. In the
 middle of the first round and at the end of the last one, donors answer the public problems, and
 client 1 looks at their right responses with the policy that it has then: the other clients' are
-honest, client 2's are also replaced by each attack's. A score is margin / expected (see
-docs/security.md); `auc_single` and `auc_pooled` tell how often an attack's is higher than an honest
-client's, for one response and for 32 together, and `detected` is the share of 32 that are doubted.
+honest, client 2's are also replaced by each attack's. A score is the evidence against a response
+(see docs/learning.md); `auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is
+higher than an honest client's, for one response, for 32 and for the 128 of a verdict, and
+`detected` is the share of verdicts that are doubts.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.training.margins import response_margins
+from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
 from pubswap_client.training.update import update
@@ -46,9 +47,9 @@ from pubswap_protocol.verifiers.registry import score
 from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
 
 RESULT = Path(__file__).parent / "results" / "sampling.json"
-POOLS = 4000
+POOLS, POOLED = 4000, 32
 Groups = list[list[Response]]
-Scores = NDArray[np.float64]  # (n, 2): margin and expected of each right response
+Scores = NDArray[np.float64]  # (n,): the evidence against each right response, in nats
 
 
 @dataclass
@@ -148,8 +149,8 @@ class Lab:
         """What a receiver with the adapter `judge` finds of the right ones; of all if none is."""
         self.policy.load_adapter(judge)
         batch = self.batch(seeded(groups, seed))
-        found = response_margins(self.policy, batch, self.settings.grpo.temperature, 1 << 14)
-        scores: Scores = torch.stack(found, dim=1).numpy()
+        temperature = self.settings.grpo.temperature
+        scores: Scores = response_evidence(self.policy, batch, temperature, 1 << 14).numpy()
         right = self.right(groups).flatten()
         return scores[right] if right.any() else scores
 
@@ -214,29 +215,22 @@ class Scene:
         }
 
 
-def pooled(scores: Scores, rng: np.random.Generator) -> Scores:
-    """Sums (POOLS, 2) over 32 responses, drawn without replacement for each pool."""
-    size = min(ENOUGH, len(scores))
-    drawn = [rng.choice(len(scores), size, replace=False) for _ in range(POOLS)]
-    return np.stack([scores[rows].sum(axis=0) for rows in drawn])
-
-
-def share(scores: Scores) -> float:
-    """Margin over expected margin, of all together."""
-    return float(scores[:, 0].sum() / scores[:, 1].sum())
+def pooled(scores: Scores, size: int, rng: np.random.Generator) -> Scores:
+    """Sums (POOLS,) over so many responses, drawn without replacement for each pool."""
+    size = min(size, len(scores))
+    return np.array([rng.choice(scores, size, replace=False).sum() for _ in range(POOLS)])
 
 
 def auc(attack: Scores, honest: Scores) -> float:
-    """How often an attack's ratio is above an honest one, equal ones counted half."""
-    left, right = (one[:, 0] / np.maximum(one[:, 1], 1e-9) for one in (attack, honest))
-    order = np.sort(right)
-    below, upto = np.searchsorted(order, left, "left"), np.searchsorted(order, left, "right")
+    """How often an attack's evidence is above an honest one, equal ones counted half."""
+    order = np.sort(honest)
+    below, upto = np.searchsorted(order, attack, "left"), np.searchsorted(order, attack, "right")
     return float((below + upto).mean() / 2 / len(order))
 
 
 def alarms(pools: Scores) -> float:
-    """The share of pools that are doubted."""
-    return float(np.mean([bool(doubtful(ENOUGH, *pool)) for pool in pools.tolist()]))
+    """The share of verdicts that are doubts."""
+    return float(np.mean([bool(doubtful(ENOUGH, pool)) for pool in pools.tolist()]))
 
 
 def cost_share(lab: Lab, repeats: int) -> float:
@@ -272,7 +266,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     honest: list[Scores] = []
     attacks: dict[str, list[tuple[Scores, Scores]]] = {}
-    shares: dict[str, list[float]] = {"honest": []}
+    means: dict[str, list[float]] = {"honest": []}
     for number in range(1, rounds + 1):
         start, first = lab.adapter, number == 1
         adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
@@ -291,18 +285,19 @@ def main() -> None:
                     continue  # which is the round's start, and no other policy yet
                 found = lab.judged(scene.judge, make(), scene.seed)
                 attacks.setdefault(name, []).append((found, np.concatenate(fair)))
-                shares.setdefault(name, []).append(share(found))
-            shares["honest"] += [share(one) for one in fair]
+                means.setdefault(name, []).append(float(found.mean()))
+            means["honest"] += [float(one.mean()) for one in fair]
         before = start
         lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
-    pools = [pooled(one, rng) for one in honest]
+    pools = [pooled(one, ENOUGH, rng) for one in honest]
     result = {
         "false_alarm_rate": float(np.mean([alarms(one) for one in pools])),
         "cost_share": cost_share(lab, 5 if quick else 31),
         "limit": LIMIT,
-        "responses_pooled": ENOUGH,
-        "honest": {"ratios": shares["honest"]},
-        "attacks": {name: _figures(found, rng, shares[name]) for name, found in attacks.items()},
+        "responses_pooled": POOLED,
+        "responses_of_a_verdict": ENOUGH,
+        "honest": {"evidence": means["honest"]},
+        "attacks": {name: _figures(found, rng, means[name]) for name, found in attacks.items()},
     }
     _show(result)
     if not quick:
@@ -310,26 +305,32 @@ def main() -> None:
 
 
 def _figures(
-    found: list[tuple[Scores, Scores]], rng: np.random.Generator, shares: list[float]
+    found: list[tuple[Scores, Scores]], rng: np.random.Generator, means: list[float]
 ) -> dict[str, float | list[float]]:
     """Means over the scenes, in each of which the attack is held against its honest donors."""
-    together = [(pooled(attack, rng), pooled(fair, rng)) for attack, fair in found]
+
+    def together(size: int) -> float:
+        pairs = [(pooled(one, size, rng), pooled(fair, size, rng)) for one, fair in found]
+        return float(np.mean([auc(*pair) for pair in pairs]))
+
     return {
         "auc_single": float(np.mean([auc(*pair) for pair in found])),
-        "auc_pooled": float(np.mean([auc(*pair) for pair in together])),
-        "detected": float(np.mean([alarms(attack) for attack, _ in together])),
-        "ratios": shares,
+        "auc_pooled": together(POOLED),
+        "auc_verdict": together(ENOUGH),
+        "detected": float(np.mean([alarms(pooled(attack, ENOUGH, rng)) for attack, _ in found])),
+        "evidence": means,
     }
 
 
 def _show(result: dict[str, object]) -> None:
-    table = Table("attack", "AUC, one", f"AUC, {ENOUGH}", "detected", "margin / expected")
+    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "evidence of one")
+    table = Table("attack", *heads)
     attacks = result["attacks"]
     assert isinstance(attacks, dict)
     for name, figures in attacks.items():
-        ratios = ", ".join(f"{ratio:.3f}" for ratio in figures["ratios"])
-        row = (f"{figures[key]:.4f}" for key in ("auc_single", "auc_pooled", "detected"))
-        table.add_row(name, *row, ratios)
+        means = ", ".join(f"{mean:.2f}" for mean in figures["evidence"])
+        keys = ("auc_single", "auc_pooled", "auc_verdict", "detected")
+        table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), means)
     console = Console(width=100)
     console.print(table)
     console.print({name: value for name, value in result.items() if name != "attacks"})

@@ -203,8 +203,8 @@ class Tracking(Reporter):
 
     def step(self, report: StepReport) -> None:
         """All metrics under `train/`, by the step's number in the whole run."""
-        figures = asdict(replace(report.metrics, margins={}))
-        values = {f"train/{name}": value for name, value in figures.items() if name != "margins"}
+        figures = asdict(replace(report.metrics, donors={}))
+        values = {f"train/{name}": value for name, value in figures.items() if name != "donors"}
         values |= {
             "train/tokens_per_second": report.metrics.tokens_per_second,
             "train/public": float(report.public),

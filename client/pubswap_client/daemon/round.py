@@ -32,7 +32,7 @@ from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
 from pubswap_protocol.messages import (
     Digest,
-    DonorMargins,
+    DonorEvidence,
     ReceiptStatus,
     RunView,
     SubmitUpdate,
@@ -336,16 +336,16 @@ def _problems(prompts: SwapPrompts) -> list[Problem]:
     return [entry.problem for entry in prompts.prompts]
 
 
-def _donors(steps: list[StepMetrics]) -> list[DonorMargins]:
+def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     """What the steps have found of each donor, the one with the most responses first."""
     sums: dict[str, list[float]] = {}
     for step in steps:
-        for donor, found in step.margins.items():
-            sums[donor] = [a + b for a, b in zip(sums.get(donor, [0, 0, 0]), found, strict=True)]
+        for donor, found in step.donors.items():
+            sums[donor] = [a + b for a, b in zip(sums.get(donor, [0, 0]), found, strict=True)]
     return [
-        DonorMargins(number=int(donor), responses=int(responses), margin=margin, expected=expected)
-        for donor, (responses, margin, expected) in sorted(sums.items(), key=lambda s: -s[1][0])
-        if math.isfinite(margin + expected)
+        DonorEvidence(number=int(donor), responses=int(responses), evidence=evidence)
+        for donor, (responses, evidence) in sorted(sums.items(), key=lambda s: -s[1][0])
+        if math.isfinite(evidence)
     ]
 
 

@@ -31,8 +31,8 @@ class StepMetrics:
     waited: float = 0.0  # seconds for the other organisations, which are not in `seconds`
     prompts_sampled: int = 0  # of a private step, those of further draws included
     groups_replaced: int = 0  # by groups of further draws, as their rewards were all equal
-    # Of the donated responses of each donor, by its number: how many, and their margins' sums.
-    margins: dict[str, list[float]] = field(default_factory=dict)
+    # Of the donated responses of each donor, by its number: how many, and the evidence.
+    donors: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def tokens_per_second(self) -> float:

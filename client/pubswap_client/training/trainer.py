@@ -21,7 +21,7 @@ from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine
-from pubswap_client.training.margins import response_margins
+from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.privacy import PrivateDraws, StepNoise
@@ -37,9 +37,6 @@ from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
 
 log = logging.getLogger(__name__)
-
-# Of an engine's margins, and what to expect of one that has never heard of the noise: 1.
-ENGINE_LIMIT = 0.1
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 Groups = Sequence[Sequence[Response]]
@@ -336,8 +333,8 @@ class LocalTrainer:
         group = Group(prompt, seeded(groups, seed)[0], [0.0] * len(groups[0]))
         batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
-        margin, expected = response_margins(self.policy, batch, temperature, self.budget.tokens)
-        return float(margin.sum()) < ENGINE_LIMIT * float(expected.sum())
+        found = response_evidence(self.policy, batch, temperature, self.budget.tokens)
+        return float(found.sum()) < 0
 
     def _rollout(
         self, problems: Sequence[Problem], seed: int, *, gumbel: bool = False

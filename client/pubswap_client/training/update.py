@@ -19,7 +19,7 @@ from pubswap_client.policy.logprobs import plan_of, score_pack
 from pubswap_client.policy.memory import is_out_of_memory
 from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
-from pubswap_client.training.margins import MarginTable
+from pubswap_client.training.evidence import EvidenceTable
 from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
@@ -77,7 +77,7 @@ def update(
     metrics = step_metrics(
         batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
     )
-    return replace(metrics, margins=passes.margins.by_donor())
+    return replace(metrics, donors=passes.evidence.by_donor())
 
 
 def _check_finite(**values: float) -> None:
@@ -134,7 +134,7 @@ class _Passes:
         if clipping is not None:
             # By the number that was expected: how many were drawn changes no group's part.
             self.targets.weights.mul_(len(batch.prompt_lengths) / clipping.groups)
-        self.margins = MarginTable(batch, _checked(batch, self.rows), policy.device)
+        self.evidence = EvidenceTable(batch, _checked(batch, self.rows), policy.device)
 
     @torch.no_grad()
     def score_reference(self) -> None:
@@ -161,7 +161,7 @@ class _Passes:
             factor.grad = torch.zeros_like(factor)
         gradients, old = gradients_of(self.policy), self.targets.old
         if self.clipping is None:
-            looked = [old, *self.margins.tensors] if first else []
+            looked = [old, *self.evidence.tensors] if first else []
             return self._learn(self.rows, gradients, looked)
         totals = [torch.zeros_like(gradient) for gradient in gradients]
         sums = torch.zeros(3, device=self.policy.device)
@@ -183,7 +183,7 @@ class _Passes:
         with_entropy = self.settings.entropy_coefficient != 0
 
         def learn(part: Pack, rows: Sequence[int]) -> None:
-            look = self.margins.observer(part, rows) if old else None
+            look = self.evidence.observer(part, rows) if old else None
             scores = score_pack(self.policy, part, self.settings.temperature, with_entropy, look)
             if old:
                 self.targets.old[part.indices] = scores.logprobs.detach()

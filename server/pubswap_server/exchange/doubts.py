@@ -1,8 +1,8 @@
 """Which donors' responses were not sampled, as their receivers report it.
 
-A receiver reports the margins of each donor's responses. They are summed up until there are enough
-for a verdict, and then from 0 again: who was honest for long has no credit from that. A receiver
-may lie, so that no single one's verdicts exclude anybody.
+A receiver reports the evidence against each donor's responses. It is summed up until there are
+enough for a verdict, and then from 0 again: who was honest for long has no credit from that. A
+receiver may lie, so that no single one's verdicts exclude anybody.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.messages import DonorMargins, Role, Sampling
+from pubswap_protocol.messages import DonorEvidence, Role, Sampling
 from pubswap_server.database.tables import DoubtRow, MemberRow, RunRow
 from pubswap_server.exchange.sampling import donor_number, doubtful
 from pubswap_server.runs.events import record
@@ -24,43 +24,41 @@ def outvoted(doubting: int, judging: int) -> bool:
 
 
 def report(
-    session: Session, run: RunRow, receiver: str, round_: int, found: Iterable[DonorMargins]
+    session: Session, run: RunRow, receiver: str, round_: int, found: Iterable[DonorEvidence]
 ) -> None:
     """Add what a receiver has found in a round; numbers that are no donor's are left out."""
-    if run.sampling_secret is None or not (margins := {one.number: one for one in found}):
+    if run.sampling_secret is None or not (reports := {one.number: one for one in found}):
         return
     clients = select(MemberRow.name).where(
         MemberRow.run_id == run.id, MemberRow.role == Role.CLIENT, MemberRow.name != receiver
     )
     for name in session.scalars(clients.order_by(MemberRow.name)).all():
-        one = margins.get(donor_number(run.sampling_secret, receiver, name))
+        one = reports.get(donor_number(run.sampling_secret, receiver, name))
         if one is not None:
             _add(session, run, receiver, name, round_, one)
 
 
 def _add(
-    session: Session, run: RunRow, receiver: str, donor: str, round_: int, found: DonorMargins
+    session: Session, run: RunRow, receiver: str, donor: str, round_: int, found: DonorEvidence
 ) -> None:
     row = session.get(DoubtRow, (run.id, donor, receiver))
     if row is None:
         row = DoubtRow(run_id=run.id, donor=donor, receiver=receiver)
         row.responses = row.verdicts = row.doubts = 0
-        row.margin = row.expected = 0.0
+        row.evidence = 0.0
         session.add(row)
     row.responses += found.responses
-    row.margin += found.margin
-    row.expected += found.expected
-    verdict = doubtful(row.responses, row.margin, row.expected)
+    row.evidence += found.evidence
+    verdict = doubtful(row.responses, row.evidence)
     if verdict is None:
         return
     if verdict and not row.doubted:
         details = {"member": donor, "receiver": receiver, "round": round_}
-        share = row.margin / row.expected if row.expected else None
-        record(session, run.id, "sampling doubted", **details, share=share)
+        record(session, run.id, "sampling doubted", **details, evidence=row.evidence)
     row.doubted = verdict
     row.verdicts += 1
     row.doubts += verdict
-    row.responses, row.margin, row.expected = 0, 0.0, 0.0
+    row.responses, row.evidence = 0, 0.0
 
 
 def standings(session: Session, run: str) -> dict[str, Sampling]:

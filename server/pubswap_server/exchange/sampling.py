@@ -1,12 +1,8 @@
 """The check that donated responses were sampled: seeds, the donors' opaque numbers, the verdict.
 
-A member draws the responses to a public step by Gumbel noise from a seed that it is given, and a
-receiver finds how far each response is from being drawn so:
-
-    margin   = sum_t max_i (z_i + g_i) - (z_y + g_y)     z: the receiver's logits / T, g: the noise
-    expected = sum_t -sum_i p_i log p_i                  p = softmax(z)
-
-Whoever draws from p without regard to the noise has the margin `expected` in the mean.
+A member draws the responses to a public step by Gumbel noise from a seed that it is given. A
+receiver finds the evidence, in nats, that each was drawn otherwise: the log-likelihood ratio of
+draws by other noise to draws by a policy like its own (the client's training/evidence.py).
 
 Seeds and numbers follow from a secret of the run and not from its seed, which members know: with
 that, whoever gets a response could try all members' names and find its donor.
@@ -14,6 +10,7 @@ that, whoever gets a response could try all members' names and find its donor.
 
 import hmac
 import json
+import math
 from collections.abc import Sequence
 
 from pubswap_protocol.draws import response_seed
@@ -21,15 +18,13 @@ from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.tensors.responses import UNVERIFIED, Response
 
 BITS = 53  # what every JSON reader keeps exactly
-ENOUGH = 32  # responses for a verdict
-LIMIT = 0.25  # margin / expected of responses that were sampled by a similar policy stays below it
+ENOUGH = 128  # responses for a verdict
+LIMIT = math.log(1000)  # nats: of sampled responses, one in 1,000 exceeds it at most
 
 
-def doubtful(responses: int, margin: float, expected: float) -> bool | None:
-    """Whether responses with these sums were not sampled; None while there are too few."""
-    if responses < ENOUGH:
-        return None
-    return margin > LIMIT * expected
+def doubtful(responses: int, evidence: float) -> bool | None:
+    """Whether responses with this evidence were not sampled; None while there are too few."""
+    return evidence > LIMIT if responses >= ENOUGH else None
 
 
 def sampling_seed(secret: str, member: str, round_: int, swap: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import InvalidResponses
-from pubswap_protocol.messages import DonorMargins, Sampling, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.messages import DonorEvidence, Sampling, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.responses import (
     NOBODY,
@@ -23,7 +23,7 @@ from support.coordinator.coordinator import Federation, Server, begun
 
 Groups = list[list[Response]]
 ALL = ("a", "b", "c", "d")
-FALSE, TRUE = (40.0, 50.0), (1.0, 50.0)  # margins and what to expect of others
+FALSE, TRUE = 50.0, -50.0  # nats
 
 
 def federation(server: Server, clients: int = 4, **swap: Any) -> Federation:
@@ -113,7 +113,7 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 
 
 def play_round(
-    fed: Federation, round_: int, doubting: Sequence[str], responses: int = 32
+    fed: Federation, round_: int, doubting: Sequence[str], responses: int = 128
 ) -> dict[str, int]:
     """A round in which `b` alone is right; these receivers doubt it, the others do not.
 
@@ -132,9 +132,9 @@ def play_round(
             if one.donated
         ]
         got[name] = len(flat)
-        margin, expected = FALSE if name in doubting else TRUE
+        evidence = FALSE if name in doubting else TRUE
         found = [
-            DonorMargins(number=donor, responses=responses, margin=margin, expected=expected)
+            DonorEvidence(number=donor, responses=responses, evidence=evidence)
             for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
@@ -154,15 +154,15 @@ def standing(fed: Federation) -> Sampling | None:
 def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -> None:
     """They add up over rounds; a verdict is shown to the operator, and nobody is excluded by it."""
     fed = federation(server)
-    play_round(fed, 1, doubting="acd", responses=16)
+    play_round(fed, 1, doubting="acd", responses=64)
     assert standing(fed) is None
-    got = play_round(fed, 2, doubting="acd", responses=16)
+    got = play_round(fed, 2, doubting="acd", responses=64)
     assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
     assert play_round(fed, 3, doubting="acd") == got
     events = fed.operator.events(fed.run.id).events
     doubted = [event.details for event in events if event.kind == "sampling doubted"]
     assert [(one["member"], one["receiver"]) for one in doubted] == [("b", n) for n in "acd"]
-    assert doubted[0]["share"] == 0.8
+    assert doubted[0]["evidence"] == 2 * FALSE
 
 
 @pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])

@@ -24,7 +24,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
 from pubswap_protocol.messages import (
-    DonorMargins,
+    DonorEvidence,
     Progress,
     RunState,
     RunView,
@@ -230,7 +230,7 @@ def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
         examples=7,
         steps=2,
         step_rewards=[0.5],
-        donors=[DonorMargins(number=1, responses=4, margin=0.5, expected=1.0)],
+        donors=[DonorEvidence(number=1, responses=4, evidence=0.5)],
         **{name: value for name, value in every.items() if name in UpdateMetrics.model_fields},
     )
     update = SubmitUpdate(adapter=digest_of(b""), metrics=metrics)

@@ -6,9 +6,9 @@ from typing import Any
 
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.training.margins import response_margins
+from pubswap_client.training.evidence import response_evidence
 from pubswap_protocol.draws import response_seed
-from pubswap_protocol.messages import DonorMargins
+from pubswap_protocol.messages import DonorEvidence
 from pubswap_protocol.tensors.responses import Response, ResponseRules, decode_responses
 from support.client.one_client import PUBLIC, ROUNDS, World, kill_again_and_again
 
@@ -36,14 +36,14 @@ def sent(one: World, swap: int) -> list[list[Response]]:
     return decode_responses(one.coordinator.submitted[1, swap], rules)
 
 
-def reports(one: World) -> list[list[DonorMargins]]:
+def reports(one: World) -> list[list[DonorEvidence]]:
     """What was reported with each round's update."""
     updates = one.coordinator.updates
     return [updates[number].metrics.donors for number in range(1, ROUNDS + 1)]
 
 
 def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., World]) -> None:
-    """Each round once: all donated responses by donor, whose margins are of text, not of draws."""
+    """Each round once: all donated responses by donor, which are of text, not of draws."""
     one = checked(world)
     one.live()
     for swap in (1, 2):
@@ -52,7 +52,7 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
     for report in reports(one):
         # Two public steps of three prompts, with one response of each donor to each.
         assert [(found.number, found.responses) for found in report] == [(5, 6), (6, 6)]
-        assert all(found.margin > 0.5 * found.expected > 0 for found in report)
+        assert all(found.evidence > 6 for found in report)
 
 
 def test_a_client_that_is_killed_reports_the_same(world: Callable[..., World]) -> None:
@@ -98,7 +98,7 @@ def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(
         assert (sent(one, 1)[0][0].seed != -1) is claims
 
 
-def test_margins_of_own_responses_are_none(world: Callable[..., World]) -> None:
+def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None:
     """By the policy that sampled them; so the engine's and the trainer's positions are the same."""
     trainer = world().trainer()
     problems = world().coordinator.problems[:3]
@@ -111,5 +111,5 @@ def test_margins_of_own_responses_are_none(world: Callable[..., World]) -> None:
         trainer.policy.card.eos_token_ids,
         1e-6,
     )
-    margin, expected = response_margins(trainer.policy, batch, 0.7, budget=1 << 16)
-    assert float(margin.max()) < 1e-4 < float(expected.min())
+    found = response_evidence(trainer.policy, batch, 0.7, budget=1 << 16)
+    assert float(found.max()) < -1

@@ -1,4 +1,4 @@
-"""Margins: 0 for what was sampled, the entropy for what was not; in the update itself, too."""
+"""Evidence: below 0 for what was sampled, above it for what was not; in the update itself, too."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.training.margins import response_margins, token_margins
+from pubswap_client.training.evidence import response_evidence, token_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import seeded
 from pubswap_client.training.update import update
@@ -21,7 +21,7 @@ from pubswap_protocol.tensors.responses import Response
 from pubswap_server.exchange.sampling import doubtful
 
 PROMPTS = [[4 + p, 13, 5 + p, 17] for p in range(8)]
-COUNT, LONGEST, TEMPERATURE, SEED = 8, 24, 0.7, 11
+COUNT, LONGEST, TEMPERATURE, SEED = 16, 24, 0.7, 11
 Groups = list[list[Response]]
 Responses = Callable[[Policy], Groups]
 
@@ -40,10 +40,9 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
     )
 
 
-def ratio(policy: Policy, groups: Groups) -> float:
-    """Margin over expected margin of all, as the policy sees them."""
-    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
-    return float(margin.sum() / expected.sum())
+def against(policy: Policy, groups: Groups) -> float:
+    """The evidence against all, as the policy sees them."""
+    return float(response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sum())
 
 
 def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
@@ -55,29 +54,34 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
     }
 
 
-def test_who_draws_by_other_noise_has_the_entropy_as_margin() -> None:
-    """In the mean over many tokens, for distributions of several shapes; own noise has margin 0."""
+def test_evidence_is_a_likelihood_ratio() -> None:
+    """For draws by other noise the mean of sampled / other is 1, whatever the distribution's shape.
+
+    That holds of any two densities; and in the mean the evidence is for whoever is right.
+    """
     torch.manual_seed(0)
+    count = 100_000
     for spread in (0.3, 1.0, 3.0):
-        logits = torch.randn(20_000, 40) * spread
-        seeds, positions = torch.arange(20_000), torch.full((20_000,), 9)
+        logits = torch.randn(count, 20) * spread
+        seeds, positions = torch.arange(count), torch.full((count,), 9)
         own = gumbel_sample(logits, 1.0, seeds, positions)
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
-        margin, expected = token_margins(logits, own, seeds, positions)
-        assert float(margin.max()) == 0
-        margin, expected = token_margins(logits, other, seeds, positions)
-        assert 0.97 < float(margin.sum() / expected.sum()) < 1.03
+        found = token_evidence(logits, other, seeds, positions)
+        assert float(found.neg().exp().mean()) == pytest.approx(1, abs=0.03)
+        assert float(found.mean()) > 0
+        assert float(token_evidence(logits, own, seeds, positions).max()) < 0
+        near = gumbel_sample(logits + 0.2 * torch.randn_like(logits), 1.0, seeds, positions)
+        assert float(token_evidence(logits, near, seeds, positions).mean()) < 0
 
 
-def test_a_token_outside_of_the_likeliest_has_its_margin_to_them() -> None:
+def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
     """Among more than 64 tokens the sent one is counted too, wherever it stands."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
-    margin, _ = token_margins(logits, token, seed, position)
-    assert float(margin) > 0
+    assert 1 < float(token_evidence(logits, token, seed, position)) < 5  # no token decides
     best = torch.full_like(logits, -9)
     best[0, 199] = 40
-    assert float(token_margins(best, token, seed, position)[0]) == 0
+    assert float(token_evidence(best, token, seed, position)) == pytest.approx(0, abs=1e-4)
 
 
 def replayed(policy: Policy) -> Groups:
@@ -107,10 +111,10 @@ def half_rewritten(policy: Policy) -> Groups:
 
 
 def best_of_eight(policy: Policy) -> Groups:
-    """Of eight draws the longest, as if that were right."""
+    """Of eight draws the one whose tokens have the largest sum, as if that were right."""
     draws = [sampled(policy, seed=SEED + number) for number in range(8)]
     return [
-        [max((draw[p][k] for draw in draws), key=lambda r: len(r.tokens)) for k in range(COUNT)]
+        [max((draw[p][k] for draw in draws), key=lambda r: r.tokens.sum()) for k in range(COUNT)]
         for p in range(len(PROMPTS))
     ]
 
@@ -127,15 +131,13 @@ ATTACKS = [written, best_of_eight, half_rewritten, greedy, replayed, another_ada
 
 
 def test_what_another_policy_nearby_has_sampled_is_not_doubted(policy: Policy) -> None:
-    """Our own has margin 0; one that has drifted from ours a little, nearly none."""
+    """Neither are our own responses."""
     own = policy.adapter()
     honest = sampled(policy)
-    assert ratio(policy, honest) < 1e-4
+    assert doubtful(128, against(policy, honest)) is False
     for seed in range(3):
         policy.load_adapter(drifted(own, 0.02, seed))
-        margin, expected = response_margins(policy, batch_of(honest), TEMPERATURE, budget=200)
-        assert 0 < float(margin.sum() / expected.sum()) < 0.1
-        assert doubtful(64, float(margin.sum()), float(expected.sum())) is False
+        assert doubtful(128, against(policy, honest)) is False
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
@@ -143,8 +145,7 @@ def test_what_was_not_sampled_is_doubted(policy: Policy, attack: Responses) -> N
     """Also by a receiver whose policy is not the donor's."""
     groups = attack(policy)
     policy.load_adapter(drifted(policy.adapter(), 0.02, seed=0))
-    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
-    assert doubtful(64, float(margin.sum()), float(expected.sum())) is True
+    assert doubtful(128, against(policy, groups)) is True
 
 
 def donated(groups: Groups, rows: Sequence[int]) -> Batch:
@@ -157,13 +158,13 @@ def donated(groups: Groups, rows: Sequence[int]) -> Batch:
 
 
 @pytest.mark.parametrize("tokens", [1 << 20, 60])
-def test_the_update_finds_the_margins_in_its_own_pass(
+def test_the_update_finds_the_evidence_in_its_own_pass(
     policy: Policy, run_settings: RunSettings, tokens: int
 ) -> None:
     """Those of donated rows with a seed, by donor, whatever the packs; and nothing else changes."""
     start = policy.adapter()
     groups, rows = replayed(policy), [1, 2, 3, 17, 40]
-    margin, expected = response_margins(policy, batch_of(groups), TEMPERATURE, budget=200)
+    evidence = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
     batch = donated(groups, rows)
     adapters = []
     for seeds in (batch.seeds, torch.full_like(batch.seeds, -1)):
@@ -175,10 +176,10 @@ def test_the_update_finds_the_margins_in_its_own_pass(
         )
         adapters.append(policy.adapter())
         if seeds is batch.seeds:
-            found = metrics.margins
-    assert metrics.margins == {}
+            found = metrics.donors
+    assert metrics.donors == {}
     assert sorted(found) == ["5", "6"]
     for donor, mine in (("5", [2, 40]), ("6", [1, 3, 17])):
-        sums = [len(mine), float(margin[mine].sum()), float(expected[mine].sum())]
+        sums = [len(mine), float(evidence[mine].sum())]
         assert found[donor] == pytest.approx(sums, rel=1e-3)
     assert all(np.array_equal(adapters[0][name], adapters[1][name]) for name in start)
