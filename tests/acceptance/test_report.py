@@ -24,6 +24,21 @@ def test_report_writes_its_files_and_prints_the_main_table(tmp_path: Path) -> No
     assert {"report.md", "report.json", "final.png", "curves.png", "topics.png"} <= names
 
 
+def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: Path) -> None:
+    """In one line; a row that there is not is refused in one, too."""
+    store = write_store(tmp_path / "store", study(seeds=range(2)))
+    done = report(str(store), "--primary", "PubSwap-keep, period 2 - FedAvg")
+    assert done.returncode == 0, done.stderr
+    assert "primary: PubSwap-keep, period 2 - FedAvg, τ = 24: +" in " ".join(done.stdout.split())
+    written = json.loads((store / "report" / "report.json").read_text())["primary"]
+    assert (written["n"], written["tau"]) == (2, 24)
+    assert written["low"] < written["mean"] < written["high"]
+    refused = report(str(store), "--primary", "keep - FedAvg")
+    assert refused.returncode == 1
+    assert "There are: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_report_prints_markdown_or_json_for_pipes(tmp_path: Path) -> None:
     """What is printed is what is written."""
     store, out = write_store(tmp_path / "store", study(seeds=range(2))[:8]), tmp_path / "out"

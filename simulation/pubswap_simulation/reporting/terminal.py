@@ -19,7 +19,7 @@ def print_report(report: Report, console: Console) -> None:
             console.print(note, style="yellow", markup=False)
     if report.primary is not None:
         one = report.primary
-        figures = f"{one.mean_text(share=True)} ({one.interval_text(share=True)}), n = {one.n}"
+        figures = one.text(share=True)
         console.print(f"primary: {one.contrast}, τ = {one.tau}: {figures}", markup=False)
     for name in report.unfinished:
         console.print(f"not done: {name}", style="yellow", markup=False)
