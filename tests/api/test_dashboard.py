@@ -355,6 +355,23 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
     assert f"each organisation sent {sizes / 1000:.3g} kB" in page
 
 
+def test_the_privacy_that_was_spent_is_a_curve_of_a_run_that_has_a_budget(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Other runs have no such curve."""
+    for settings, shown in (({"privacy": {"epsilon": 8.0}}, True), ({}, False)):
+        fed = begun(server, rounds=2, method="fedavg", **settings)
+        for name in "ab":
+            data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+            fed.members[name].put_blob(fed.run.id, data)
+            metrics = UpdateMetrics(examples=10, steps=2, epsilon=2.5 if shown else None)
+            update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
+            fed.members[name].submit_update(fed.run.id, 1, update)
+        fed.wait_for(1)
+        page = browser.get(f"/runs/{fed.run.id}").text
+        assert ("Privacy spent, epsilon" in page) is shown
+
+
 def test_the_page_of_a_long_run_of_many_members_costs_little(
     server: Server, browser: httpx.Client
 ) -> None:

@@ -110,11 +110,12 @@ class CurvePoint:
     sampling_seconds: float | None
     waiting_seconds: float | None
     transfer_seconds: float | None
+    epsilon: float | None
 
 
 _MEANS = (
     *("reward", "kl", "response_tokens", "zero_variance_share", "replaced_share"),
-    *("seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds"),
+    *("seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds", "epsilon"),
 )
 
 

@@ -92,6 +92,7 @@ CURVES = {
     "Groups of equal rewards, share": "zero_variance_share",
     "Replaced responses, share": "replaced_share",
     "Drift from the mean": "drift",
+    "Privacy spent, epsilon": "epsilon",
 }
 
 
@@ -101,7 +102,8 @@ def _curves(database: Session, row: RunRow) -> Values:
     for title, name in CURVES.items():
         points = [(point.round, getattr(point, name)) for point in rounds]
         known = [(float(round_), value) for round_, value in points if value is not None]
-        charts[title] = chart(title, known)
+        if known or name != "epsilon":  # which only runs with privacy.epsilon ever have
+            charts[title] = chart(title, known)
     steps, by_step = runs.settings_of(row).local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
         overall = (round_ - 1) * steps + 1
