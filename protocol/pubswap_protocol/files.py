@@ -1,8 +1,13 @@
 """Files that outlast a power cut: fsync of the file, rename, fsync of the folder, in this order."""
 
 import os
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+from pubswap_protocol.errors import Conflict, NotSaved
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -15,6 +20,30 @@ def publish(temporary: Path, path: Path) -> None:
     sync(path.parent)
     if new:
         sync(path.parent.parent)
+
+
+@contextmanager
+def whole_folder(out: Path, mode: int = 0o755) -> Iterator[Path]:
+    """A folder that becomes `out` at the end: a kill leaves no half of it under that name.
+
+    Raises NotSaved if nothing can be made beside `out`; Conflict if something is at `out` by then
+    but an empty folder, which stays as it is.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
+    try:
+        yield making
+        making.chmod(mode)
+        try:
+            making.rename(out)
+        except OSError as error:
+            raise Conflict(f"{out} could not be made: {error.strerror}.") from None
+        sync(out.parent)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

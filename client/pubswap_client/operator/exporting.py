@@ -39,7 +39,7 @@ def export(
     """
     from pubswap_client.operator.adapter_card import adapter_text, loading
     from pubswap_client.signed_manifest import make_key, sign
-    from pubswap_client.state.files import whole_folder
+    from pubswap_protocol.files import whole_folder
 
     require_vacant(out)
     require_torch(format_)

@@ -10,8 +10,8 @@ from pubswap_client.operator.adapter_folder import (
     require_vacant,
     write_adapter,
 )
-from pubswap_client.state.files import whole_folder
 from pubswap_protocol.errors import WrongState
+from pubswap_protocol.files import whole_folder
 from pubswap_protocol.messages import RunState, WholeRun
 
 

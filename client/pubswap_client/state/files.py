@@ -1,14 +1,11 @@
-"""Files and folders that are written whole or not at all; files for their owner only."""
+"""Files for their owner only that are written whole or not at all."""
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from pubswap_protocol import files
-from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.errors import NotSaved
 
 _TEMPORARY = ".tmp"
 
@@ -39,30 +36,6 @@ def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
-
-
-@contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out` at the end: a kill leaves no half of it under that name.
-
-    Raises NotSaved if nothing can be made beside `out`; Conflict if something is at `out` by then
-    but an empty folder, which stays as it is.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise NotSaved(f"{out} cannot be made: {error.strerror}.") from None
-    try:
-        yield making
-        making.chmod(0o755)
-        try:
-            making.rename(out)
-        except OSError as error:
-            raise Conflict(f"{out} could not be made: {error.strerror}.") from None
-        files.sync(out.parent)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
 
 
 def append_durably(path: Path, line: bytes) -> int:

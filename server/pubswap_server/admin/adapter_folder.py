@@ -2,10 +2,11 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import whole_folder
 from pubswap_protocol.tensors.adapter import open_stack
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from pubswap_server.aggregation.stacking import stacked
@@ -25,15 +26,12 @@ def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
     out = out.absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidSettings(f"{out} is there already; choose another --out.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
-        incoming, folder = Spool(Path(scratch, "incoming")), Path(scratch, "folder")
-        folder.mkdir(mode=0o700)
-        try:
-            yield folder, LocalBlobs(Path(scratch, "blobs"), incoming)
-        finally:
-            incoming.close()
-        folder.replace(out)
+    with (
+        whole_folder(out, 0o700) as folder,
+        tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch,
+        closing(Spool(Path(scratch, "incoming"))) as incoming,
+    ):
+        yield folder, LocalBlobs(Path(scratch, "blobs"), incoming)
 
 
 def write_adapter(folder: Path, run: RunRow, files: Sequence[Path]) -> None:
