@@ -67,8 +67,11 @@ def steps_of(update: SubmitUpdate) -> dict[str, Any]:
 
 
 RUNS = {
-    "fedavg int8": {"method": "fedavg", "wire": INT8},
-    "overlap": {"method": "fedavg", "grpo": {"overlap": 1, "resample": 2}},
+    "fedavg int8 overlap": {
+        "method": "fedavg",
+        "wire": INT8,
+        "grpo": {"overlap": 1, "resample": 2},
+    },
     "pubswap overlap keep": {
         "swap": SwapSettings(period=3),
         "grpo": {"overlap": 1, "optimizer_state": "keep"},
@@ -111,13 +114,13 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
 def test_any_point_of_a_life_can_be_its_last(
     world: Callable[..., World], swap: SwapSettings
 ) -> None:
-    """Killed once, at every 29th point, the next process hands in the same adapters."""
+    """Killed once, at every 47th point, the next process hands in the same adapters."""
     undisturbed = world(swap=swap)
     undisturbed.points.passed = 0
     undisturbed.live()
     total = undisturbed.points.passed
     assert total > 100
-    for point in range(1, total + 1, 29):
+    for point in range(1, total + 1, 47):
         killed = world(swap=swap)
         killed.points.left = point
         with pytest.raises(Killed):
@@ -127,23 +130,26 @@ def test_any_point_of_a_life_can_be_its_last(
         assert killed.adapters() == undisturbed.adapters(), f"point {point}"
 
 
+SECONDS = 0.4
+
+
 class Slow(TransformersEngine):
-    """An engine that needs half a second at least."""
+    """An engine that needs these seconds at least."""
 
     def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
-        time.sleep(0.5)
+        time.sleep(SECONDS)
         return super().generate(*args, **kwargs)
 
 
 def waits(one: World) -> dict[str, list[StepMetrics]]:
-    """A life beside a peer that answers half a second after us; its public steps, by their kind."""
+    """A life beside a peer that answers some time after us; its public steps, by their kind."""
     found: dict[str, list[StepMetrics]] = {"waiting": [], "overtaken": []}
     api, due = one.coordinator, 0.0
     submit, exchanged = api.submit_responses, api.exchanged
 
     def submitted(*args: Any) -> Receipt:
         nonlocal due
-        due = time.monotonic() + 0.5
+        due = time.monotonic() + SECONDS
         return submit(*args)
 
     def answered(*args: Any, **kwargs: Any) -> bytes:
@@ -162,14 +168,14 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
 
 def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
     """A public step that is overtaken waits for nobody; the others wait for the peer."""
-    pipelined, waiting = waits(world(Slow, swap=PIPELINED)), waits(world(Slow))
+    pipelined, waiting = waits(world(Slow, swap=PIPELINED)), waits(world())
     assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
     assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
     idle, busy = (
         sum(step.waited for kind in found.values() for step in kind)
         for found in (waiting, pipelined)
     )
-    assert idle > 0.45 * 2 * ROUNDS
+    assert idle > 0.9 * SECONDS * 2 * ROUNDS
     assert sum(step.waited for step in pipelined["overtaken"]) < 0.1 * idle
     assert busy < 0.7 * idle
     assert {step.staleness for step in pipelined["overtaken"]} == {1}
