@@ -4,6 +4,7 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"
     for name in ("protocol", "server", "client", "simulation")
 }
+FOLDERS = ("tests/", "scripts/", "docs/", "deploy/")
+
+
+@cache
+def command_line() -> Any:
+    """`pubswap` with all its commands."""
+    return typer.main.get_command(build_app())
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
@@ -60,7 +68,7 @@ def commands_in(page: Path) -> Iterator[list[str]]:
 def test_every_command_in_a_document_exists(page: Path) -> None:
     """With each of its options."""
     for words in commands_in(page):
-        command: Any = typer.main.get_command(build_app())
+        command = command_line()
         rest = list(words)
         while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
             assert rest[0] in command.commands, f"{page.name}: pubswap {' '.join(words)}"
@@ -89,16 +97,21 @@ def values_of(schema: Any) -> Iterator[str]:
         yield from (name for part in schema for name in values_of(part))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_setting_that_a_document_names_exists(page: Path) -> None:
-    """Of a run or a client: `key`, `table.key`, `key = value`, `[table]`; bare keys of a table."""
-    last_parts = {key.rpartition(".")[2] for key in KEYS}
+@cache
+def named_values() -> set[str]:
+    """The values of settings, and the codes of errors and of consent."""
     values = {
         *values_of(Recipe.model_json_schema()),
         *values_of(ClientSettings.model_json_schema()),
         *values_of(LocalPolicy.model_json_schema()),
     }
-    codes = {error.code for error in tree(PubSwapError)} | {*Code}
+    return values | {error.code for error in tree(PubSwapError)} | {*Code}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_a_document_names_exists(page: Path) -> None:
+    """Of a run or a client: `key`, `table.key`, `key = value`, `[table]`; bare keys of a table."""
+    last_parts = {key.rpartition(".")[2] for key in KEYS}
     with (ROOT / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"])
     for word in words_in(page):
@@ -107,7 +120,7 @@ def test_every_setting_that_a_document_names_exists(page: Path) -> None:
         if dotted and dotted[1] in TABLES:
             assert key in KEYS, f"{page.name}: {word}"
         elif re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", key) or (key != word and key.isidentifier()):
-            known = last_parts | values | codes | OTHER_WORDS
+            known = last_parts | named_values() | OTHER_WORDS
             assert key in known, f"{page.name}: {word}"
         elif table := re.fullmatch(r"\[([a-z,.]+)\]", word):
             assert table[1] in TABLES or set(table[1].split(",")) <= extras, f"{page.name}: {word}"
@@ -155,20 +168,23 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
             assert heading in slugs, f"{page.name}: {target}#{heading}"
 
 
+@cache
+def sources() -> list[str]:
+    """Our Python files, from the root."""
+    folders = (*PACKAGES.values(), *FOLDERS)
+    return [f"/{path.relative_to(ROOT)}" for top in folders for path in (ROOT / top).rglob("*.py")]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
     """Paths from the root; a Python file by the end of its path; targets of the Makefile."""
-    folders = (*PACKAGES.values(), "tests/", "scripts/", "docs/", "deploy/")
-    sources = [
-        f"/{path.relative_to(ROOT)}" for top in folders for path in (ROOT / top).rglob("*.py")
-    ]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = page.read_text(encoding="utf-8")
     blocks = "\n".join(BLOCK.findall(text)).splitlines()
     for word in [*words_in(page), *blocks]:
         if word.endswith(".py") and "…" not in word and " " not in word:
-            assert any(path.endswith(f"/{word}") for path in sources), f"{page.name}: {word}"
-        elif word.startswith(folders) and " " not in word:
+            assert any(path.endswith(f"/{word}") for path in sources()), f"{page.name}: {word}"
+        elif word.startswith((*PACKAGES.values(), *FOLDERS)) and " " not in word:
             assert (ROOT / word).exists(), f"{page.name}: {word}"
         elif word.startswith("make "):
             assert word.split()[1] in targets, f"{page.name}: {word}"

@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -30,14 +31,16 @@ def every_command() -> Iterator[tuple[str, Any]]:
         if not hasattr(command, "commands"):
             yield " ".join(path), command
 
-    return walk(typer.main.get_command(build_app()), ())
+    return walk(typer.main.get_command(APP), ())
 
 
+APP = build_app()
 COMMANDS = dict(every_command())
 
 
+@cache
 def help_of(command: str) -> str:
-    done = CliRunner().invoke(build_app(), [*command.split(), "-h"], env=WIDE)
+    done = CliRunner().invoke(APP, [*command.split(), "-h"], env=WIDE)
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
 
