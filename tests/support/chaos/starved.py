@@ -21,6 +21,7 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
 
 HEADROOM = 100 << 20  # bytes that the starved update may take
+EVERYTHING = 4096  # tokens: more than the batch has
 
 
 def main(folder: Path, out: Path) -> None:
@@ -42,7 +43,7 @@ def main(folder: Path, out: Path) -> None:
     ]
     batch = collate(groups, (1,), 1e-6)
     start = policy.adapter()
-    budget = TokenBudget(1 << 20)
+    budget = TokenBudget(EVERYTHING)
     for name in ("undisturbed", "starved"):
         policy.load_adapter(start)
         optimizer = torch.optim.SGD(policy.trainable(), lr=1.0)

@@ -57,8 +57,9 @@ def no_window(queries: int, keys: int, window: int | None, device: torch.device)
     return torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize(
+    ("dtype", "spread"), [(torch.float32, 0.02), (torch.bfloat16, 0.02), (torch.bfloat16, 0.3)]
+)
 @pytest.mark.parametrize(
     ("name", "fault"), [("Qwen3", top_left), ("Qwen3", one_ahead), ("Mistral", no_window)]
 )

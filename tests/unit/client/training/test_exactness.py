@@ -19,6 +19,7 @@ from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response
 from support.client.reference import reference_update
 
+# With and without query norms, biases, tied embeddings and shared key heads.
 MODELS = ["tiny_mild_qwen3", "tiny_mild_llama", "tiny_untied_qwen2", "tiny_sliding_mistral"]
 RATE = 0.05
 Epochs = list[tuple[float, list[torch.Tensor]]]
@@ -69,18 +70,22 @@ def both(
     return expected, metrics, gradients, reached, policy.adapter()
 
 
-@pytest.fixture(params=MODELS)
-def any_policy(
+@pytest.fixture
+def load(
     request: pytest.FixtureRequest,
     card_of: Callable[[Path], ModelCard],
     run_settings: RunSettings,
     random_adapter: Callable[..., Adapter],
-) -> Policy:
-    """Models with and without query norms, biases, tied embeddings and shared key heads."""
-    folder = request.getfixturevalue(request.param)
-    loaded = Policy.load(folder, card_of(folder), run_settings, device="cpu")
-    loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
-    return loaded
+) -> Callable[[str], Policy]:
+    """A function that loads one of MODELS, with an adapter that changes it."""
+
+    def loading(name: str) -> Policy:
+        folder = request.getfixturevalue(name)
+        loaded = Policy.load(folder, card_of(folder), run_settings, device="cpu")
+        loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
+        return loaded
+
+    return loading
 
 
 SETTINGS: list[dict[str, Any]] = [
@@ -93,10 +98,20 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changes", SETTINGS, ids=str)
-@pytest.mark.parametrize(("budget", "checkpointing"), [(1 << 20, False), (40, True), (1, False)])
+PACKS = [(1 << 20, False), (40, True), (1, False)]
+# Settings change what is made of the model's numbers, packs how those are come by: each of either
+# with each of the other, and every model with every kind of pack.
+CASES = [
+    (MODELS[(first + second) % len(MODELS)], changes, *packs)
+    for first, changes in enumerate(SETTINGS)
+    for second, packs in enumerate(PACKS)
+]
+
+
+@pytest.mark.parametrize(("model", "changes", "budget", "checkpointing"), CASES, ids=str)
 def test_the_update_equals_the_reference(
-    any_policy: Policy,
+    load: Callable[[str], Policy],
+    model: str,
     make_responses: Callable[..., list[Response]],
     run_settings: RunSettings,
     changes: dict[str, Any],
@@ -107,7 +122,7 @@ def test_the_update_equals_the_reference(
     settings = changed(run_settings, max_grad_norm=1e9, **changes)
     batch = random_batch(make_responses, seed=len(str(changes)))
     expected, metrics, gradients, reached, ours = both(
-        any_policy, batch, settings, budget=TokenBudget(budget), checkpointing=checkpointing
+        load(model), batch, settings, budget=TokenBudget(budget), checkpointing=checkpointing
     )
     loss = sum(epoch[0] for epoch in expected) / len(expected)
     assert metrics.loss == pytest.approx(loss, abs=1e-5)
@@ -120,7 +135,7 @@ def test_the_update_equals_the_reference(
         assert np.abs(reached[name] - ours[name]).max() <= 1e-5
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_batches_equal_the_reference(
     policy: Policy,
     make_responses: Callable[..., list[Response]],

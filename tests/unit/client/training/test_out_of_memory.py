@@ -41,7 +41,7 @@ def test_a_starved_process_goes_on_with_less_and_ends_with_the_same_adapter(
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert 16 <= int(done.stdout) < 1 << 20
+    assert 16 <= int(done.stdout) < 4096  # the batch has 3,048 tokens
     assert "Memory ran out: going on with" in done.stderr
     with np.load(tmp_path / "undisturbed.npz") as wanted, np.load(tmp_path / "starved.npz") as got:
         assert sorted(wanted) == sorted(got)
