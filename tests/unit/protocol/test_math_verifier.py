@@ -7,6 +7,7 @@ answers without a box. "verl" says why another verdict than verl's is meant.
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,16 @@ def verdict(gold: str, response: str) -> float:
     return score("math", response, Problem(id="1", prompt="?", answer=gold))
 
 
+@cache
+def parsed(gold: str) -> list[Any]:
+    """A right answer as verl has the library read it."""
+    return list(parse(f"\\boxed{{{gold}}}", (LatexExtractionConfig(),)))
+
+
 def reference(gold: str, response: str) -> float:
     """verl's: reward_score/math_verify.py, as it configures the library."""
-    parsed = parse(f"\\boxed{{{gold}}}", (LatexExtractionConfig(),))
     found = parse(response, (ExprExtractionConfig(), LatexExtractionConfig()))
-    return float(verify(parsed, found))
+    return float(verify(parsed(gold), found))
 
 
 def cases(row: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -237,20 +237,31 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     assert rough.smoothed(3).means == [1.5, 1.0, 2.0, 1.5]
 
 
-def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> None:
-    """Every section with its tables; what is read back is what was written."""
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study, and of a run with another alpha."""
     other = made_result([0.4, 0.5], setting=FEDAVG | {"data.prepare.alpha": 0.3})
-    found = read_sections(
-        write_store(tmp_path / "store", [*study(seeds=range(2), alphas=(0.1,)), other])
-    )
-    data = make_report(found)
-    write(found, data, tmp_path / "out", paper=True)
-    assert Report.model_validate_json((tmp_path / "out" / "report.json").read_text()) == data
-    written = (tmp_path / "out" / "report.md").read_text()
+    folder = tmp_path_factory.mktemp("report") / "store"
+    return write_store(folder, [*study(seeds=range(2), alphas=(0.1,)), other])
+
+
+@pytest.fixture(scope="module")
+def out(store: Path) -> Path:
+    """The folder of that store's report."""
+    found = read_sections(store)
+    write(found, make_report(found), store.parent / "out", paper=True)
+    return store.parent / "out"
+
+
+def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path) -> None:
+    """Every section with its tables; what is read back is what was written."""
+    data = make_report(read_sections(store))
+    assert Report.model_validate_json((out / "report.json").read_text()) == data
+    written = (out / "report.md").read_text()
     for head in ("## small, data.prepare.alpha = 0.1", "## small, data.prepare.alpha = 0.3"):
         assert head in written
     assert "| PubSwap-keep, period 2 | 51.1 | 53.0 | 53.3 | 55.8 |" in written, "the paper's own"
-    pictures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    pictures = sorted(path.name for path in out.glob("*.png"))
     prefix = slug("small, data.prepare.alpha = 0.1") + "-"
     assert [name.removeprefix(prefix) for name in pictures if name.startswith(prefix)] == [
         "arms.png",
@@ -266,12 +277,12 @@ def test_a_store_is_written_as_markdown_json_and_pictures(tmp_path: Path) -> Non
         "rewards.png",
         "topics.png",
     ]
-    page = (tmp_path / "out" / "summary.html").read_text()
+    page = (out / "summary.html").read_text()
     assert f'<img src="{prefix}arms.png"' in page
     assert "<th style" in page, "its tables are tables"
     for name in pictures:
         assert f"]({name})" in written
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
@@ -284,13 +295,12 @@ def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
     assert "±" not in written.split("## small")[1]
 
 
-def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_store_gives_the_same_bytes(store: Path, out: Path, tmp_path: Path) -> None:
     """A report can be committed, and changes when results do."""
-    found = read_sections(write_store(tmp_path / "store", study(seeds=range(2))))
-    for name in ("one", "two"):
-        write(found, make_report(found), tmp_path / name, paper=False)
-    for path in sorted((tmp_path / "one").iterdir()):
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+    found = read_sections(store)
+    write(found, make_report(found), tmp_path, paper=True)
+    for path in sorted(out.iterdir()):
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
 
 def test_a_store_with_no_result_is_refused(tmp_path: Path) -> None:

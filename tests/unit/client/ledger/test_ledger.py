@@ -99,7 +99,7 @@ def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
 
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
     """Each byte of each file flipped, removed, and replaced by an innocent one."""
-    folder = written(tmp_path, 0, 0, 1)
+    folder = written(tmp_path, 0, 1)
     for path in (*day_files(folder), folder / "head"):
         original = path.read_bytes()
         for place in range(len(original)):
