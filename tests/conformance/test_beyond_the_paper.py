@@ -15,6 +15,7 @@ from pubswap_protocol.tensors.responses import (
     encode_responses,
 )
 from support.coordinator.coordinator import Federation, Server, begun
+from support.coordinator.places import on_sqlite
 
 INFORMATIVE = {"prompts": "informative"}
 
@@ -49,6 +50,7 @@ def test_every_client_gets_the_prompts_that_the_first_one_got(server: Server) ->
     assert len({prompt for batch in seen for prompt in batch}) == 8
 
 
+@on_sqlite
 def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
     """An operator or evaluator that looks ahead changes nothing; nor does a step to come."""
     fed = begun(server, swap=INFORMATIVE)
@@ -65,6 +67,7 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
     assert fed.operator.swap_prompts(fed.run.id, 1, 1).prompts
 
 
+@on_sqlite
 @pytest.mark.full
 def test_prompts_whose_rewards_vary_come_back(server: Server) -> None:
     """Prompts 0 to 2 are sometimes right, the other nine never: later rounds ask the former.
@@ -119,6 +122,7 @@ def test_a_receiver_is_offered_candidates_and_alpha_is_known(server: Server) -> 
     assert swap.replaced_share == {"a": 3 / 8, "b": 0.0}
 
 
+@on_sqlite
 @pytest.mark.parametrize("donors", ["uniform", "likely"])
 def test_a_donated_response_carries_its_donor_s_log_probabilities(
     server: Server, donors: str
@@ -146,6 +150,7 @@ def test_a_donated_response_carries_its_donor_s_log_probabilities(
     assert all(sent[r.logprobs.tobytes()] == r.tokens.tobytes() for r in peers)
 
 
+@on_sqlite
 def test_too_long_responses_are_no_candidates(server: Server) -> None:
     """swap.max_donated_tokens holds for what is offered, too."""
     fed = begun(server, swap={"donors": "likely", "max_donated_tokens": 1})

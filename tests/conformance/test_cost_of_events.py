@@ -22,6 +22,7 @@ from pubswap_server.exchange.exchanges import outcome_of
 from pubswap_server.runs import rounds, snapshot
 from support.coordinator.coordinator import Federation, Server, begun, create
 from support.coordinator.counted import counted
+from support.coordinator.places import on_sqlite
 from support.eventually import until
 
 STEPS = 40
@@ -63,6 +64,7 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
     return len(found.statements), found.rows
 
 
+@on_sqlite
 def test_closed_steps_are_not_read_again_for_each_event(server: Server) -> None:
     """With one public step open, thirty closed ones cost nothing."""
     fed = begun(server, local_steps=2 * STEPS)
@@ -73,6 +75,7 @@ def test_closed_steps_are_not_read_again_for_each_event(server: Server) -> None:
     assert cost_of_an_event(fed) == before
 
 
+@on_sqlite
 def test_who_waits_is_not_woken_by_what_its_peers_hand_in(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +129,7 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
     assert (swap.clients, set(swap.replaced_share)) == (2, {"a", "b"})
 
 
+@on_sqlite
 def test_who_answers_while_the_outcome_is_computed_is_in_it(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +181,7 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
     assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)
 
 
+@on_sqlite
 def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) -> None:
     """Each step of a round reads that round's; what is chosen is as if it read them all."""
     fed = begun(server, swap={"prompts": "informative"}, rounds=50, local_steps=8)
@@ -212,6 +217,7 @@ def test_choosing_prompts_reads_the_rounds_that_are_over_once(server: Server) ->
     assert max(costs[2::2]) < 10
 
 
+@on_sqlite
 def test_the_conductor_looks_at_a_round_without_its_rows(server: Server) -> None:
     """However many have handed in: numbers are counted, and nobody's row is read."""
     fed = begun(server, method="fedavg", clients=4)

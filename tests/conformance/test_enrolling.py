@@ -23,6 +23,7 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.messages import CreateInvite, Reissue
 from support.chaos.small_disk import missing, read_only, small_disk
 from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
+from support.coordinator.places import on_sqlite
 
 needs_mounts = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -39,6 +40,7 @@ def invited(fed: Federation, name: str) -> str:
 
 
 @needs_mounts
+@on_sqlite
 def test_an_invite_is_not_spent_where_its_token_cannot_be_kept(
     server: Server, tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ def test_an_invite_is_not_spent_where_its_token_cannot_be_kept(
     assert enroll(fed, code, tmp_path / "state")
 
 
+@on_sqlite
 def test_a_folder_that_is_in_use_or_holds_a_membership_is_left_alone(
     server: Server, tmp_path: Path
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_folder_that_is_in_use_or_holds_a_membership_is_left_alone(
     assert enroll(other, code, tmp_path / "free")
 
 
+@on_sqlite
 @pytest.mark.parametrize("end", ["killed", "not saved"])
 def test_the_same_command_again_gets_the_token_that_was_not_saved(
     server: Server, tmp_path: Path, end: str
@@ -104,6 +108,7 @@ def test_the_same_command_again_gets_the_token_that_was_not_saved(
     assert {path.name for path in state.iterdir()} == {"ledger", "lock", "membership.json"}
 
 
+@on_sqlite
 def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path) -> None:
     """The old token works until the new invite is used, and never again; the update counts."""
     fed = begun(server)
@@ -125,6 +130,7 @@ def test_a_reissued_member_goes_on_under_its_name(server: Server, tmp_path: Path
     assert (kinds.count("reissued"), kinds.count("enrolled")) == (2, 4)
 
 
+@on_sqlite
 def test_a_revoked_member_stays_revoked(server: Server, tmp_path: Path) -> None:
     """Reissuing is refused, and an invite reissued before is worthless."""
     fed = begun(server)
@@ -136,6 +142,7 @@ def test_a_revoked_member_stays_revoked(server: Server, tmp_path: Path) -> None:
         enroll(fed, code, tmp_path / "state")
 
 
+@on_sqlite
 def test_a_suspended_member_that_was_reissued_stays_suspended(
     server: Server, tmp_path: Path
 ) -> None:

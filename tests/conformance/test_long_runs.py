@@ -15,6 +15,7 @@ from pubswap_server.runs.auth import Operator
 from support.coordinator.coordinator import Federation, Server, begun
 from support.coordinator.counted import counted
 from support.coordinator.long_runs import evaluation, lengthen
+from support.coordinator.places import on_sqlite
 
 NAMES = ("a", "b")
 TABLES = re.compile(r"FROM (rounds|updates|swaps|traffic|submissions)")
@@ -51,6 +52,7 @@ def test_rounds_come_in_pages_and_in_order(server: Server) -> None:
     assert numbers(fed, after=251) == []
 
 
+@on_sqlite
 def test_large_rounds_make_short_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends before its exchanges have too many numbers, and holds one round at least."""
     fed = long_run(server, 20)
@@ -98,6 +100,7 @@ def readings(fed: Federation, rounds: int) -> dict[str, list[str]]:
     return found
 
 
+@on_sqlite
 def test_reading_a_run_asks_the_same_however_long_it_is(server: Server) -> None:
     """As many statements after 300 rounds as after 10, none of which gives all rows of a table."""
     short, long = (readings(long_run(server, rounds), rounds) for rounds in (10, 300))

@@ -60,9 +60,9 @@ def test_processes_that_start_together_migrate_once(engine: Engine, database_url
     """Each finds the schema of today, whoever made it."""
     program = f"from pubswap_server.database.engine import migrate; migrate({database_url!r})"
     started = [
-        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(3)
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(2)
     ]
     failures = [process.communicate(timeout=60)[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], failures
+    assert [process.returncode for process in started] == [0, 0], failures
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []

@@ -217,7 +217,7 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
 
     def slowly(inputs: Any, blobs: Any) -> Any:
         began.append(inputs.adapters[0])
-        time.sleep(2)
+        time.sleep(0.5)
         return aggregate_round(inputs, blobs)
 
     monkeypatch.setattr(conductor, "aggregate_round", slowly)

@@ -41,6 +41,7 @@ from pubswap_protocol.tensors.adapter import (
 from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
 from support.coordinator.coordinator import Server, begun, create
+from support.coordinator.places import on_sqlite
 
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
@@ -94,6 +95,7 @@ def test_a_run_goes_from_created_to_finished(server: Server) -> None:
     assert "aggregated" in kinds
 
 
+@on_sqlite
 def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -> None:
     """A member with three times the examples weighs three times as much."""
     weighing = {"weights": "examples", "max_weight_share": 1.0}
@@ -107,6 +109,7 @@ def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -
         assert np.allclose(tensor, 0.75 * mine[name] + 0.25 * theirs[name], atol=1e-6)
 
 
+@on_sqlite
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_run_in_reduced_precision_ends_in_the_mean(
     server: Server, tmp_path: Path, precision: Precision
@@ -142,6 +145,7 @@ def test_a_run_in_reduced_precision_ends_in_the_mean(
     assert fed.view().state is RunState.FINISHED
 
 
+@on_sqlite
 def test_an_update_in_another_precision_than_the_run_s_is_refused(server: Server) -> None:
     """An int8 file in a float32 run is no adapter."""
     fed = begun(server, method="fedavg")
@@ -151,6 +155,7 @@ def test_an_update_in_another_precision_than_the_run_s_is_refused(server: Server
         fed.members["a"].put_blob(fed.run.id, body)
 
 
+@on_sqlite
 def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> None:
     """A client with no right response gets half a group of them; its peer keeps its own."""
     fed = begun(server)
@@ -182,6 +187,7 @@ def test_keep_replaces_wrong_responses_by_peers_right_ones(server: Server) -> No
     assert traffic.responses_down > 0
 
 
+@on_sqlite
 def test_random_gives_every_client_the_same_responses(server: Server) -> None:
     """Under `random` both train on the same K of the pool, each seeing which are its peer's."""
     fed = begun(server, swap={"strategy": "random"})
@@ -244,6 +250,7 @@ def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its
         fed.members["b"].exchanged(fed.run.id, 1, 1)
 
 
+@on_sqlite
 def test_a_revoked_member_is_no_longer_waited_for(server: Server) -> None:
     """Revoking the straggler closes the round at once."""
     fed = begun(server, method="fedavg", rounds=1)
@@ -320,6 +327,7 @@ def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> N
     assert (kinds.count("responses"), kinds.count("update")) == (1, 0)
 
 
+@on_sqlite
 def test_a_cancelled_run_ends_for_everybody(server: Server) -> None:
     """Members hear that it is over, and it cannot go on."""
     fed = begun(server)
@@ -344,6 +352,7 @@ def test_a_long_poll_is_answered_when_the_run_starts(server: Server) -> None:
     timer.join()
 
 
+@on_sqlite
 def test_progress_and_members_are_shown_to_the_operator_alone(server: Server) -> None:
     """Heartbeats carry numbers, and members do not see each other."""
     fed = begun(server)
@@ -387,6 +396,7 @@ def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server:
         judge.submit_evaluation(fed.run.id, 1, evaluation(0.6))
 
 
+@on_sqlite
 def test_a_rotated_token_replaces_the_old_one(server: Server) -> None:
     """The new token works, the old one no longer."""
     fed = begun(server)
@@ -396,6 +406,7 @@ def test_a_rotated_token_replaces_the_old_one(server: Server) -> None:
         assert http.get(paths.TASK.format(run=fed.run.id)).status_code == 401
 
 
+@on_sqlite
 def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> None:
     """Nobody hands in round 2 in round 1."""
     fed = begun(server)

@@ -14,6 +14,7 @@ from pubswap_client.demo.processes import free_port
 from pubswap_protocol import paths
 from pubswap_protocol.messages import RunState, TaskKind
 from support.coordinator.coordinator import OPERATOR_TOKEN, begun, create
+from support.coordinator.places import on_sqlite
 from support.coordinator.postgres import Postgres
 from support.coordinator.serving import Serving, children, serve
 from support.eventually import until
@@ -26,50 +27,53 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-@pytest.mark.full
-def test_workers_share_a_port_and_a_run(
+def test_workers_share_a_port_and_a_run_and_are_replaced(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """A run goes to its end, whichever worker takes a request; a long poll at any is answered."""
-    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "3"]))
-    assert len(service.workers()) == 3
-    fed = create(service.server, method="fedavg", rounds=2)
-    fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
-    for name in ("a", "b"):
-        fed.enroll(name)
-    fed.start()
+    """A run goes to its end, whichever worker takes a request; a long poll at any is answered.
+
+    All workers are killed in the middle of a round; the run goes on where it was. When they are
+    stopped, who waits is answered.
+    """
+    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
+    before = service.workers()
+    assert len(before) == 2
+    fed = begun(service.server, method="fedavg")
     for round_ in (1, 2):
         for name in ("a", "b"):
             task = fed.server.client(fed.tokens[name]).task(fed.run.id, 5)
             assert (task.kind, task.round) == (TaskKind.TRAIN, round_)
             assert fed.submit(name, round_, fed.adapter(round_)) == "accepted"
+            if (name, round_) == ("a", 2):
+                for worker in before:
+                    os.kill(worker, signal.SIGKILL)
+                until(lambda: len(set(service.workers()) - set(before)) == 2)
+                service.wait_until_ready()
         fed.wait_for(round_)
     assert fed.view().state is RunState.FINISHED
+    stopped_while_one_waits(service)
 
 
-def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(
+@on_sqlite
+def test_workers_end_with_their_parent(database_url: str, tmp_path: Path, stack: ExitStack) -> None:
+    """A parent that is killed leaves nobody behind to serve."""
+    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
+    family = children(service.process.pid)
+    service.process.kill()
+    service.process.wait()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
+
+
+@on_sqlite
+def test_a_stopping_coordinator_answers_whom_it_keeps_waiting(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:
-    """All workers are killed in the middle of a round; the run goes on where it was."""
-    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
-    fed = begun(service.server, method="fedavg", rounds=1)
-    assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
-    before = service.workers()
-    assert len(before) == 2
-    for worker in before:
-        os.kill(worker, signal.SIGKILL)
-    until(lambda: len(set(service.workers()) - set(before)) == 2)
-    service.wait_until_ready()
-    assert fed.submit("b", 1, fed.adapter(2)) == "accepted"
-    assert fed.wait_for(1).state is RunState.FINISHED
-
-
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_stopping_coordinator_answers_whom_it_keeps_waiting(
-    database_url: str, tmp_path: Path, stack: ExitStack, workers: str
-) -> None:
     """SIGTERM: long polls hear at once that there is nothing yet, and no process is left."""
-    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", workers]))
+    stopped_while_one_waits(stack.enter_context(serve(tmp_path, database_url)))
+
+
+def stopped_while_one_waits(service: Serving) -> None:
+    """End the service, which may have workers, and wait for that."""
     fed = create(service.server, clients=1)
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
     fed.enroll("a")
@@ -89,21 +93,12 @@ def test_a_stopping_coordinator_answers_whom_it_keeps_waiting(
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
 
 
-def test_workers_end_with_their_parent(database_url: str, tmp_path: Path, stack: ExitStack) -> None:
-    """A parent that is killed leaves nobody behind to serve."""
-    service = stack.enter_context(serve(tmp_path, database_url, ["--workers", "2"]))
-    family = children(service.process.pid)
-    service.process.kill()
-    service.process.wait()
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
-
-
 def test_replicas_that_start_together_agree_on_one_operator_token(
     postgres_server: Postgres, tmp_path: Path, stack: ExitStack
 ) -> None:
     """Separate processes on one PostgreSQL and one folder make one schema and one token."""
     url = postgres_server.new_database()
-    services = [Serving(tmp_path, url, free_port(), token=None) for _ in range(3)]
+    services = [Serving(tmp_path, url, free_port(), token=None) for _ in range(2)]
     for service in services:
         stack.enter_context(service)
     for service in services:

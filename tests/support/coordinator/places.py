@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from pubswap_server.settings import ServerSettings
@@ -15,6 +16,9 @@ from support.coordinator.coordinator import OPERATOR_TOKEN
 from support.coordinator.postgres import Postgres, postgres
 from support.coordinator.s3 import BUCKET, S3Server, serving_s3
 from support.forked import pubswap
+
+# For tests of tests/conformance in which the kind of database and store has no part.
+on_sqlite = pytest.mark.parametrize("place", ["sqlite and folder"], indirect=True, scope="session")
 
 
 @dataclass
