@@ -11,9 +11,9 @@ from support.chaos.mutations import make
 
 @pytest.mark.full
 def test_no_input_is_read_wrongly(tmp_path: Path) -> None:
-    """5,000 inputs: accepted as the safetensors library reads them, or refused with our errors."""
-    result = fuzz.run(5_000, 20261121, tmp_path)
-    assert (result["tried"], result["lost"]) == (5_000, 0)
+    """2,000 inputs: accepted as the safetensors library reads them, or refused with our errors."""
+    result = fuzz.run(2_000, 20261121, tmp_path)
+    assert (result["tried"], result["lost"]) == (2_000, 0)
     assert result["slowest_seconds"] < 1
     assert result["peak_mb"] < 200
 
@@ -47,4 +47,4 @@ def test_a_reader_that_forgets_a_check_is_found(
         monkeypatch.setattr(safetensors_header, "_no_duplicates", dict)
     else:
         monkeypatch.setattr(safetensors_header, "_is_count", lambda value: True)
-    assert fuzz.fuzz(6000, 1, tmp_path)["lost"] > 0
+    assert fuzz.fuzz(400, 1, tmp_path)["lost"] > 0

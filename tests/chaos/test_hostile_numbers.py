@@ -10,6 +10,6 @@ pytestmark = pytest.mark.full
 
 
 def test_a_member_with_extreme_numbers_ends_no_run(tmp_path: Path) -> None:
-    """Some rules, precisions and optimizers, on both databases; `make chaos` tries them all."""
-    result = hostile_numbers.run(4, 20261122, tmp_path)
-    assert (result["tried"], result["lost"]) == (4, 0)
+    """A rule, a precision and an optimizer on each database; `make chaos` tries them all."""
+    result = hostile_numbers.run(2, 20261122, tmp_path)
+    assert (result["tried"], result["lost"]) == (2, 0)

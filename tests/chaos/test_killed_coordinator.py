@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from chaos.faults.coordinator import SETTINGS, run
+from pubswap_client.coordinator.retry import ONCE
 from pubswap_server.storage.store import file_name, folder_name
 from support.client.lives import Lives
 from support.coordinator.coordinator import begun
@@ -40,6 +41,6 @@ def test_a_receipt_that_no_longer_holds_is_found(tmp_path: Path) -> None:
         (lives.data_dir / "blobs" / folder_name(digest[0]) / file_name(digest[0])).unlink()
         lives.begin()
         lives.wait_ready()
-        broken = fleet.ledger.broken(fleet.federation)
+        broken = fleet.ledger.broken(fleet.federation, ONCE)
         assert {"a: update of round 1", "b: blob of round 1"} <= set(broken)
         assert counted_wrong(fleet.federation)

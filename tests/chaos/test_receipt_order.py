@@ -1,6 +1,5 @@
 """The order of fsyncs, commit and receipt, as strace sees it; and that a wrong order is seen."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +10,6 @@ from support.chaos.straced import Call, calls
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
-NO_FSYNC = """
-import os
-os.fsync = lambda descriptor: None
-from pubswap_protocol.cli import main
-main()
-"""
 SYNCS = ("fsync", "fdatasync")
 LEFT_OUT: dict[str, Callable[[Call], bool]] = {
     "the database's log": lambda call: call.name in SYNCS and call.file.endswith("-wal"),
@@ -42,9 +35,3 @@ def test_every_receipt_comes_after_its_fsyncs(tmp_path: Path) -> None:
     for what, left_out in LEFT_OUT.items():
         rest = [call for call in record if not left_out(call)]
         assert len(judge(rest).early) == 8, what
-
-
-def test_a_coordinator_without_fsync_is_found(tmp_path: Path) -> None:
-    """A program whose fsync does nothing keeps not one receipt's promise."""
-    found = run(8, seed=1, folder=tmp_path, program=[sys.executable, "-c", NO_FSYNC])
-    assert (found["tried"], found["lost"]) == (8, 8)

@@ -8,6 +8,7 @@ from typing import Any
 
 MODELS = ("Qwen3-1.7B", "Qwen2.5-Math-1.5B", "Llama-3.2-3B", "Qwen3-4B")
 FIRST = MODELS[0]
+KINDS = MODELS[:3]  # one of each architecture, which is all that there is to a tiny model
 ATTENTION = ("flash", "flex", "portable", "padded")
 DEMO = "the demo's model"
 

@@ -55,7 +55,7 @@ def run(
                 broken.append(f"{kinds}: honest members waited {beside:.1f} s, not {without:.1f}")
             _send(hostile, "b", own)
             grown = max(grown, _bytes(service) - first)
-            if number % 2:
+            if number % 2 == 0:
                 service.process.kill()
                 service.process.wait()
                 service.start()

@@ -112,6 +112,7 @@ def _search(
             stateful_step_count=STEPS,
             deadline=None,
             database=None,
+            report_multiple_bugs=False,  # the first ends it
             phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
             suppress_health_check=list(HealthCheck),
         ),

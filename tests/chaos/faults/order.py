@@ -6,12 +6,11 @@ before, then a sync of the log between the request and the answer.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from pubswap_client.demo.processes import PUBSWAP
 from pubswap_protocol.draws import seed_for
 from support.chaos.straced import Call, calls, missing, straced
 from support.coordinator.coordinator import Federation, begun
@@ -33,7 +32,6 @@ def run(
     seed: int,
     folder: Path,
     progress: Callable[[int], None] = lambda done: None,
-    program: Sequence[str] = PUBSWAP,
 ) -> dict[str, Any]:
     """Have at least `count` receipts given under strace, and judge the order of the calls.
 
@@ -41,7 +39,7 @@ def run(
     `lost` are the receipts that came too early.
     """
     trace = folder / "trace"
-    with straced(folder, trace, program) as server:
+    with straced(folder, trace) as server:
         settings = {"rounds": ROUNDS, "local_steps": 2 * PUBLIC_STEPS, "seed": seed}
         federation = begun(server, **settings)
         given, round_ = 0, 0

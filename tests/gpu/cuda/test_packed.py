@@ -5,7 +5,7 @@ import torch
 
 from gpu.context import Context, NotRun
 from gpu.measures.exactness import exactness
-from gpu.plan import ATTENTION, MODELS
+from gpu.plan import ATTENTION, KINDS, MODELS
 from pubswap_client.policy.logprobs import linear_logprobs
 
 SLACK = 1e-5  # of float32, where rounding alone may be next to nothing
@@ -17,6 +17,8 @@ def test_packs_are_off_by_rounding_alone(
     context: Context, model: str, attention: str | None
 ) -> None:
     """Log-probabilities and LoRA gradients: at most twice what transformers' own pass is off by."""
+    if context.device.type == "cpu" and model not in KINDS:
+        pytest.skip("another model of this architecture is tried, and both are tiny here")
     try:
         found = exactness(context, model, attention)
     except NotRun as reason:

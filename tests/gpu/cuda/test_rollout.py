@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.workload import Workload
 from gpu.context import Context
-from gpu.plan import FIRST, MODELS
+from gpu.plan import FIRST, KINDS, MODELS
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import response_logprobs
 from pubswap_client.policy.policy import Policy
@@ -49,7 +49,8 @@ def sampled(
 def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: str) -> None:
     """The mean difference in nats is rounding's, and ragged ends change nothing."""
     exact = context.device.type == "cpu"
-    for model in (FIRST,) if exact and way != "all" else MODELS:
+    models = MODELS if not exact else KINDS if way == "all" else (FIRST,)
+    for model in models:
         policy = context.policy(model, mean=20)
         policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(range(2, 27))})
         prompts = prompts_of(context, policy)

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,14 +36,14 @@ class Call:
 
 
 @contextmanager
-def straced(folder: Path, trace: Path, program: Sequence[str] = PUBSWAP) -> Iterator[PatientServer]:
-    """`pubswap serve`, or a program that behaves like it, traced to a file until the end."""
+def straced(folder: Path, trace: Path) -> Iterator[PatientServer]:
+    """`pubswap serve`, traced to a file until the end."""
     port = free_port()
     server = PatientServer(f"http://127.0.0.1:{port}", None, folder / "data")
     strace = ["strace", *_OPTIONS, "-yy", "-s", "1024", "-e", f"trace={CALLS}", "-e", "signal=none"]
     serve = ["serve", "--port", str(port), "--data-dir", str(server.data_dir)]
     with Processes(folder / "logs") as processes, server.closing:
-        command = [*strace, "-o", str(trace), *program]
+        command = [*strace, "-o", str(trace), *PUBSWAP]
         processes.start("coordinator", serve, ENVIRONMENT, program=command)
         with CoordinatorClient(server.url, backoff=ONCE) as probe:
             wait_until_ready(probe, 120, processes.check)

@@ -67,10 +67,10 @@ class Ledger:
         with self._lock:
             return list(self._entries)
 
-    def broken(self, federation: Federation) -> list[str]:
+    def broken(self, federation: Federation, backoff: Backoff = PATIENT) -> list[str]:
         """The receipts that no longer hold, asked for again as each member."""
         clients = {
-            name: CoordinatorClient(federation.server.url, token, PATIENT)
+            name: CoordinatorClient(federation.server.url, token, backoff)
             for name, token in federation.tokens.items()
         }
         try:
