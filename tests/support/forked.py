@@ -26,11 +26,13 @@ from typing import Any
 
 from pubswap_client.demo.processes import PUBSWAP, Processes
 from pubswap_protocol.verifiers import reasoning
+from support import children
 
 MODULES = (
     *("pubswap_client.daemon.session", "peft.utils.transformers_weight_conversion"),
     *("transformers.models.qwen3.modeling_qwen3", "matplotlib.backends.backend_agg"),
     *("math_verify", "pubswap_server.app", "pubswap_simulation.cli"),
+    *("pubswap_simulation.sweep", "pubswap_simulation.worker"),
     *("uvicorn.lifespan.on", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl"),
 )
 LONGEST_SECONDS = 240.0  # of a life that is waited for; seconds are enough
@@ -241,6 +243,7 @@ def _live(
 
         sys.argv = ["pubswap", *arguments]
         sys.orig_argv = [*PUBSWAP, *arguments]  # by which a leader starts its followers
+        children.install(arguments)
         command()
         status = 0
     except SystemExit as error:
