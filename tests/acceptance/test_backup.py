@@ -3,8 +3,6 @@
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.store import digest_of_name
 from support.coordinator.coordinator import Federation, Server, begun, serving
 from support.coordinator.places import Places, admin, environment_of, places
+from support.forked import Forked
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
 CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that differs from moment to moment
@@ -166,27 +165,13 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
     assert list((folder / "incoming").iterdir()) == []
 
 
-DYING = """
-import os, signal, sys
-from pathlib import Path
-from pubswap_server.admin import backup
-from pubswap_server.admin.progress import Bar
-from pubswap_server.settings import ServerSettings
-if sys.argv[1] != "nowhere":
-    setattr(backup, sys.argv[1], lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-backup.backup(ServerSettings(), Path(sys.argv[2]), Bar())
-"""
-
-
 def dies_at(point: str, settings: ServerSettings, folder: Path) -> bool:
-    """Back up into the folder in a process that is killed at a function's call; whether it was.
-
-    No fork of this process: its other threads may hold locks that a child then waits for.
-    """
-    command = [sys.executable, "-c", DYING, point, str(folder)]
-    done = subprocess.run(command, env=environment_of(settings), timeout=120)
-    assert done.returncode in (0, -signal.SIGKILL)
-    return done.returncode != 0
+    """Back up into the folder in a process that is killed at a function's call; whether it was."""
+    command, log = ["admin", "backup", str(folder)], folder.with_suffix(".log")
+    install = ("support.chaos.killed_at", "pubswap_server.admin.backup", point)
+    status = Forked(command, log, env=environment_of(settings), install=install).wait()
+    assert status in (0, -signal.SIGKILL), log.read_text()
+    return status != 0
 
 
 @pytest.mark.parametrize(

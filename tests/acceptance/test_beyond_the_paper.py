@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.client.simulations import simulated, write_recipe
+from support.client.simulations import CLIENTS, adapter_of, options_of, simulated, write_recipe
 from support.coordinator.processes import federated_adapter
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
@@ -17,23 +17,22 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "recipe")
     adapters = set()
     for ratio in ("local", "donor", "decoupled"):
-        given = (
-            "--set",
-            "rounds=1",
-            "--set",
-            "swap.period=2",
-            "--set",
-            f"grpo.donor_ratio={ratio}",
-        )
-        [result], _ = simulated(recipe, tmp_path / ratio, *given)
+        settings = {
+            "rounds": 1,
+            "swap.period": 2,
+            "grpo.donor_ratio": ratio,
+        }
+        [result], _ = simulated(recipe, tmp_path / ratio, *options_of(settings))
         assert sum(swap.replaced for summary in result.run.rounds for swap in summary.swaps) > 0
         adapters.add(result.run.rounds[-1].adapter)
     assert len(adapters) == 3
 
 
 def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Path) -> None:
-    """Informative prompts, likely donors, pipelined, overlapping and resampled steps, with clients
-    in either order."""
+    """Informative prompts, likely donors, pipelined, overlapping and resampled steps.
+
+    In daemons that start in another order than a simulation, and in that.
+    """
     settings = {
         **PERIOD_2,
         "swap.prompts": "informative",
@@ -42,14 +41,15 @@ def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Pat
         "grpo.overlap": 1,
         "grpo.resample": 2,
     }
-    view, first = federated_adapter(tmp_path / "first", settings, order=("alpha", "beta"))
-    _, second = federated_adapter(tmp_path / "second", settings, order=("beta", "alpha"))
-    assert first == second
+    view, adapter = federated_adapter(tmp_path / "daemons", settings, order=CLIENTS[::-1])
+    recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
+    simulated(recipe, store, *options_of(settings), "--keep-adapters")
+    assert adapter_of(store) == adapter
     assert [len(summary.swaps) for summary in view.rounds] == [0, 2, 2]
     assert all(swap.clients == 2 for summary in view.rounds for swap in summary.swaps)
     assert sum(swap.replaced for summary in view.rounds for swap in summary.swaps) > 0
-    for name in ("alpha", "beta"):
-        lines = (tmp_path / "first" / "logs" / f"{name}.log").read_text().splitlines()
+    for name in CLIENTS:
+        lines = (tmp_path / "daemons" / "logs" / f"{name}.log").read_text().splitlines()
         steps = [line for line in lines if "reward" in line]
         assert [("public" in line, "1 late" in line) for line in steps] == 2 * [
             (False, False),

@@ -40,10 +40,10 @@ from support.privacy.leaky import LEAKS
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("unmeasured")]
 
 CANARIES = draw_canaries(1000, seed=1)
-# Five private steps of 16 prompts in each of two rounds: 160 of a client's problems.
+# Three private steps of 16 prompts in each of two rounds: 96 of a client's problems.
 SETTINGS = {
-    "local_steps": 6,
-    "swap.period": 6,
+    "local_steps": 4,
+    "swap.period": 4,
     "grpo.prompts_per_step": 16,
     "grpo.responses_per_prompt": 2,
     "grpo.max_response_tokens": 8,
@@ -154,7 +154,7 @@ def federate(members: Members, daemons: ForkedProcesses) -> None:
     members.run("client", "status", "--json", *own)
     members.run("client", "adapter", *own, "--out", str(coordinator.folder / "adapter"))
     audited = json.loads(members.run("client", "privacy", "audit", "--json", *options))
-    assert (audited["members"], audited["others"]) == (160, 40)
+    assert (audited["members"], audited["others"]) == (96, 104)
 
 
 def test_no_canary_leaves(lived: Lived, search: Search) -> None:

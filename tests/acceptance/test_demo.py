@@ -1,8 +1,6 @@
 """`pubswap demo` as a user runs it, shortened by its own options."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from pubswap_client.demo.federation import MODEL
+from support.forked import pubswap
 
 pytestmark = pytest.mark.full
 
@@ -33,8 +32,7 @@ def test_demo_leaves_summary_plot_and_a_loadable_adapter(tmp_path: Path) -> None
     """The demo ends well and leaves everything that it promises."""
     out = tmp_path / "out"
     options = ["--rounds", "1", "--local-steps", "3", "--clients", "2", "--out", str(out)]
-    command = [sys.executable, "-m", "pubswap_protocol", "demo", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    done = pubswap("demo", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pass@1 after each round" in done.stdout
 

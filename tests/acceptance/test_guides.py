@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import signal
 import socketserver
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -146,6 +147,23 @@ class Commands:
                 server.shutdown()
 
 
+@contextmanager
+def shell_of(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A script; in the end, what it has left in the background is ended, too."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        **options,
+    ) as shell:
+        try:
+            yield shell
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+
+
 def pages() -> set[str]:
     return {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"} | {"README"}
 
@@ -187,20 +205,14 @@ def test_the_guides_do_what_they_say(tmp_path: Path, unmeasured: None) -> None:
     commands = Commands(tmp_path, url)
     (programs / "sbatch").write_text('#!/bin/sh\nexec bash "$1"\n')
     (programs / "sbatch").chmod(0o755)
-    with commands.on_path(programs):
+    with commands.on_path(programs), ExitStack() as stack:
         for page in PAGES:
             said = tmp_path / f"{page}.said"
             traced = "trap 'echo FAILED: $BASH_COMMAND' ERR\n" + script(page).replace("8470", port)
             with said.open("w") as file:
-                status = subprocess.run(
-                    ["bash", "-eu", "-o", "pipefail", "-c", traced],
-                    cwd=folder,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    timeout=300,
-                ).returncode
+                command = ["bash", "-eu", "-o", "pipefail", "-c", traced]
+                shell = stack.enter_context(shell_of(command, cwd=folder, env=env, stdout=file))
+                status = shell.wait(300)
             assert status == 0, f"{page}:\n{said.read_text()[-3000:]}"
             until(lambda: len(commands.running) <= 1)  # the coordinator stays
             failed = [it for it in commands.ended if it[1] and not it[0].startswith("run start")]

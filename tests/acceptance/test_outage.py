@@ -13,7 +13,7 @@ from support.forked import ForkedProcesses
 
 pytestmark = pytest.mark.full
 
-STEPS = 60
+STEPS = 30
 
 
 def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Two steps on a tiny model, by as many processes as there are; run by a test, as a program.
+"""Two steps on a tiny model, by one process and by several; run by a test, as a program.
 
-The leader writes losses, factors and sampled tokens.
+The leader writes losses, factors and sampled tokens of each kind of step, then is busy for long.
 """
 
 import json
@@ -11,6 +11,7 @@ from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,39 +46,60 @@ NOISE = StepNoise(GroupClipping(0.05, 3), 0.5, SecretDraws(bytes(32)))
 PROMPTS = [[4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17]]
 
 
-def main(folder: Path, out: Path, processes: int, kind: str, rows: int) -> None:
-    """Be the leader of `processes`, or one of its followers."""
+def main(folder: Path, out: Path, processes: int, kinds: list[str]) -> None:
+    """Be the leader of `processes`, or one of its followers.
+
+    A kind is a word or two and the responses to a prompt: `private sharded 2`.
+    """
     torch.set_num_threads(1)
     logging.basicConfig()
-    sharded, busy = "sharded" in kind, kind == "busy"
-    noise = NOISE if "private" in kind else None
-    settings = ClientSettings(engine="vllm" if kind == "vllm" else "transformers", vllm=VLLM)
-    if kind == "vllm" and find_spec("vllm") is None:
+    if any("vllm" in kind for kind in kinds) and find_spec("vllm") is None:
         FakeEngine().install(sys.modules)
-    if processes == 1:
-        policy = _policy(folder, None)
-        with closing(start_engine(settings, policy, folder, out.parent)) as engine:
-            _lead(policy, engine, SINGLE, out, rows, noise)
-    elif launched_rank() is None:
+    if launched_rank() is None:
         with followers(processes - 1):
-            process_group = ProcessGroup(cpu=True, sharded=sharded)
-            policy = _policy(folder, process_group)
-            check_packed_path(policy)
-            if busy:
-                out.with_suffix(".busy").touch()
-                time.sleep(600)
-            start = partial(start_engine, settings, policy, folder)
-            with closing(ProcessGroupEngine(process_group, policy, out.parent, start)) as engine:
-                _lead(policy, engine, process_group, out, rows, noise)
-            process_group.close()
+            found = {kind: {"one": _alone(folder, out.parent / "one", kind)} for kind in kinds}
+            process_group = ProcessGroup(cpu=True)
+            for kind in kinds:
+                found[kind]["several"] = _together(process_group, folder, out.parent / "all", kind)
+            half = out.with_suffix(".half")
+            half.write_text(json.dumps(found))
+            half.rename(out)
+            time.sleep(600)
     else:
         die_with_the_leader()
-        process_group = ProcessGroup(cpu=True, sharded=sharded)
-        policy = _policy(folder, process_group)
-        check_packed_path(policy)
-        start = partial(start_engine, settings, policy, folder, rank=process_group.rank)
-        follow(process_group, policy, start, checkpointing=False)
-        process_group.close()
+        process_group = ProcessGroup(cpu=True)
+        for kind in kinds:
+            policy = _joint_policy(process_group, folder, kind)
+            start = partial(start_engine, _client(kind), policy, folder, rank=process_group.rank)
+            follow(process_group, policy, start, checkpointing=False)
+
+
+def _client(kind: str) -> ClientSettings:
+    return ClientSettings(engine="vllm" if "vllm" in kind else "transformers", vllm=VLLM)
+
+
+def _alone(folder: Path, state: Path, kind: str) -> dict[str, Any]:
+    """What one process does, while the others are still starting."""
+    policy = _policy(folder, None)
+    with closing(start_engine(_client(kind), policy, folder, state)) as engine:
+        return _lead(policy, engine, SINGLE, kind)
+
+
+def _together(process_group: ProcessGroup, folder: Path, state: Path, kind: str) -> dict[str, Any]:
+    """What all processes do."""
+    policy = _joint_policy(process_group, folder, kind)
+    start = partial(start_engine, _client(kind), policy, folder)
+    with closing(ProcessGroupEngine(process_group, policy, state, start)) as engine:
+        found = _lead(policy, engine, process_group, kind)
+    process_group.broadcast_object(None)  # which ends their following, and nothing else
+    return found
+
+
+def _joint_policy(process_group: ProcessGroup, folder: Path, kind: str) -> Policy:
+    process_group.lockstep = "sharded" in kind
+    policy = _policy(folder, process_group)
+    check_packed_path(policy)
+    return policy
 
 
 def _policy(folder: Path, process_group: ProcessGroup | None) -> Policy:
@@ -88,14 +110,9 @@ def _policy(folder: Path, process_group: ProcessGroup | None) -> Policy:
     )
 
 
-def _lead(
-    policy: Policy,
-    engine: RolloutEngine,
-    team: Team,
-    out: Path,
-    rows: int,
-    noise: StepNoise | None = None,
-) -> None:
+def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[str, Any]:
+    noise = NOISE if "private" in kind else None
+    rows = int(kind.split()[-1])
     rng = np.random.default_rng(1)
     layout = policy.card.layout.tensors
     policy.load_adapter(
@@ -115,9 +132,9 @@ def _lead(
             policy, optimizer, batch, policy.settings, [], budget, team=team, noise=noise
         )
         losses.append(metrics.loss)
-    np.savez(out.with_suffix(".npz"), **policy.adapter())
+    factors = {name: array.tolist() for name, array in policy.adapter().items()}
     held = sum(_local(parameter).numel() for parameter in policy.model.parameters())
-    out.write_text(json.dumps({"losses": losses, "tokens": tokens, "held": held}))
+    return {"losses": losses, "tokens": tokens, "held": held, "factors": factors}
 
 
 def _local(parameter: torch.Tensor) -> torch.Tensor:
@@ -134,5 +151,5 @@ def _fixed(rng: np.random.Generator, rows: int) -> list[Response]:
 
 
 if __name__ == "__main__":
-    model, result, count, kind, per_prompt = sys.argv[1:]
-    main(Path(model), Path(result), int(count), kind, int(per_prompt))
+    model, result, count, *wanted = sys.argv[1:]
+    main(Path(model), Path(result), int(count), wanted)

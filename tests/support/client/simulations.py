@@ -1,7 +1,9 @@
 """`pubswap simulate` as a user runs it, on the small model and sums."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol.problems import write_problems
@@ -32,6 +34,17 @@ def write_recipe(folder: Path, more: str = "") -> Path:
     path = folder / "recipe.toml"
     path.write_text("".join(lines) + more)
     return path
+
+
+def adapter_of(store: Path) -> bytes:
+    """The final adapter of a store's only run."""
+    [path] = store.glob("runs/*/adapter-final/adapter_model.safetensors")
+    return path.read_bytes()
+
+
+def options_of(settings: Mapping[str, Any]) -> list[str]:
+    """The options that set them."""
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
 def command(recipe: Path, store: Path, *options: str) -> list[str]:
