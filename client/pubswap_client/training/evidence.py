@@ -39,14 +39,13 @@ CERTAIN = 1e-6  # of p, what it is less than 1 by at least
 def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     """The evidence (n,) against `tokens` (n,), in nats, by logits / temperature (n, V)."""
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1)
-    z = logits.gather(1, tokens[:, None])
-    total = torch.cat(
-        [top, z.masked_fill((ids == tokens[:, None]).any(1, keepdim=True), -math.inf)], 1
-    )
-    log_p = (z.squeeze(1) - total.logsumexp(dim=1)).clamp_(max=-CERTAIN)
+    z = logits.gather(1, tokens[:, None]).squeeze(1)
+    total = top.logsumexp(dim=1)
+    total = torch.where(z < top[:, -1], torch.logaddexp(total, z), total)
+    log_p = (z - total).clamp_(max=-CERTAIN)
     log_q = torch.log(-torch.expm1(log_p))
     best = (top + gumbel_noise(seeds[:, None], positions[:, None], ids)).amax(dim=1)
-    sent = z.squeeze(1) + gumbel_noise(seeds, positions, tokens)  # exactly the best, if it is that
+    sent = z + gumbel_noise(seeds, positions, tokens)  # exactly the best, if it is that
     margin = (best - sent).clamp_(min=0)
     other = log_p + log_q + margin - 2 * torch.logaddexp(log_q, log_p + margin)
     sampled = log_q - math.log(2) - margin / DRIFT

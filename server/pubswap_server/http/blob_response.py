@@ -54,9 +54,11 @@ class BlobResponse(FileResponse):
                     await reply(scope, receive, send)
                 elif scope["method"] == "GET":
                     self._on_start(int(headers["Content-Length"]))
+            else:
+                # Not of the first piece, Starlette's 64 KiB: many begin at once, and count later.
+                self.chunk_size = piece_bytes()
             if not refused:
                 await send(message)
 
         with body_under_way():
-            self.chunk_size = piece_bytes()
             await super().__call__(scope, receive, sending)

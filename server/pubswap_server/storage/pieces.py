@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ROOM = 16 << 20  # bytes of all bodies in this process together; of each, several pieces are held
-LEAST, MOST = 128 << 10, 1 << 20  # bytes; each piece costs a turn of a thread
+ROOM = 4 << 20  # bytes of all bodies in this process together; of each, several pieces are held
+LEAST, MOST = 64 << 10, 1 << 20  # bytes; each piece costs a turn of a thread
 
 _bodies = 0
 

@@ -141,8 +141,8 @@ def test_threads_share_one_heap_where_it_is_kept_small(
 
 
 def test_bodies_under_way_share_their_memory() -> None:
-    """A few have pieces of 1 MiB, 64 of 256 KiB, a thousand no less than 128 KiB."""
-    for bodies, expected in ((1, 1 << 20), (16, 1 << 20), (64, 256 << 10), (1000, 128 << 10)):
+    """A few have pieces of 1 MiB, 16 of 256 KiB, a thousand no less than 64 KiB."""
+    for bodies, expected in ((1, 1 << 20), (4, 1 << 20), (16, 256 << 10), (1000, 64 << 10)):
         with ExitStack() as stack:
             for _ in range(bodies):
                 stack.enter_context(body_under_way())
