@@ -122,6 +122,14 @@ class ClientSettings(BaseSettings):
 
     state: Path = Field(default=Path("pubswap-state"), description="Token and local progress.")
     data: Path | None = Field(default=None, description="The private JSONL; it is only ever read.")
+    holdout: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="Private problems that are never trained on. Each round's global adapter gives "
+        "one response to each of them, and the share of right ones is kept in the state folder; "
+        "nothing of it is sent. 0: none.",
+    )
     model: str | None = Field(
         default=None, description="A local folder or a hub id; by default the run's own source."
     )

@@ -6,20 +6,24 @@ from dataclasses import dataclass
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.connection import LONG_POLL_SECONDS
+from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
+    PubSwapError,
     RefusedByPolicy,
     RoundClosed,
     RunCancelled,
     WrongState,
 )
 from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
+from pubswap_protocol.tensors.adapter import decode_adapter
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class Daemon:
     residuals: Residuals
     attendance: Attendance | None = None
     privacy: PrivacyBudget | None = None
+    held_out: HeldOut | None = None
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
@@ -45,6 +50,8 @@ class Daemon:
             self.reporter.doing(doing)
             task = self.api.task(self.run.id, wait)
             if task.kind is TaskKind.FINISHED:
+                if task.state is RunState.FINISHED:
+                    self._measure_final()
                 self.reporter.doing(f"the run is {task.state}")
                 log.info("The run is %s.", task.state)
                 return task.state
@@ -77,6 +84,22 @@ class Daemon:
             task.round,
             task.adapter,
             self.privacy,
+            self.held_out,
         )
         local.train()
         local.hand_in(self.examples)
+
+    def _measure_final(self) -> None:
+        """Score the last round's adapter on the held-out problems.
+
+        Not FedEx-LoRA's, whose last residual no task has named.
+        """
+        if self.held_out is None or self.run.settings.aggregation.rule == "fedex":
+            return
+        try:
+            number, data = self.api.adapter_of_round(self.run.id, "final")
+        except PubSwapError as error:
+            log.warning("The last round is not measured on held-out problems: %s", error.detail)
+            return
+        adapter = decode_adapter(self.run.model.layout, data)
+        self.held_out.measure(self.trainer, self.reporter, number, digest_of(data), adapter)

@@ -17,6 +17,7 @@ from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
+from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import Reporter, Reporters, RoundReport, StepReport
 from pubswap_client.state.journal import (
     Checkpoint,
@@ -76,6 +77,7 @@ class LocalRound:
     number: int
     start: Digest
     privacy: PrivacyBudget | None = None
+    held_out: HeldOut | None = None
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
@@ -163,6 +165,9 @@ class LocalRound:
         adapter = decode_adapter(self.run.model.layout, data)
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # what is sent is the difference to it
+        if self.held_out is not None:
+            before = self.number - 1
+            self.held_out.measure(self.trainer, self.reporter, before, self.start, adapter)
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None and self.privacy is not None:
             self.privacy.pay(checkpoint.snapshot.beginning)

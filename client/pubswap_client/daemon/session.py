@@ -18,8 +18,10 @@ from pubswap_client.daemon.comparison import Scored, adapter_names, load_stack, 
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
+from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
+from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
     load_policy,
@@ -96,9 +98,13 @@ def make_daemon(
     public set: each client refuses the same prompts, at the start and in no step.
     """
     run = session.run
+    if settings.holdout:
+        session.policy.prompt_limit.check(problems, str(settings.data))
+    problems, held_out = split(problems, settings.holdout)
     if len(problems) < run.settings.grpo.prompts_per_step:
+        besides = f" besides {len(held_out)} held-out ones" if held_out else ""
         raise InvalidProblems(
-            f"{settings.data} holds {len(problems)} problems; a step takes "
+            f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
             f"{run.settings.grpo.prompts_per_step} different ones."
         )
     if run.settings.method == "pubswap":
@@ -124,6 +130,7 @@ def make_daemon(
         residuals=Residuals(session.api, run, settings.state / "residuals"),
         attendance=session.attendance,
         privacy=privacy,
+        held_out=HeldOut(settings.state, run.id, held_out) if held_out else None,
     )
 
 

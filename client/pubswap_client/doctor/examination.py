@@ -205,7 +205,8 @@ class Examination:
             self._skip("private data", *names)
             return
         known = self._run is not None
-        self._note("number of problems", check_count, self._survey, self.rules, known)
+        holdout = self.settings.holdout
+        self._note("number of problems", check_count, self._survey, self.rules, known, holdout)
         if self._tokenizer is None:
             self._skip("a tokenizer", "prompt lengths", "round trip")
             return
@@ -281,7 +282,9 @@ class Examination:
                     score = partial(pool.score_many, run.settings.verifier)
                     trial = loaded.step(member, self._trainable, score, self._stage)
                     self.findings[names.pop(0)] = check_trial(trial, run.settings)
-                    self._prediction = predict(trial, run.settings, run.model.layout)
+                    self._prediction = predict(
+                        *(trial, run.settings, run.model.layout, self.settings.holdout)
+                    )
                     self.findings[names.pop(0)] = ok(str(self._prediction))
                 else:
                     self._skip("the engine, private problems, and no other daemon", *names)

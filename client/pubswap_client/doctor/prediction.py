@@ -39,16 +39,19 @@ class Prediction:
     bytes_up: int
     bytes_down: int
     rounds: int
+    held_out_seconds: float
 
     @property
     def round_seconds(self) -> float:
         private = self.private_steps * self.private_seconds
-        return private + self.public_steps * self.public_seconds
+        return private + self.public_steps * self.public_seconds + self.held_out_seconds
 
     def __str__(self) -> str:
         steps = f"{self.private_steps} private steps of {duration_text(self.private_seconds)}"
         if self.public_steps:
             steps += f", {self.public_steps} public of {duration_text(self.public_seconds)}"
+        if self.held_out_seconds:
+            steps += f", held-out problems {duration_text(self.held_out_seconds)}"
         return (
             f"a round takes about {duration_text(self.round_seconds)} ({steps}; waiting for peers "
             f"comes on top) and sends {size_text(self.bytes_up)}, receives "
@@ -57,10 +60,13 @@ class Prediction:
         )
 
 
-def predict(trial: TrialResult, run: RunSettings, layout: AdapterLayout) -> Prediction:
+def predict(
+    trial: TrialResult, run: RunSettings, layout: AdapterLayout, holdout: int = 0
+) -> Prediction:
     """Public steps sample as private ones do and verify twice: before and after the exchange.
 
-    Each way goes one adapter, and a file of b K responses for each public step.
+    Each way goes one adapter, and a file of b K responses for each public step. Each of `holdout`
+    problems is answered once a round.
     """
     public = public_steps_per_round(run)
     responses = run.grpo.prompts_per_step * run.grpo.responses_per_prompt
@@ -74,6 +80,7 @@ def predict(trial: TrialResult, run: RunSettings, layout: AdapterLayout) -> Pred
         bytes_up=sent,
         bytes_down=sent,
         rounds=run.rounds,
+        held_out_seconds=holdout / responses * (trial.rollout_seconds + trial.reward_seconds),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.data.examples import Score, unread
+from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, first_few, ok, skipped, warning
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -65,10 +66,12 @@ def check_file(file: Survey) -> Finding:
     return ok(f"{file.path} is readable")
 
 
-def check_count(file: Survey, run: RunSettings, known: bool) -> Finding:
+def check_count(file: Survey, run: RunSettings, known: bool, holdout: int = 0) -> Finding:
     """There are enough for a step. `known` is False where `run` are the defaults."""
-    count, needed = len(file.problems), run.grpo.prompts_per_step
-    text = f"{count} problems; a step takes {needed}{'' if known else ' (by default)'}"
+    trained, held_out = split(file.problems, holdout)
+    count, needed = len(trained), run.grpo.prompts_per_step
+    besides = f" to train on, {len(held_out)} held out" if held_out else ""
+    text = f"{count} problems{besides}; a step takes {needed}{'' if known else ' (by default)'}"
     if count < needed and (known or not count):
         advice = f"Add problems until there are {needed}, better hundreds, to {file.path}."
         return failure(text, advice)

@@ -9,10 +9,10 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.organisation.adapter import take_adapter
-from pubswap_client.organisation.scores import lines
+from pubswap_client.organisation.scores import held_out_text, lines
 from pubswap_client.organisation.summary import page
 from pubswap_client.state.files import write_whole
-from pubswap_client.state.history import history_path, read
+from pubswap_client.state.history import held_out_scores, history_path, read
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import RunState, WholeRun
@@ -38,7 +38,10 @@ def conclude(state: Path) -> None:
             for line in lines(run):
                 log.info("%s", line)
             history = read(history_path(state), run.id)
-            write_whole(state / SUMMARY, page(run, member.name, history).encode())
+            held_out = held_out_scores(state, run.id)
+            if held_out:
+                log.info("pass@1 %s.", held_out_text(held_out))
+            write_whole(state / SUMMARY, page(run, member.name, history, held_out).encode())
             log.info("A summary with plots: %s", state / SUMMARY)
             if run.state is RunState.FINISHED and not (state / ADAPTER).exists():
                 take_adapter(api, run, state / ADAPTER)

@@ -1,7 +1,8 @@
 """pass@1 from the base model to the last round, in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from pubswap_client.state.history import HeldOutScore
 from pubswap_protocol.messages import Evaluation, WholeRun
 
 
@@ -34,6 +35,17 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
     if len(topics) < 2:
         return []
     return [(topic, base.by_topic[topic], final.by_topic[topic]) for topic in topics]
+
+
+def held_out_text(scores: Sequence[HeldOutScore]) -> str:
+    """From the first adapter that was measured on the organisation's own problems to the last."""
+    first, last = scores[0], scores[-1]
+    if len(scores) == 1:
+        said = f"{last.pass_at_1:.3f} after round {last.round}"
+    else:
+        change = change_text(first.pass_at_1, last.pass_at_1)
+        said = f"{change} from round {first.round} to round {last.round}"
+    return f"{said}, on {last.problems} held-out problems of our own"
 
 
 def change_text(before: float, after: float) -> str:

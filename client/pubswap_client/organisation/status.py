@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,7 +12,14 @@ from rich.text import Text
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import size_text, span_text, sparkline, state_text
-from pubswap_client.state.history import RoundFigures, history_path, read
+from pubswap_client.organisation.scores import held_out_text
+from pubswap_client.state.history import (
+    HeldOutScore,
+    RoundFigures,
+    held_out_scores,
+    history_path,
+    read,
+)
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status
@@ -33,6 +40,7 @@ class MemberStatus:
     history: list[RoundFigures]
     run: RunView | None
     fault: str | None
+    held_out: list[HeldOutScore] = field(default_factory=list)
 
     @property
     def rewards(self) -> list[float | None]:
@@ -63,6 +71,7 @@ def look(state: Path, stored: StoredMembership, api: CoordinatorClient) -> Membe
         history=read(history_path(state), member.run),
         run=run,
         fault=fault,
+        held_out=held_out_scores(state, member.run),
     )
 
 
@@ -72,7 +81,7 @@ def _daemon(state: Path, run: str) -> DaemonStatus | None:
 
 
 def as_json(status: MemberStatus) -> str:
-    """An object with `member`, `run`, `daemon` and `rewards`; see docs/organisation.md."""
+    """An object with `member`, `run`, `daemon`, `rewards` and more; see docs/organisation.md."""
     shown = {"id", "name", "state", "paused", "round", "waiting_for", "latest", "best"}
     run, daemon = status.run, status.daemon
     return json.dumps(
@@ -89,6 +98,7 @@ def as_json(status: MemberStatus) -> str:
             if daemon is None
             else daemon.model_dump(mode="json") | {"left_seconds": daemon.left_seconds},
             "rewards": status.rewards,
+            "held_out": [score.model_dump(mode="json") for score in status.held_out],
         },
         indent=2,
         ensure_ascii=False,
@@ -133,6 +143,8 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
     rewards = [reward for reward in status.rewards if reward is not None]
     if rewards:
         yield "own reward", f"{rewards[-1]:.3f}  {sparkline(rewards[-WIDTH:])}"
+    if status.held_out:
+        yield "held-out pass@1", held_out_text(status.held_out)
     if daemon is not None and daemon.tokens_per_second is not None:
         yield "tokens/s", f"{daemon.tokens_per_second:.0f}"
     if daemon is not None:

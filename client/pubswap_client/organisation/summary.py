@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from pubswap_client.operator.tables import span_text
-from pubswap_client.organisation.scores import by_topic, lines, measured
-from pubswap_client.state.history import RoundFigures
+from pubswap_client.organisation.scores import by_topic, held_out_text, lines, measured
+from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol import __version__
 from pubswap_protocol.messages import WholeRun
 
@@ -21,12 +21,22 @@ MOST_POINTS = 1000
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 220, 46, 24
 
 
-def page(run: WholeRun, member: str, history: Sequence[RoundFigures]) -> str:
+def page(
+    run: WholeRun,
+    member: str,
+    history: Sequence[RoundFigures],
+    held_out: Sequence[HeldOutScore] = (),
+) -> str:
     """The whole page. Text from elsewhere is inert in it."""
-    return "\n".join(_parts(run, member, history)) + "\n"
+    return "\n".join(_parts(run, member, history, held_out)) + "\n"
 
 
-def _parts(run: WholeRun, member: str, history: Sequence[RoundFigures]) -> Iterator[str]:
+def _parts(
+    run: WholeRun,
+    member: str,
+    history: Sequence[RoundFigures],
+    held_out: Sequence[HeldOutScore],
+) -> Iterator[str]:
     title = escape(f"{run.name}: {run.state} after {run.round} of {run.settings.rounds} rounds")
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
     yield f"<style>{_STYLE}</style><h1>{title}</h1>"
@@ -44,6 +54,10 @@ def _parts(run: WholeRun, member: str, history: Sequence[RoundFigures]) -> Itera
                 for topic, before, after in topics
             ],
         )
+    if held_out:
+        yield f"<h2>pass@1 on held-out problems of {escape(member)}</h2>"
+        yield f"<p>{escape(held_out_text(held_out))}.</p>"
+        yield _plot("round", [(each.round, each.pass_at_1) for each in held_out])
     rewards = [reward for each in history for reward in each.rewards]
     yield f"<h2>Reward of {escape(member)} on its own problems</h2>"
     yield _plot("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None])

@@ -48,7 +48,8 @@ def audit(
         trained = {each.round for each in read(history_path(settings.state), run.id)}
         rounds = [each for each in trained if each <= number]
         client = stored.membership.name
-        sets = of_run(_data(settings), others, run.settings, client, rounds)
+        data, holdout = _data(settings), settings.holdout
+        sets = of_run(data, others, run.settings, client, rounds, holdout)
     elif others is None:
         raise InvalidSettings("--members needs --others, problems that were not trained on.")
     else:

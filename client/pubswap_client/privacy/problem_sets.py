@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from pubswap_client.data.holdout import split
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, read_problems
@@ -49,21 +50,28 @@ def trained_and_not(
 
 
 def of_run(
-    data: Path, others: Path | None, settings: RunSettings, client: str, rounds: Collection[int]
+    data: Path,
+    others: Path | None,
+    settings: RunSettings,
+    client: str,
+    rounds: Collection[int],
+    holdout: int = 0,
 ) -> tuple[list[Problem], list[Problem]]:
     """Members and others of a client's private file, by the run's own schedule.
 
-    `rounds` are those that the client has trained. Others are what no step has drawn, unless a
-    file has them. Raises InvalidSettings if that cannot be known.
+    `rounds` are those that the client has trained, `holdout` its setting. Others are what no step
+    has drawn, held-out problems among them, unless a file has them.
+
+    Raises InvalidSettings if that cannot be known.
     """
     if not rounds:
         raise InvalidSettings(
             "The state folder has no history of rounds that this adapter was trained in. "
             + _GIVE_BOTH
         )
-    problems = read_problems(data)
+    problems, held_out = split(read_problems(data), holdout)
     members, rest = trained_and_not(problems, drawn(settings, client, len(problems), rounds))
-    return members, read_problems(others) if others else rest
+    return members, read_problems(others) if others else [*rest, *held_out]
 
 
 def checked(

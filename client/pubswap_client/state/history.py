@@ -1,8 +1,13 @@
-"""`history.jsonl` in the state folder: what this organisation's training did, one line a round."""
+"""What an organisation's training did, one line a round, in two files of the state folder.
+
+history.jsonl    its own steps
+held-out.jsonl   the global adapters' pass@1 on the problems that it holds out
+"""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,13 +37,45 @@ class RoundFigures(BaseModel):
     seconds: float = Field(description="Of the steps, without waiting.")
     waited: float = Field(description="Seconds for the other organisations.")
 
+    @property
+    def key(self) -> tuple[str, int, Digest]:
+        """What no other line says."""
+        return self.run, self.round, self.start
+
+
+class HeldOutScore(BaseModel):
+    """pass@1 of the global adapter after a round, by one response to each held-out problem."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str = Field(description="The run's id.")
+    round: int = Field(description="0 is the base model.")
+    adapter: Digest
+    at: AwareDatetime
+    pass_at_1: float
+    problems: int
+    seconds: float
+
+    @property
+    def key(self) -> tuple[str, int, Digest]:
+        """What no other line says."""
+        return self.run, self.round, self.adapter
+
+
+Line = TypeVar("Line", RoundFigures, HeldOutScore)
+
 
 def history_path(state: Path) -> Path:
     """Where a state folder keeps its history."""
     return state / "history.jsonl"
 
 
-def append(path: Path, figures: RoundFigures) -> None:
+def held_out_path(state: Path) -> Path:
+    """Where a state folder keeps the scores on held-out problems."""
+    return state / "held-out.jsonl"
+
+
+def append(path: Path, figures: Line) -> None:
     """Add a round, unless it is the last one there; a line that a kill has torn is cut off first.
 
     Raises NotSaved.
@@ -49,10 +86,8 @@ def append(path: Path, figures: RoundFigures) -> None:
         end = data.rfind(b"\n") + 1
         if end < len(data):
             os.truncate(path, end)
-        last = _parsed(data[:end].splitlines()[-1:])
-        if [(one.run, one.round, one.start) for one in last] != [
-            (figures.run, figures.round, figures.start)
-        ]:
+        last = _parsed(data[:end].splitlines()[-1:], type(figures))
+        if [one.key for one in last] != [figures.key]:
             append_durably(path, line)
     except OSError as error:
         raise NotSaved(
@@ -63,16 +98,25 @@ def append(path: Path, figures: RoundFigures) -> None:
 
 def read(path: Path, run: str) -> list[RoundFigures]:
     """The rounds of a run, in the order in which they were trained; no line that is none."""
+    return _of_run(path, run, RoundFigures)
+
+
+def held_out_scores(state: Path, run: str) -> list[HeldOutScore]:
+    """The scores of a run's global adapters, in the order in which they were measured."""
+    return _of_run(held_out_path(state), run, HeldOutScore)
+
+
+def _of_run(path: Path, run: str, kind: type[Line]) -> list[Line]:
     data = path.read_bytes() if path.exists() else b""
     whole = data[: data.rfind(b"\n") + 1].splitlines()
-    return [one for one in _parsed(whole) if one.run == run]
+    return [one for one in _parsed(whole, kind) if one.run == run]
 
 
-def _parsed(lines: Sequence[bytes]) -> list[RoundFigures]:
-    found = []
+def _parsed(lines: Sequence[bytes], kind: type[Line]) -> list[Line]:
+    found: list[Line] = []
     for line in lines:
         try:
-            found.append(RoundFigures.model_validate_json(line))
+            found.append(kind.model_validate_json(line))
         except ValidationError:
             continue
     return found

@@ -134,6 +134,22 @@ class LocalTrainer:
         if self._optimizer is None or self.settings.grpo.optimizer_state == "reset":
             self._optimizer = self._new_optimizer()
 
+    def pass_at_1(self, adapter: Adapter, problems: Sequence[Problem]) -> float:
+        """The mean reward of one response to each problem; leaves this adapter in the policy.
+
+        Each adapter is measured with the same draws.
+        """
+        self.policy.load_adapter(adapter)
+        groups = self.engine.generate(
+            [self.policy.encode(problem.prompt) for problem in problems],
+            count=1,
+            max_tokens=self.settings.grpo.max_response_tokens,
+            temperature=self.settings.evaluation.temperature,
+            seed=seed_for(self.settings.seed, "held out", self.client),
+        )
+        rewards = self._rewards(problems, groups)
+        return sum(reward for (reward,) in rewards) / len(rewards)
+
     def snapshot(self) -> Snapshot:
         """A copy of the factors and of the optimizer's state, and what was sampled ahead."""
         if self._optimizer is None:

@@ -408,7 +408,9 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     options = ["--state", str(evaluator), "--model", str(MODEL), "--threads", "1"]
     coordinator.processes.start("judge", ["evaluate", *options], ONE_THREAD)
     start(coordinator, run)
-    start_client(coordinator, state, 3)
+    config = tmp_path / "client.toml"
+    config.write_text("holdout = 4\n")
+    start_client(coordinator, state, 3, more=["--config", str(config)])
     until(lambda: 0 < len((seen := status_of(state))["rewards"]) < 8 and seen["running"])
     wait_finished(coordinator, run)
     said = coordinator.folder / "logs" / "lone.log"
@@ -424,6 +426,9 @@ def test_sigterm_ends_a_waiting_daemon_cleanly_and_the_run_goes_on(
     seen = status_of(state)
     assert (seen["run"]["state"], seen["running"]) == ("finished", False)
     assert seen["run"]["latest"] == {"round": 1, "pass_at_1": final.pass_at_1}
+    own = [(one["round"], one["adapter"], one["problems"]) for one in seen["held_out"]]
+    assert own == [(each.round, each.adapter, 4) for each in rounds]
+    assert "round 1, on 4 held-out problems" in (state / "summary.html").read_text()
     up = coordinator.api.run(run.id).members[-1].traffic.up
     assert up < seen["daemon"]["sent_bytes"] < up + 10_000
     _takes_its_adapter(coordinator, run, state)

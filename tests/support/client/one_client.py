@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal, JournalOwner
@@ -168,6 +169,7 @@ class World:
     points: Points
     trained_on: dict[tuple[int, int], set[str]]
     privacy: Callable[[], PrivacyBudget | None] = lambda: None
+    held_out: Sequence[Problem] = ()
 
     def live(self, reporter: Reporter | None = None) -> None:
         """One process: a new trainer and store, then every round that is not handed in."""
@@ -183,7 +185,10 @@ class World:
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
                 told = reporter or LogLines()
-                one = LocalRound(api, run, trainer, journal, told, number, start, privacy)
+                held_out = HeldOut(self.state, run.id, self.held_out) if self.held_out else None
+                one = LocalRound(
+                    *(api, run, trainer, journal, told, number, start, privacy, held_out)
+                )
                 one.train()
                 one.hand_in(examples=8)
             start = self.coordinator.publish(number, start)

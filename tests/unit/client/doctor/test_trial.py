@@ -120,6 +120,10 @@ def test_a_round_is_predicted_from_a_step() -> None:
     assert found.bytes_up <= layout.file_bytes + 5 * rules.max_bytes()
     assert "waiting for peers comes on top" in str(found)
     assert "all 3 rounds" in str(found)
+    longer = predict(TRIAL, run, layout, holdout=32)
+    sampled = TRIAL.rollout_seconds + TRIAL.reward_seconds
+    assert longer.round_seconds - found.round_seconds == pytest.approx(sampled * 32 / 64)
+    assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
 
 
 def test_without_public_steps_only_adapters_travel() -> None:

@@ -15,7 +15,7 @@ from pubswap_client.organisation.adapter import take_adapter
 from pubswap_client.organisation.outcome import evaluated
 from pubswap_client.organisation.scores import lines
 from pubswap_client.organisation.summary import page
-from pubswap_client.state.history import RoundFigures
+from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, WrongState
 from pubswap_protocol.messages import Evaluation, RoundSummary, RunState, WholeRun
@@ -131,6 +131,19 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
     assert [len(each) for each in points] == [2, 2]
     assert all(one[0][0] < one[1][0] and one[0][1] > one[1][1] for one in points)
     assert "Not measured." in page(ended(None, None), "a", [])
+    base = HeldOutScore(
+        run="r1",
+        round=0,
+        adapter=digest_of(b""),
+        at=figures.at,
+        pass_at_1=0.25,
+        problems=64,
+        seconds=1.0,
+    )
+    scores = [base, base.model_copy(update={"round": 1, "pass_at_1": 0.375})]
+    with_own = page(run, "hospital-a", [figures], scores)
+    assert "0.250 → 0.375 (+0.125) from round 0 to round 1, on 64" in with_own
+    assert with_own.count("<path") == text.count("<path") + 1
     many = figures.model_copy(update={"rewards": [0.5, 0.25] * 50_000})
     assert len(page(run, "a", [many])) < 50_000
 

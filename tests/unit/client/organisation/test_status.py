@@ -12,7 +12,7 @@ from rich.console import Console
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.organisation.status import MemberStatus, as_json, look, rendered
 from pubswap_client.state import history
-from pubswap_client.state.history import RoundFigures
+from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status, write_status
@@ -56,6 +56,11 @@ ROUND = RoundFigures(
     waited=0.0,
     **dict.fromkeys(("reward", "loss", "kl", "clip_share", "zero_variance_share"), 0.0),
     response_tokens=None,
+)
+
+
+HELD_OUT = HeldOutScore(
+    run="r1", round=0, adapter=digest_of(b""), at=NOW, pass_at_1=0.25, problems=64, seconds=1.0
 )
 
 
@@ -115,6 +120,22 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
     ):
         assert part in text
     assert "secret" not in text
+
+
+def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None:
+    """Of the only adapter that is measured, or from the first to the last; of this run."""
+    path = history.held_out_path(state)
+    assert "held-out" not in shown(state, run(RunState.TRAINING))[0]
+    other = HELD_OUT.model_copy(update={"run": "r0", "pass_at_1": 0.75})
+    for score in (other, HELD_OUT):
+        history.append(path, score)
+    text, _ = shown(state, run(RunState.TRAINING))
+    assert "0.250 after round 0, on 64 held-out problems of our own" in text
+    history.append(path, HELD_OUT.model_copy(update={"round": 2, "pass_at_1": 0.5}))
+    text, found = shown(state, run(RunState.TRAINING))
+    assert "0.250 → 0.500 (+0.250) from round 0 to round 2, on 64" in text
+    listed = json.loads(as_json(found))["held_out"]
+    assert [(one["round"], one["pass_at_1"]) for one in listed] == [(0, 0.25), (2, 0.5)]
 
 
 def test_a_daemon_that_does_not_run_is_said_to_have_lived(state: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.data.holdout import split
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.problem_sets import FEWEST, MOST, checked, drawn, of_run
 from pubswap_client.rollout.transformers_engine import TransformersEngine
@@ -62,6 +63,10 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
     assert len(members) == 6 and len(others) == 4
     assert {problem.id for problem in (*members, *others)} == {f"p{n}" for n in range(10)}
     assert of_run(data, more, run_settings, "a", [1, 2]) == (members, numbered(10, 3))
+    trained, held_out = split(numbered(0, 10), 3)
+    members, others = of_run(data, None, run_settings, "a", [1, 2], holdout=3)
+    assert members == [trained[index] for index in sorted(drawn(run_settings, "a", 7, [1, 2]))]
+    assert others[-3:] == held_out and len(others) == 10 - len(members)
 
 
 def test_what_the_schedule_does_not_tell_is_asked_for(

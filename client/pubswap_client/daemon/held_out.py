@@ -1,0 +1,59 @@
+"""The organisation's own pass@1: each global adapter on private problems that train nothing."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pubswap_client.daemon.reporters import Reporter
+from pubswap_client.state.history import HeldOutScore, append, held_out_path, held_out_scores
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.messages import Digest
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.adapter import Adapter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A member's held-out problems, and its state folder, where the scores are kept."""
+
+    state: Path
+    run: str
+    problems: Sequence[Problem]
+
+    def measure(
+        self,
+        trainer: LocalTrainer,
+        reporter: Reporter,
+        round_: int,
+        digest: Digest,
+        adapter: Adapter,
+    ) -> None:
+        """Score the global adapter after a round, unless it was; leaves it in the policy.
+
+        Raises NotSaved.
+        """
+        known = held_out_scores(self.state, self.run)
+        if (self.run, round_, digest) in {score.key for score in known}:
+            return
+        reporter.doing(f"measuring the global adapter on {len(self.problems)} held-out problems")
+        began = time.monotonic()
+        pass_at_1 = trainer.pass_at_1(adapter, self.problems)
+        score = HeldOutScore(
+            run=self.run,
+            round=round_,
+            adapter=digest,
+            at=datetime.now(UTC),
+            pass_at_1=pass_at_1,
+            problems=len(self.problems),
+            seconds=time.monotonic() - began,
+        )
+        append(held_out_path(self.state), score)
+        log.info(
+            "The global adapter after round %d: pass@1 %.3f on our %d held-out problems.",
+            *(round_, pass_at_1, len(self.problems)),
+        )

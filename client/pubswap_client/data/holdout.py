@@ -1,0 +1,21 @@
+"""Which private problems are never trained on: a pure function of their prompts."""
+
+from collections.abc import Sequence
+
+from pubswap_protocol.draws import seed_for
+from pubswap_protocol.problems import Problem
+
+
+def split(problems: Sequence[Problem], count: int) -> tuple[list[Problem], list[Problem]]:
+    """The problems to train on and `count` held-out ones, each in their order.
+
+    Held out are those whose prompts have the lowest hashes, and all with such a prompt, so that the
+    split is the same after every start and in every run. When problems are added, no problem that
+    was trained on is held out later.
+    """
+    places = {problem.prompt: seed_for("held out", problem.prompt) for problem in problems}
+    out = set(sorted(places, key=places.__getitem__)[:count])
+    return (
+        [problem for problem in problems if problem.prompt not in out],
+        [problem for problem in problems if problem.prompt in out],
+    )

@@ -1,0 +1,95 @@
+"""The own held-out pass@1: what it is, that it changes no bit, and a client that is killed."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.held_out import HeldOut
+from pubswap_client.daemon.reporters import LogLines
+from pubswap_client.state.history import held_out_path, held_out_scores
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import ServerFault
+from pubswap_protocol.messages import RunState, Task, TaskKind
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+from support.client.one_client import ROUNDS, World, kill_again_and_again
+
+HELD_OUT = [Problem(id=f"h{n}", prompt=f"5+{n}=", answer="?") for n in range(6)]
+
+
+def scores_of(one: World) -> list[tuple[Any, ...]]:
+    """What is kept, but for when and how long."""
+    found = held_out_scores(one.state, one.coordinator.run.id)
+    return [(each.round, each.adapter, each.pass_at_1, each.problems) for each in found]
+
+
+def test_holding_out_changes_no_bit_and_each_adapter_is_scored_once(
+    world: Callable[..., World],
+) -> None:
+    """A client that dies again and again has the scores and the adapters of an undisturbed one."""
+    without, undisturbed, killed = world(), world(), world()
+    undisturbed.held_out = killed.held_out = HELD_OUT
+    without.live()
+    undisturbed.live()
+    assert without.adapters() == undisturbed.adapters()
+    assert without.coordinator.submitted == undisturbed.coordinator.submitted
+    kill_again_and_again(killed)
+    assert killed.adapters() == undisturbed.adapters()
+    assert scores_of(killed) == scores_of(undisturbed)
+    assert [score[0] for score in scores_of(killed)] == list(range(ROUNDS))
+    assert not held_out_path(without.state).exists()
+
+
+def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) -> None:
+    """One response to each problem, sampled from the adapter that is asked about."""
+    trainer = world().trainer(None)
+    layout = trainer.policy.card.layout
+    adapters = [initial_adapter(layout, 1)]
+    adapters.append({name: values + 0.3 for name, values in adapters[0].items()})
+    sampled: list[list[Any]] = []
+    generate = trainer.engine.generate
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        assert options["count"] == 1 and options["temperature"] == 0.7
+        sampled.append(generate(*arguments, **options))
+        return sampled[-1]
+
+    trainer.engine.generate = recorded  # type: ignore[method-assign]
+    for adapter in adapters:
+        score = trainer.pass_at_1(adapter, HELD_OUT)
+        texts = [trainer.policy.decode(group)[0] for group in sampled[-1]]
+        assert score == sum(len(text) % 2 == 0 for text in texts) / len(HELD_OUT)
+    first, second = ([list(group[0].tokens) for group in groups] for groups in sampled)
+    assert first != second
+    assert trainer.pass_at_1(adapters[0], HELD_OUT) >= 0
+    assert [list(group[0].tokens) for group in sampled[-1]] == first
+
+
+@pytest.mark.parametrize("reachable", [True, False], ids=["measured", "coordinator away"])
+def test_the_last_adapter_is_measured_when_the_run_is_finished(
+    world: Callable[..., World], reachable: bool
+) -> None:
+    """It ends as it would without, if the adapter cannot be had."""
+    one = world()
+    trainer, run = one.trainer(None), one.coordinator.run
+    layout = run.model.layout
+    data = encode_adapter(layout, initial_adapter(layout, 5))
+
+    def adapter_of_round(_: str, which: str) -> tuple[int, bytes]:
+        assert which == "final"
+        if not reachable:
+            raise ServerFault
+        return 2, data
+
+    ended = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=2)
+    api: Any = SimpleNamespace(task=lambda *_: ended, adapter_of_round=adapter_of_round)
+    nothing: Any = None
+    held_out = HeldOut(one.state, run.id, HELD_OUT)
+    one.state.mkdir()
+    daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, residuals=nothing, held_out=held_out)
+    for _ in range(2):
+        assert daemon.work() is RunState.FINISHED
+    assert [score[:2] for score in scores_of(one)] == ([(2, digest_of(data))] if reachable else [])
