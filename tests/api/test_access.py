@@ -183,10 +183,14 @@ def cast(server: Server) -> tuple[Federation, dict[str, str | None]]:
 
 
 def ask(
-    server: Server, fed: Federation, operation: Operation, upload: str, token: str | None
+    server: Server,
+    fed: Federation,
+    operation: Operation,
+    adapter: str,
+    upload: str,
+    token: str | None,
 ) -> httpx.Response:
     """A request that lacks nothing but perhaps the right to be made."""
-    adapter = fed.view().rounds[0].adapter or ""
     path = operation.path.format(
         run=fed.run.id,
         member="nobody",
@@ -236,8 +240,9 @@ def test_a_route_serves_those_in_the_table_and_nobody_else(
     (operation,) = [found for found in operations(server.app) if found.name == name]
     fed, tokens = cast(server) if name in ("cancel_run", "hello") else scene
     opened = open_upload(server, fed, tokens["client"])
+    adapter = fed.view().rounds[0].adapter or ""
     for actor in sorted(ANYBODY):
-        reply = ask(server, fed, operation, opened, tokens[actor])
+        reply = ask(server, fed, operation, adapter, opened, tokens[actor])
         got = (reply.status_code, code_of(reply))
         if actor in ALLOWED[name]:
             assert got[0] not in (401, 403), (actor, got)
