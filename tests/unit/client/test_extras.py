@@ -1,5 +1,6 @@
 """What each extra is enough for, and what is said where it is missing."""
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -12,32 +13,49 @@ from pubswap_protocol.cli import EXTRAS, extra_for
 
 ROOT = Path(__file__).parents[3]
 
-# `pubswap` where none of these is installed.
+# `pubswap`, one line after another, where none of these is installed.
 WITHOUT = """
+import contextlib
 import importlib.util
+import io
+import json
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in blocked:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-blocked = set(sys.argv.pop(1).split(","))
+packages, lines = json.loads(sys.argv.pop(1))
+blocked = set(packages)
 sys.meta_path.insert(0, Missing())
 find_spec = importlib.util.find_spec  # which asks; it is to answer that there is none
 importlib.util.find_spec = lambda name, *more: (
     None if name.partition(".")[0] in blocked else find_spec(name, *more)
 )
 from pubswap_protocol.cli import main
-main()
+done = []
+for line in lines:
+    sys.argv[1:] = line
+    said, status = io.StringIO(), 0
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+    done.append((status or 0, said.getvalue()))
+json.dump(done, sys.stdout)
 """
 NO_OPERATOR = {
     package for extra, packages in EXTRAS.items() if extra != "operator" for package in packages
 }
 
 
-def pubswap_without(packages: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where these packages are not installed."""
-    command = [sys.executable, "-c", WITHOUT, ",".join(packages), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+def pubswap_without(packages: set[str], *lines: list[str]) -> list[tuple[int, str]]:
+    """Run commands where these packages are not installed: status and stderr of each."""
+    order = json.dumps([sorted(packages), lines])
+    command = [sys.executable, "-c", WITHOUT, order]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return [(status, said) for status, said in json.loads(done.stdout)]
 
 
 def test_each_package_is_one_of_its_extra() -> None:
@@ -52,21 +70,20 @@ def test_each_package_is_one_of_its_extra() -> None:
         assert set(packages) <= {name.partition("=")[0] for name in listed}, extra
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run", "list"], "cannot be reached"),
-        (["run", "show", "a"], "cannot be reached"),
-        (["run", "export", "a", "--out", "nowhere"], "cannot be reached"),
-        (["invite", "a", "b"], "cannot be reached"),
-        (["member", "list", "a"], "cannot be reached"),
-        (["run", "create", "run.toml"], "cannot be reached"),
-        (["recipe", "show", "qwen3-1.7b-math"], ""),
-        (["recipe", "check", "run.toml"], ""),
-    ],
-)
+LINES = [
+    (["run", "list"], "cannot be reached"),
+    (["run", "show", "a"], "cannot be reached"),
+    (["run", "export", "a", "--out", "nowhere"], "cannot be reached"),
+    (["invite", "a", "b"], "cannot be reached"),
+    (["member", "list", "a"], "cannot be reached"),
+    (["run", "create", "run.toml"], "cannot be reached"),
+    (["recipe", "show", "qwen3-1.7b-math"], ""),
+    (["recipe", "check", "run.toml"], ""),
+]
+
+
 def test_the_operator_s_extra_is_enough_for_the_operator_s_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without torch and without the server they come as far as the coordinator."""
     monkeypatch.chdir(tmp_path)
@@ -79,10 +96,11 @@ def test_the_operator_s_extra_is_enough_for_the_operator_s_commands(
         f'name = "a"\nrounds = 1\nlocal_steps = 4\n[model]\nsource = "{MODEL}"\n'
         '[data]\npublic = "public.jsonl"\ntest = "test.jsonl"\n[grpo]\nprompts_per_step = 4\n'
     )
-    done = pubswap_without(NO_OPERATOR, *arguments)
-    assert said in done.stderr
-    assert done.returncode == (1 if said else 0), done.stderr
-    assert "extra" not in done.stderr
+    done = pubswap_without(NO_OPERATOR, *(line for line, _ in LINES))
+    for (line, said), (status, stderr) in zip(LINES, done, strict=True):
+        assert said in stderr, line
+        assert status == (1 if said else 0), (line, stderr)
+        assert "extra" not in stderr, line
 
 
 def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything_is_fetched(
@@ -92,32 +110,30 @@ def test_merging_an_adapter_takes_the_client_s_extra_and_says_so_before_anything
     address = ["--coordinator", "http://127.0.0.1:1", "--token-file", str(tmp_path / "token")]
     (tmp_path / "token").write_text("token")
     line = ["run", "export", "a", "--format", "merged", "--out", str(tmp_path / "new"), *address]
-    done = pubswap_without(NO_OPERATOR, *line)
-    assert done.returncode == 1
-    assert "'torch'" in done.stderr and "pip install '.[client]'" in done.stderr
+    [(status, stderr)] = pubswap_without(NO_OPERATOR, line)
+    assert status == 1
+    assert "'torch'" in stderr and "pip install '.[client]'" in stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [(["run", "list"], "operator"), (["client", "start"], "client"), (["serve"], "server")],
-)
-def test_a_missing_package_is_said_with_the_one_extra_that_helps(
-    arguments: list[str], extra: str
-) -> None:
+def test_a_missing_package_is_said_with_the_one_extra_that_helps() -> None:
     """Whatever is missing of it."""
-    done = pubswap_without({name for names in EXTRAS.values() for name in names}, *arguments)
-    assert done.returncode == 1
-    assert f"pip install '.[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    lines = {"operator": ["run", "list"], "client": ["client", "start"], "server": ["serve"]}
+    everything = {name for names in EXTRAS.values() for name in names}
+    for extra, (status, stderr) in zip(
+        lines, pubswap_without(everything, *lines.values()), strict=True
+    ):
+        assert status == 1
+        assert f"pip install '.[{extra}]'" in stderr
+        assert "Traceback" not in stderr
     assert extra_for("somebody_else_s", "run") is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "extra"), [(["run", "list"], "operator"), (["evaluate"], "client")]
-)
-def test_beside_a_server_the_extra_is_the_command_s_too(arguments: list[str], extra: str) -> None:
+def test_beside_a_server_the_extra_is_the_command_s_too() -> None:
     """The first package that is missing is the operator's extra's, which has no torch."""
     others = {name for names in EXTRAS.values() for name in names} - set(EXTRAS["server"])
-    done = pubswap_without(others, *arguments)
-    assert done.returncode == 1
-    assert f"pip install '.[{extra}]'" in done.stderr
+    lines = {"operator": ["run", "list"], "client": ["evaluate"]}
+    for extra, (status, stderr) in zip(
+        lines, pubswap_without(others, *lines.values()), strict=True
+    ):
+        assert status == 1
+        assert f"pip install '.[{extra}]'" in stderr
