@@ -57,15 +57,15 @@ def test_replacements_are_counted_as_the_library_reads_them() -> None:
 
 
 def test_a_text_is_cut_where_no_verifier_reads_on() -> None:
-    """64 responses of the longest pieces cost the memory of one; each is too long, so wrong."""
+    """32 responses of the longest pieces cost the memory of one; each is too long, so wrong."""
     piece = "7" * MOST_PIECE_CHARACTERS
     tokenizer = load_tokenizer(tokenizer_with(lambda file: _rename(file, piece)))
     number = tokenizer.token_to_id(piece)
-    responses = [np.full(4096, number, dtype=np.int32)] * 64
+    responses = [np.full(4096, number, dtype=np.int32)] * 32
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     texts = decode_all(tokenizer, responses)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 64 << 10  # KiB; all of them whole are 256 MiB, in bytes alone
+    assert grown < 64 << 10  # KiB; all of them whole are 128 MiB, in bytes alone
     assert {len(text) for text in texts} == {MAX_RESPONSE_CHARACTERS + 1}
     problem: Any = type("P", (), {"answer": texts[0]})
     assert score("exact", texts[0], problem) == 0.0

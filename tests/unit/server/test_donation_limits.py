@@ -54,7 +54,7 @@ def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
     """A peer's never; the receiver's own stays, and `keep` draws among the others."""
     rng = np.random.default_rng(3)
     drawn = 0
-    for trial, correct in enumerate(pools(1, 1500)):
+    for trial, correct in enumerate(pools(1, 800)):
         prompts = list(range(len(correct["a"])))
         short = {name: rng.random(verdicts.shape) < 0.5 for name, verdicts in correct.items()}
         for me in correct:
@@ -80,7 +80,7 @@ def test_a_response_that_is_too_long_is_not_donated(strategy: str) -> None:
 def test_no_donor_gives_more_than_its_share(strategy: str, share: float) -> None:
     """Of what is donated in the end, and no more is taken away than that needs."""
     limited = 0
-    for trial, correct in enumerate(pools(2, 800)):
+    for trial, correct in enumerate(pools(2, 300)):
         prompts = list(range(len(correct["a"])))
         for me in correct:
             free = exchange(strategy, correct, me, trial, 1, 1, prompts)  # type: ignore[arg-type]
