@@ -79,6 +79,7 @@ def test_whole_responses(row: dict[str, Any]) -> None:
     assert verdict(row["gold"], row["response"]) == float(row["right"])
 
 
+@pytest.mark.full
 def test_answers_are_judged_as_verl_judges_them() -> None:
     """But for those that say why; verl reads mathematics between dollar signs only."""
     for row in ANSWERS:

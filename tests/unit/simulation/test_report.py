@@ -295,6 +295,7 @@ def test_the_smallest_store_makes_a_report(tmp_path: Path) -> None:
     assert "±" not in written.split("## small")[1]
 
 
+@pytest.mark.full
 def test_the_same_store_gives_the_same_bytes(store: Path, out: Path, tmp_path: Path) -> None:
     """A report can be committed, and changes when results do."""
     found = read_sections(store)

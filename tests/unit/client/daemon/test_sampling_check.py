@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.evidence import response_evidence
@@ -55,6 +57,7 @@ def test_a_client_says_its_seeds_and_reports_its_donors(world: Callable[..., Wor
         assert all(found.evidence > 6 for found in report)
 
 
+@pytest.mark.full
 def test_a_client_that_is_killed_reports_the_same(world: Callable[..., World]) -> None:
     """What was found before is in the checkpoint; nothing is counted twice."""
     straight, killed = checked(world), checked(world)

@@ -50,6 +50,7 @@ def measure(folder: Path, *arguments: str) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.full
 def test_the_estimate_is_within_a_factor_of_two_on_the_demo_s_model() -> None:
     """Against the growth of a process that updates on 2,832 tokens at a time."""
     measured, estimated = measure(MODEL, "60", "6", "plain")["update"]
