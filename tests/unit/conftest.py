@@ -1,5 +1,6 @@
 """A tiny model on disk, and what the training tests make of it. torch is imported when asked."""
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ def tiny_deep_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("deep"), "qwen3", **changes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_settings() -> RunSettings:
     """Small settings, with a learning rate that shows after one step."""
     return RunSettings.model_validate(
@@ -95,7 +96,7 @@ def run_settings() -> RunSettings:
 CardOf = Callable[[Path], ModelCard]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def card_of(run_settings: RunSettings) -> CardOf:
     """The card of a folder, with the run's LoRA settings."""
     return lambda folder: model_card(folder, run_settings.lora, "tiny", None)
@@ -116,14 +117,19 @@ def _random_adapter() -> Callable[..., Adapter]:
     return random_adapter
 
 
-@pytest.fixture
-def policy(tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings) -> "Policy":
-    """The tiny Qwen3 with an adapter that changes it."""
+@pytest.fixture(scope="session")
+def _loaded(tiny_qwen3: Path, card_of: CardOf, run_settings: RunSettings) -> "Policy":
     from pubswap_client.policy.policy import Policy
 
     loaded = Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
     loaded.load_adapter(random_adapter(loaded.card.layout, seed=1))
     return loaded
+
+
+@pytest.fixture
+def policy(_loaded: "Policy") -> "Policy":
+    """The tiny Qwen3 with an adapter that changes it; a copy for each test."""
+    return copy.deepcopy(_loaded)
 
 
 @pytest.fixture

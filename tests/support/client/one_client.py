@@ -214,13 +214,13 @@ class World:
 def kill_again_and_again(
     world: World, reporter: Callable[[], Reporter | None] = lambda: None
 ) -> int:
-    """The first life ends at its first point, the second at its second, ...; how many ended."""
-    for number in itertools.count(1):
-        world.points.left = number
+    """The first life ends at its first point, the second at its third, ...; how many ended."""
+    for deaths in itertools.count():
+        world.points.left = 1 + 2 * deaths
         try:
             world.live(reporter())
         except Killed:
             continue
         world.points.left = float("inf")
-        return number - 1
+        return deaths
     raise AssertionError

@@ -61,7 +61,8 @@ def world(
     monkeypatch.setattr(Path, "replace", points.around(Path.replace))
 
     def make(engine: Engine = TransformersEngine, **changes: Any) -> World:
-        grpo = run_settings.grpo.model_copy(update=changes.pop("grpo", {}))
+        short = {"max_response_tokens": 8}
+        grpo = run_settings.grpo.model_copy(update=short | changes.pop("grpo", {}))
         settings = run_settings.model_copy(
             update={"grpo": grpo, "local_steps": STEPS, "rounds": ROUNDS, **changes}
         )
