@@ -138,7 +138,7 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
     """Each restores to a whole place, and takes from the one before it what has not changed."""
     settings, folder = made.new("folder"), tmp_path / "backup"
     with serving(settings) as server, server.closing:
-        fed = begun(server, method="fedavg", rounds=25)
+        fed = begun(server, method="fedavg", rounds=12)
         training = threading.Thread(target=finish, args=(fed, 1))
         training.start()
         seen, files = [], dict[Path, int]()

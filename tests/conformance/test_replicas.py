@@ -26,11 +26,14 @@ from pubswap_server.database.tables import RunRow
 from support.coordinator.coordinator import Federation, Server, begun, create, serving, settings_for
 
 
-@pytest.fixture
-def pair(database_url: str, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+@pytest.fixture(scope="module")
+def pair(
+    new_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, Server]]:
     """Two coordinators that share what there is."""
-    shared = {"database_url": database_url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
-    settings = settings_for(tmp_path / "data").model_copy(update=shared)
+    url, folder = new_database(), tmp_path_factory.mktemp("pair")
+    shared = {"database_url": url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
+    settings = settings_for(folder / "data").model_copy(update=shared)
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(settings)) for _ in range(2)]
         for server in servers:
@@ -223,8 +226,11 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
     monkeypatch.setattr(conductor, "aggregate_round", slowly)
     for server in pair:
         services = server.app.state.services
-        services.settings = services.settings.model_copy(update={"tick_seconds": 0.05})
-        services.leases.seconds = 60.0  # a busy machine may be late with beats
+        settings = services.settings.model_copy(update={"tick_seconds": 0.05})
+        monkeypatch.setattr(services, "settings", settings)
+        monkeypatch.setattr(
+            services.leases, "seconds", 60.0
+        )  # a busy machine may be late with beats
     here = begun(pair[0], method="fedavg", rounds=1)
     there = seen_from(here, pair[1])
     assert here.submit("a", 1, here.adapter(1)) == "accepted"

@@ -13,7 +13,7 @@ from support.coordinator.coordinator import Server, begun, create
 from support.coordinator.crowd import Crowd
 from support.eventually import until
 
-CROWD = 80
+CROWD = 40
 WAITING = "pubswap_long_polls"
 
 
@@ -27,7 +27,7 @@ def threads() -> int:
 def test_many_that_wait_cost_no_thread_and_no_connection_and_are_answered_at_once(
     server: Server,
 ) -> None:
-    """80 sockets: no more threads than the database's and uvicorn's, and all hear of their task.
+    """40 sockets: no more threads than the database's and uvicorn's, and all hear of their task.
 
     How fast 1,000 of them do is the benchmark's to say.
     """

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -195,6 +196,9 @@ def main() -> None:
 def _keep(status: str, **order: Any) -> None:
     """Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Where multiprocessing keeps sockets, which it leaves behind in a process that is killed.
+    own: Any = multiprocessing.current_process()
+    own._config["tempdir"] = str(Path(status).parent)
     child = os.fork()
     if not child:
         _live(**order)
