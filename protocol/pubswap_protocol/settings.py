@@ -167,6 +167,14 @@ class SwapSettings(Strict):
         description="pipelined: make the next private step while peers answer, and update on the "
         "exchange after it, one step late. synchronous, which waits, is the paper's.",
     )
+    # Left out unless it is set, as sampling_check below.
+    replay: StrictBool = Field(
+        default=False,
+        exclude_if=lambda replay: not replay,
+        description="Each client keeps right responses to public prompts, own and donated ones, "
+        "and fills a group with them when its prompt comes again and right ones are too few; "
+        "with `keep`. false is the paper's.",
+    )
     max_donated_tokens: Tokens | None = Field(
         default=None, description="A longer response is not donated; by default any length is."
     )
@@ -202,6 +210,11 @@ class SwapSettings(Strict):
                 "use method = 'fedavg' if that is meant"
             )
         self._check_donors()
+        if self.replay and self.strategy != "keep":
+            raise ValueError(
+                f"swap.replay fills a group up to half, and strategy {self.strategy!r} fills none; "
+                "use strategy = 'keep' or replay = false"
+            )
         if self.mode == "pipelined" and self.period in (1, local_steps):
             raise ValueError(
                 f"swap.mode 'pipelined' makes a private step while peers answer, and with "

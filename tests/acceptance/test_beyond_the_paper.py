@@ -29,7 +29,7 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
 
 
 def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Path) -> None:
-    """Informative prompts, likely donors, pipelined, overlapping and resampled steps.
+    """Informative prompts, likely donors, replay, pipelined, overlapping and resampled steps.
 
     In daemons that start in another order than a simulation, and in that.
     """
@@ -38,6 +38,7 @@ def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Pat
         "swap.prompts": "informative",
         "swap.donors": "likely",
         "swap.mode": "pipelined",
+        "swap.replay": True,
         "grpo.overlap": 1,
         "grpo.resample": 2,
     }

@@ -28,6 +28,7 @@ from pubswap_client.state.journal import (
 )
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
 from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
@@ -255,12 +256,33 @@ class LocalRound:
         key, rules = self._key(prompts), self._rules(prompts)
         kept = self.journal.received(key)
         if kept is not None:
-            return decode_responses(kept, rules), 0.0
-        self._wait_until_kept()
-        body, waited = self._exchange(step, prompts, own)
+            body, waited = kept, 0.0
+        else:
+            self._wait_until_kept()
+            body, waited = self._exchange(step, prompts, own)
         groups = decode_responses(body, rules)
-        self.journal.save_received(key, body)
-        return groups, waited
+        if kept is None:
+            self.journal.save_received(key, body)
+        return self._with_replay(prompts, groups), waited
+
+    def _with_replay(
+        self, prompts: SwapPrompts, groups: list[list[Response]]
+    ) -> list[list[Response]]:
+        """The groups, filled up from the buffer, which has their right responses from now on.
+
+        A restart does the same again, with the groups that are on disk, to the same end.
+        """
+        if not self.run.settings.swap.replay:
+            return groups
+        kept, rewards = self.journal.replay(), self.trainer.score(_problems(prompts), groups)
+        places = [entry.index for entry in prompts.prompts]
+        for place, group, scores in zip(places, groups, rewards, strict=True):
+            kept = remember(kept, place, group, scores)
+        self.journal.save_replay(kept)
+        return [
+            fill(group, scores, kept.get(place, ()))
+            for place, group, scores in zip(places, groups, rewards, strict=True)
+        ]
 
     def _exchange(self, step: int, prompts: SwapPrompts, own: bytes) -> tuple[bytes, float]:
         """The file to train on, from the coordinator or our own, and the seconds waited for it."""

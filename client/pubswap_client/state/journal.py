@@ -3,6 +3,7 @@
     checkpoint.safetensors          after each local step
     exchange-own.safetensors        our responses, kept before they are sent
     exchange-received.safetensors   the groups to train on, kept before they are trained on
+    replay.safetensors              right responses to public prompts, if the run replays them
     update.safetensors              a reduced update before it is sent, and what it leaves out
 
 All are sealed files. One that is damaged, or another run's, is set aside as `*.damaged`, and the
@@ -26,10 +27,12 @@ from pubswap_client.state.files import sweep, write_whole
 from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.private_rollout import decode_rollout, encode_rollout
+from pubswap_client.training.replay import Kept, decode_kept, encode_kept
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.tensors.adapter import Adapter
+from pubswap_protocol.tensors.responses import Response
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ FORMAT = 2
 _CHECKPOINT = "checkpoint"
 _SAMPLED, _RECEIVED = "exchange-own", "exchange-received"
 _UPDATE = "update"
+_REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,14 @@ class Journal:
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
         """Keep the groups to train on in a public step. Raises NotSaved."""
         self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
+
+    def replay(self) -> dict[int, list[Response]]:
+        """Kept responses to public prompts; none if there are none, or none that are intact."""
+        return self._load(_REPLAY, lambda _, tensors: decode_kept(tensors)) or {}
+
+    def save_replay(self, kept: Kept) -> None:
+        """Replace the kept responses. Raises NotSaved."""
+        self._save(_REPLAY, {}, encode_kept(kept))
 
     def update(self) -> ReducedUpdate | None:
         """The last one saved; None if there is none, or none that is intact."""

@@ -228,6 +228,10 @@ class LocalTrainer:
         self._own_rewards = self._rewards(problems, groups)
         self.rollout_seconds = seconds
 
+    def score(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
+        """The rewards of each problem's responses, by our own verifier."""
+        return self._rewards(problems, groups)
+
     def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
         """The groups of an exchange's offers, chosen by what our policy finds most likely."""
         return [

@@ -47,6 +47,15 @@ def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
     assert {"grpo.resample", "grpo.overlap"} <= set(required(run))
 
 
+@pytest.mark.parametrize(("table", "name", "value"), [("swap", "replay", True)])
+def test_a_run_without_a_later_setting_is_the_run_it_was(table: str, name: str, value: Any) -> None:
+    """Its JSON says nothing of it; one with it requires of each client that it knows of it."""
+    assert name not in RunSettings().model_dump()[table]
+    run = RunSettings.model_validate({table: {name: value}})
+    assert RunSettings.model_validate_json(run.model_dump_json()) == run
+    assert f"{table}.{name}" in required(run)
+
+
 def test_a_run_without_privacy_says_nothing_of_it() -> None:
     """Its JSON is what it was; one with it requires of each client that it knows of it."""
     assert "privacy" not in RunSettings().model_dump_json()
@@ -77,6 +86,8 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"swap": {"quorum": 5}}, "quorum is larger"),
         ({"swap": {"donors": "likely", "strategy": "random"}}, "swap.donors 'likely' chooses"),
         ({"swap": {"donors": "likely", "max_donor_share": 0.5}}, "swap.max_donor_share"),
+        ({"swap": {"replay": True, "strategy": "random"}}, "use strategy = 'keep'"),
+        ({"swap": {"replay": 1}}, "swap.replay"),
         ({"swap": {"candidates": 0}}, "swap.candidates"),
         ({"swap": {"prompts": "hard"}}, "swap.prompts"),
         ({"swap": {"mode": "pipelined", "period": 1}}, "swap.period = 1 and local_steps = 40"),
