@@ -69,6 +69,14 @@ class GrpoSettings(Strict):
     )
     clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
     clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
+    # Left out unless it is set, so that a run from before it is the same run.
+    clipping: Literal["token", "sequence", "soft"] = Field(
+        default="token",
+        exclude_if=lambda clipping: clipping == "token",
+        description="Clipped is each token's ratio; the geometric mean of a response's (GSPO, "
+        "with far smaller clip_low and clip_high); or, softly, a token's weight, so that no "
+        "gradient stops (CISPO). token is the paper's.",
+    )
     dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
         default=None,
         description="Bounds the term of a token with negative advantage; verl has 3.0.",
@@ -84,10 +92,11 @@ class GrpoSettings(Strict):
         default="sequence_mean",
         description="The mean over responses of each one's mean, or the mean over all tokens.",
     )
-    donor_ratio: Literal["local", "donor", "decoupled"] = Field(
+    donor_ratio: Literal["local", "donor", "decoupled", "shaped"] = Field(
         default="local",
         description="The old log-probabilities of a donated response: recomputed here, its "
-        "donor's, or ours with a truncated weight ours / donor's.",
+        "donor's, or ours with a truncated weight ours / donor's. shaped: none; p / (p + 0.1) of "
+        "its probability p here takes the clipped ratio's place (LUFFY).",
     )
     donor_ratio_cap: PositiveFactor = Field(default=2.0, description="C of the decoupled ratio.")
     rollout_correction: Literal["token_truncate", "none"] = Field(
@@ -130,6 +139,11 @@ class GrpoSettings(Strict):
 
     @model_validator(mode="after")
     def _corrected(self) -> Self:
+        if self.clipping == "soft" and self.dual_clip is not None:
+            raise ValueError(
+                "clipping = 'soft' stops no gradient, and dual_clip is where one stops; leave "
+                "dual_clip unset, or use clipping = 'token'"
+            )
         if self.overlap and self.rollout_correction == "none":
             raise ValueError(
                 "overlap = 1 trains on responses of one update before, which rollout_correction = "

@@ -2,10 +2,17 @@
 
 For token t of response y, with rho = pi_theta / pi_old,
 
-    J_t = w_t * min(rho_t A, clip(rho_t, 1 - low, 1 + high) A) - beta * KL_t
+    J_t = w_t * S_t - beta * KL_t
+    S_t = min(rho_t A, clip(rho_t, 1 - low, 1 + high) A)
     KL_t = exp(ref_t - theta_t) - (ref_t - theta_t) - 1             (k3, of log-probabilities)
 
-and the loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
+Other settings have another S; sg(x) is x without a gradient:
+
+    clipping 'sequence'   rho_t is exp(mean of log rho over y), with the gradient of its own token
+    clipping 'soft'       S_t = sg(clip(rho_t, 1 - low, 1 + high)) A log pi_theta
+    donor_ratio 'shaped'  S_t = pi_theta / (pi_theta + 0.1) A on donated tokens
+
+The loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
 whole batch, so that losses, figures and gradients of micro-batches simply add up.
 """
 
@@ -20,6 +27,7 @@ from pubswap_protocol.settings import GrpoSettings
 
 # Bounds the exponents: exp(20) is far outside the clip range, and its square is still finite.
 LOG_RATIO_LIMIT = 20.0
+SHAPE = 0.1  # gamma of LUFFY (Yan et al., 2025): rare donated tokens keep a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,7 @@ class Targets:
     donated: Tensor  # True on a peer's tokens
     behaviour: Tensor  # log-probabilities under the policy, and by the engine, that sampled them
     reference: Tensor | None  # log-probabilities under the base model; None without a KL term
+    sequences: Tensor | None = None  # each token's response, by number; for clipping 'sequence'
 
     def take(self, indices: Tensor) -> "Targets":
         """The tokens at `indices` (n,) of tensors that are all flat."""
@@ -42,6 +51,7 @@ class Targets:
             donated=self.donated[indices],
             behaviour=self.behaviour[indices],
             reference=None if self.reference is None else self.reference[indices],
+            sequences=None if self.sequences is None else self.sequences[indices],
         )
 
 
@@ -88,13 +98,17 @@ def objective(
 def clipped_surrogate(
     logprobs: Tensor, targets: Targets, settings: GrpoSettings
 ) -> tuple[Tensor, Tensor]:
-    """The policy term w_t min(...) of each token, and where the clip stops its gradient.
+    """The policy term w_t S_t of each token, and where the clip stops its gradient.
 
-    With a dual clip c > 1 the term is at least c A where A < 0, so that one token that became far
-    more likely cannot outweigh all others.
+    A soft clip stops none; it is then where a weight is clipped. With a dual clip c > 1 the term is
+    at least c A where A < 0, so that one token that became far more likely cannot outweigh all
+    others.
     """
     advantages = targets.advantages
-    ratio = _exp(logprobs - denominator(targets, settings))
+    difference = logprobs - denominator(targets, settings)
+    if settings.clipping == "sequence":
+        difference = sequence_means(difference.detach(), targets) + (logprobs - logprobs.detach())
+    ratio = _exp(difference)
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.min(ratio * advantages, bounded * advantages)
     clipped = torch.where(
@@ -106,7 +120,23 @@ def clipped_surrogate(
         floor = settings.dual_clip * advantages
         surrogate = torch.where(advantages < 0, torch.max(surrogate, floor), surrogate)
         clipped = clipped | ((ratio > settings.dual_clip) & (advantages < 0))
+    if settings.clipping == "soft":
+        surrogate = bounded.detach() * advantages * logprobs
+        clipped = (ratio != bounded) & (advantages != 0)
+    if settings.donor_ratio == "shaped":
+        probabilities = logprobs.exp()
+        shaped = probabilities / (probabilities + SHAPE) * advantages
+        surrogate = torch.where(targets.donated, shaped, surrogate)
+        clipped = clipped & ~targets.donated
     return importance_weight(targets, settings) * surrogate, clipped
+
+
+def sequence_means(values: Tensor, targets: Targets) -> Tensor:
+    """The mean over its response's tokens, for each token (n,); all of a response are here."""
+    assert targets.sequences is not None
+    counts = torch.bincount(targets.sequences)
+    sums = values.new_zeros(len(counts)).index_add(0, targets.sequences, values)
+    return (sums / counts)[targets.sequences]
 
 
 def denominator(targets: Targets, settings: GrpoSettings) -> Tensor:

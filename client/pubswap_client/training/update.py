@@ -271,6 +271,7 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
         return values.repeat_interleave(width).to(device)
 
     behaviour = batch.behaviour.flatten().to(device)
+    by_sequence = settings.clipping == "sequence"
     return Targets(
         advantages=of_rows(batch.advantages),
         weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),
@@ -278,6 +279,7 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
         donated=of_rows(batch.donated),
         behaviour=behaviour,
         reference=torch.zeros_like(behaviour) if settings.kl_beta else None,
+        sequences=of_rows(torch.arange(batch.rows)) if by_sequence else None,
     )
 
 

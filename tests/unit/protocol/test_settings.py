@@ -47,7 +47,13 @@ def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
     assert {"grpo.resample", "grpo.overlap"} <= set(required(run))
 
 
-@pytest.mark.parametrize(("table", "name", "value"), [("swap", "replay", True)])
+@pytest.mark.parametrize(
+    ("table", "name", "value"),
+    [
+        ("swap", "replay", True),
+        ("grpo", "clipping", "sequence"),
+    ],
+)
 def test_a_run_without_a_later_setting_is_the_run_it_was(table: str, name: str, value: Any) -> None:
     """Its JSON says nothing of it; one with it requires of each client that it knows of it."""
     assert name not in RunSettings().model_dump()[table]
@@ -102,6 +108,9 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"aggregation": {"clip_norm": 0}}, "aggregation.clip_norm"),
         ({"grpo": {"temperature": 0}}, "grpo.temperature"),
         ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),
+        ({"grpo": {"clipping": "soft", "dual_clip": 3.0}}, "use clipping = 'token'"),
+        ({"grpo": {"clipping": "hard"}}, "grpo.clipping"),
+        ({"grpo": {"donor_ratio": "luffy"}}, "grpo.donor_ratio"),
         ({"grpo": {"resample": -1}}, "grpo.resample"),
         ({"grpo": {"resample": 65}}, "grpo.resample"),
         ({"grpo": {"resample": True}}, "grpo.resample"),

@@ -134,6 +134,91 @@ def test_value_and_gradient_are_those_of_the_loop(
     assert 0 < clipped < 1
 
 
+def by_response(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
+    """Loss, gradient (B, T) and clip share of the other clippings, response by response.
+
+    Without a correction, a KL term or a dual clip.
+    """
+    loss = clipped = 0.0
+    gradient = np.zeros_like(case.logprobs)
+    low, high = 1 - s.clip_low, 1 + s.clip_high
+    for row, length in enumerate(LENGTHS):
+        advantage, donated = case.advantages[row], case.donated[row]
+        below = case.behaviour if donated and s.donor_ratio == "donor" else case.old
+        ratios = [math.exp(case.logprobs[row, t] - below[row, t]) for t in range(length)]
+        whole = math.prod(ratios) ** (1 / length)
+        for t in range(length):
+            coefficient = 1 / (len(LENGTHS) * length)
+            p = math.exp(case.logprobs[row, t])
+            if donated and s.donor_ratio == "shaped":
+                term, slope = p / (p + 0.1) * advantage, 0.1 * p / (p + 0.1) ** 2 * advantage
+            elif s.clipping == "soft":
+                weight = max(low, min(high, ratios[t]))
+                term, slope = weight * advantage * math.log(p), weight * advantage
+                clipped += coefficient * (weight != ratios[t] and advantage != 0)
+            else:
+                ratio = whole if s.clipping == "sequence" else ratios[t]
+                too_far = ratio > high if advantage > 0 else ratio < low and advantage < 0
+                term = (min(ratio, high) if advantage > 0 else max(ratio, low)) * advantage
+                slope = 0.0 if too_far else ratio * advantage
+                clipped += coefficient * too_far
+            loss -= coefficient * term
+            gradient[row, t] = -coefficient * slope
+    return loss, gradient, clipped
+
+
+@pytest.mark.parametrize("donor_ratio", ["local", "donor", "shaped"])
+@pytest.mark.parametrize("clipping", ["token", "sequence", "soft"])
+def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
+    case: Case, clipping: str, donor_ratio: str
+) -> None:
+    """Value, gradient and clip share, from the tokens alone, as a pack has them, in any order."""
+    settings = GrpoSettings.model_validate(
+        {
+            "clipping": clipping,
+            "clip_low": 0.05,  # so that a whole response of one's own is clipped
+            "donor_ratio": donor_ratio,
+            "rollout_correction": "none",
+            "kl_beta": 0.0,
+        }
+    )
+    padded = case.targets(settings)
+    mask = padded.weights.flatten() > 0
+    order = torch.randperm(int(mask.sum()), generator=torch.Generator().manual_seed(1))
+    tokens = mask.nonzero().flatten()[order]
+    shape = case.logprobs.shape
+    targets = Targets(
+        advantages=padded.advantages.expand(shape).flatten(),
+        weights=padded.weights.flatten(),
+        old=padded.old.flatten(),
+        donated=padded.donated.expand(shape).flatten(),
+        behaviour=padded.behaviour.flatten(),
+        reference=None,
+        sequences=torch.arange(shape[0]).repeat_interleave(shape[1]),
+    ).take(tokens)
+    logprobs = torch.tensor(case.logprobs, requires_grad=True)
+    loss = objective(logprobs.flatten()[tokens], targets, settings)
+    loss.total.backward()
+    value, gradient, clipped = by_response(case, settings)
+    assert loss.total.item() == pytest.approx(value, abs=1e-7)
+    assert logprobs.grad is not None
+    assert np.abs(logprobs.grad.numpy() - gradient).max() < 1e-7
+    assert loss.clip_share.item() == pytest.approx(clipped, abs=1e-6)
+    assert 0 < clipped < 1
+
+
+def test_a_whole_response_s_tokens_are_clipped_or_none(case: Case) -> None:
+    """Sequence clipping is another objective than token clipping here, and soft clipping too."""
+    token, sequence, soft = (
+        by_response(case, GrpoSettings.model_validate({"clipping": clipping, "clip_low": 0.05}))
+        for clipping in ("token", "sequence", "soft")
+    )
+    values = [found[0] for found in (token, sequence, soft)]
+    assert min(abs(a - b) for a, b in itertools.combinations(values, 2)) > 1e-2
+    stopped = [(sequence[1][row, :length] == 0).tolist() for row, length in enumerate(LENGTHS)]
+    assert [set(row) for row in stopped] == [{False}, {True}, {True}, {False}, {False}, {True}]
+
+
 def test_the_cases_reach_the_dual_clip(case: Case) -> None:
     """The dual clip changes the loss here, so the test above does test it."""
     with_it, without = GrpoSettings(dual_clip=3.0), GrpoSettings()

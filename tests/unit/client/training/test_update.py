@@ -67,7 +67,13 @@ def distance(left: Adapter, right: Adapter) -> float:
 
 
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
-@pytest.mark.parametrize("donor_ratio", ["local", "donor", "decoupled"])
+@pytest.mark.parametrize(
+    ("donor_ratio", "clipping"),
+    [
+        *(("local", "token"), ("donor", "token"), ("decoupled", "token")),
+        *(("local", "sequence"), ("shaped", "soft")),
+    ],
+)
 @pytest.mark.parametrize("budget", [1, 30])
 def test_micro_batches_give_the_whole_batchs_gradient(
     policy: Policy,
@@ -75,12 +81,12 @@ def test_micro_batches_give_the_whole_batchs_gradient(
     run_settings: RunSettings,
     aggregation: str,
     donor_ratio: str,
+    clipping: str,
     budget: int,
 ) -> None:
     """Two epochs, clipping active: the result does not depend on the tokens in memory."""
-    settings = changed(
-        run_settings, loss_aggregation=aggregation, donor_ratio=donor_ratio, kl_beta=0.1
-    )
+    chosen = {"donor_ratio": donor_ratio, "clipping": clipping, "kl_beta": 0.1}
+    settings = changed(run_settings, loss_aggregation=aggregation, **chosen)
     whole, reached = one_update(policy, batch, settings)
     parts, also_reached = one_update(policy, batch, settings, budget)
     assert distance(reached, policy.adapter()) > 1e-3
