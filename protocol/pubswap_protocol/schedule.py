@@ -7,11 +7,16 @@ from pubswap_protocol.settings import RunSettings
 def public_step(settings: RunSettings, step: int) -> int | None:
     """Which public step (1, 2, ...) of its round the local step (1..tau) is; None if private.
 
-    Step s is public when s mod period = 0 (paper, section 3.4); the baselines have none.
+    Step s is public when s mod period = 0 (paper, section 3.4). As many as these are the first
+    steps of a round with swap.schedule 'early', the last ones with 'late'. The baselines have none.
     """
-    if settings.method != "pubswap" or step % settings.swap.period:
+    if settings.method != "pubswap":
         return None
-    return step // settings.swap.period
+    if settings.swap.schedule == "even":
+        return None if step % settings.swap.period else step // settings.swap.period
+    count = public_steps_per_round(settings)
+    number = step if settings.swap.schedule == "early" else step - settings.local_steps + count
+    return number if 1 <= number <= count else None
 
 
 def public_steps_per_round(settings: RunSettings) -> int:

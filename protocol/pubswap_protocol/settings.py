@@ -163,6 +163,13 @@ class SwapSettings(Strict):
     period: Rounds = Field(
         default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
     )
+    # Left out unless it is set, as others below.
+    schedule: Literal["even", "early", "late"] = Field(
+        default="even",
+        exclude_if=lambda schedule: schedule == "even",
+        description="Where the local_steps // period public steps of a round are: every period-th "
+        "step, the first steps, or the last. even is the paper's.",
+    )
     prompts: Literal["uniform", "informative"] = Field(
         default="uniform",
         description="Which public prompts a step takes: each as often as another, or more often "
@@ -181,7 +188,6 @@ class SwapSettings(Strict):
         description="pipelined: make the next private step while peers answer, and update on the "
         "exchange after it, one step late. synchronous, which waits, is the paper's.",
     )
-    # Left out unless it is set, as sampling_check below.
     replay: StrictBool = Field(
         default=False,
         exclude_if=lambda replay: not replay,
@@ -228,6 +234,12 @@ class SwapSettings(Strict):
             raise ValueError(
                 f"swap.replay fills a group up to half, and strategy {self.strategy!r} fills none; "
                 "use strategy = 'keep' or replay = false"
+            )
+        if self.mode == "pipelined" and self.schedule != "even":
+            raise ValueError(
+                f"swap.mode 'pipelined' makes a private step while peers answer, and with "
+                f"swap.schedule {self.schedule!r} one public step follows another; use schedule = "
+                "'even' or mode = 'synchronous'"
             )
         if self.mode == "pipelined" and self.period in (1, local_steps):
             raise ValueError(

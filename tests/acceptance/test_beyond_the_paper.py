@@ -1,6 +1,7 @@
 """Whole runs with the settings that the paper does not have."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,28 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
         assert sum(swap.replaced for summary in result.run.rounds for swap in summary.swaps) > 0
         adapters.add(result.run.rounds[-1].adapter)
     assert len(adapters) == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"swap.schedule": "late", "swap.replay": True, "grpo.clipping": "soft"},
+        {"swap.schedule": "early", "grpo.donor_ratio": "shaped", "grpo.clipping": "sequence"},
+    ],
+    ids=["late, replay, soft", "early, shaped, by sequence"],
+)
+def test_a_run_with_these_settings_trains_another_adapter(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """It ends, with as many exchanges as ever."""
+    recipe, runs = write_recipe(tmp_path / "recipe"), []
+    for number, given in enumerate(({}, changes)):
+        [result], _ = simulated(recipe, tmp_path / str(number), *options_of(given))
+        runs.append(result.run)
+    plain, changed = runs
+    assert plain.rounds[-1].adapter != changed.rounds[-1].adapter
+    exchanges = [[len(each.swaps) for each in run.rounds] for run in runs]
+    assert exchanges[0] == exchanges[1]
 
 
 def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Path) -> None:

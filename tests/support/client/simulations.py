@@ -44,7 +44,8 @@ def adapter_of(store: Path) -> bytes:
 
 def options_of(settings: Mapping[str, Any]) -> list[str]:
     """The options that set them."""
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    texts = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [part for text in texts for part in ("--set", text)]
 
 
 def command(recipe: Path, store: Path, *options: str) -> list[str]:

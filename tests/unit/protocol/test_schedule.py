@@ -41,6 +41,33 @@ def test_the_last_step_of_each_period_is_public(period: int, public: list[int]) 
     assert private_steps_per_round(run) == 10 - len(public)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "period", "public"),
+    [
+        ("early", 4, [1, 2]),
+        ("late", 4, [9, 10]),
+        ("early", 3, [1, 2, 3]),
+        ("late", 3, [8, 9, 10]),
+        ("late", 8, [10]),
+        ("late", 1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_as_many_public_steps_come_early_or_late(
+    schedule: Any, period: int, public: list[int]
+) -> None:
+    """They count from 1 there, too; private steps walk the private set as ever."""
+    run = settings(
+        swap=SwapSettings(period=period, schedule=schedule), grpo=GrpoSettings(prompts_per_step=2)
+    )
+    found = [public_step(run, s) for s in range(1, 11)]
+    assert [s for s, k in enumerate(found, 1) if k] == public
+    assert [k for k in found if k] == list(range(1, len(public) + 1))
+    assert public_steps_per_round(run) == len(public) == 10 // period
+    private = [s for s in range(1, 11) if s not in public]
+    assert [private_place(run, 1, s) for s in private] == list(range(0, 2 * len(private), 2))
+    assert update_order(run) == list(range(1, 11))
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_the_baselines_have_no_public_step(method: str) -> None:
     """Every step is private."""

@@ -51,6 +51,7 @@ def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
     ("table", "name", "value"),
     [
         ("swap", "replay", True),
+        ("swap", "schedule", "late"),
         ("grpo", "clipping", "sequence"),
     ],
 )
@@ -98,6 +99,8 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"swap": {"prompts": "hard"}}, "swap.prompts"),
         ({"swap": {"mode": "pipelined", "period": 1}}, "swap.period = 1 and local_steps = 40"),
         ({"swap": {"mode": "pipelined", "period": 40}}, "swap.period = 40 and local_steps = 40"),
+        ({"swap": {"mode": "pipelined", "schedule": "late"}}, "one public step follows another"),
+        ({"swap": {"schedule": "never"}}, "swap.schedule"),
         ({"aggregation": {"quorum": 5}}, "quorum is larger"),
         ({"aggregation": {"rule": "multi_krum"}}, "2 f + 3 = 5 clients, and the run has 4"),
         ({"clients": 5, "aggregation": {"rule": "multi_krum", "krum_m": 5}}, "at most n - f"),
