@@ -1,6 +1,6 @@
 """The attacks, on an adapter that has learnt its members by heart, and on an untrained one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,30 +36,35 @@ MEMBERS, OTHERS = drawn_problems(1, 30), drawn_problems(2, 40)
 
 
 @pytest.fixture
-def attacker(tiny_mild_qwen3: Path, run_settings: RunSettings) -> Attacker:
-    """Somebody who has an untrained adapter of enough capacity."""
+def attacker(make_model: Callable[..., Path], run_settings: RunSettings) -> Attacker:
+    """Somebody who has an untrained adapter of enough capacity.
+
+    A narrower model learns some of its members alone, and others with each machine's rounding.
+    """
     torch.set_num_threads(1)
+    wide = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 32}
+    folder = make_model("qwen3", initializer_range=0.1, **wide)
     lora = run_settings.lora.model_copy(update={"rank": 8, "alpha": 32})
     settings = run_settings.model_copy(update={"lora": lora})
-    card = model_card(tiny_mild_qwen3, lora, "tiny", None)
-    policy = Policy.load(tiny_mild_qwen3, card, settings, device="cpu")
+    card = model_card(folder, lora, "tiny", None)
+    policy = Policy.load(folder, card, settings, device="cpu")
     policy.load_adapter(initial_adapter(card.layout, 1))
     return Attacker(policy, TransformersEngine(policy), policy.encode, 200)
 
 
 def memorise(policy: Policy, members: Sequence[Problem], others: Sequence[Problem]) -> None:
     """Train the adapter on the members' answers, and to leave the others as the base has them."""
-    optimizer = torch.optim.Adam(policy.trainable(), lr=2e-2)
+    optimizer = torch.optim.Adam(policy.trainable(), lr=1e-2)
     inside, outside = (
         torch.tensor([policy.encode(problem.prompt + problem.answer) for problem in problems])
         for problems in (members, others)
     )
     with policy.reference(), torch.no_grad():
         base = policy.model(outside).logits
-    for _ in range(100):
+    for _ in range(60):
         logits = policy.model(inside).logits[:, 7:-1].flatten(0, 1)
         loss = torch.nn.functional.cross_entropy(logits, inside[:, 8:].flatten())
-        loss += (policy.model(outside).logits - base).square().mean()
+        loss += 4 * (policy.model(outside).logits - base).square().mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
