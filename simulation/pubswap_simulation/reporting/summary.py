@@ -24,6 +24,7 @@ table {{ border-collapse: collapse; margin: .8rem 0; font-size: 13px; }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ddd; }}
 .pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: center; }}
 img {{ max-width: 100%; height: auto; }}
+.clients, .topics {{ grid-column: 1 / -1; justify-self: center; }}
 h1, h2, h3 {{ margin: 1rem 0 .4rem; }}
 @media print {{ body {{ font-size: 10pt; margin: 0; }} img, table {{ break-inside: avoid; }} }}
 </style>
@@ -55,5 +56,8 @@ def _html(parts: Sequence[str]) -> str:
 
 
 def _figures(pictures: Iterable[Picture]) -> str:
-    images = [f'<img src="{escape(one.name)}" alt="{escape(one.caption)}">' for one in pictures]
+    images = [
+        f'<img class="{one.kind}" src="{escape(one.name)}" alt="{escape(one.caption)}">'
+        for one in pictures
+    ]
     return f'<div class="pictures">{"".join(images)}</div>'

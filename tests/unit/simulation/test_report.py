@@ -11,7 +11,7 @@ from pubswap_simulation.reporting.commands import slug, write
 from pubswap_simulation.reporting.estimates import Estimate, paired, text
 from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
-from pubswap_simulation.reporting.pictures.curve import Curve, curve
+from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import RUNS, Result, unfinished
@@ -233,8 +233,20 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     assert (found.n, found.steps) == (2, [0, 4, 8])
     assert found.means == pytest.approx([0.4, 0.55, 0.7])
     assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
-    rough = Curve(1, [1, 2, 3, 4], [0.0, 3.0, 0.0, 3.0], [0.0] * 4, [3.0] * 4)
-    assert rough.smoothed(3).means == [1.5, 1.0, 2.0, 1.5]
+
+
+def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
+    """Noise that the mean takes away is not in it."""
+    assert list(smoothed({1: 0.0, 2: 3.0, 3: 0.0, 4: 3.0}, 3).values()) == [1.5, 1.0, 2.0, 1.5]
+    result = made_result([0.4, 0.5], 4, setting=KEEP)
+    cell = {seed: (result.model_copy(update={"seed": seed}),) for seed in range(3)}
+
+    def opposed(result: Result) -> dict[int, float]:
+        return {step: float((step + result.seed) % 2) for step in range(1, 9)}
+
+    rough, even = curve(cell, opposed), curve(cell, opposed, parts=4)
+    assert rough.highs[3] - rough.lows[3] > 1
+    assert (even.lows[3], even.means[3], even.highs[3]) == (0.5, 0.5, 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +290,7 @@ def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path
         "topics.png",
     ]
     page = (out / "summary.html").read_text()
-    assert f'<img src="{prefix}arms.png"' in page
+    assert f' src="{prefix}arms.png"' in page
     assert "<th style" in page, "its tables are tables"
     for name in pictures:
         assert f"]({name})" in written

@@ -36,15 +36,6 @@ class Curve:
             highs=[_end(point, point.high) for point in values],
         )
 
-    def smoothed(self, window: int) -> "Curve":
-        """Each value the mean over `window` neighbours, of fewer at the ends."""
-        before, after = (window - 1) // 2, window // 2
-        means, lows, highs = (
-            [fmean(values[max(0, i - before) : i + after + 1]) for i in range(len(values))]
-            for values in (self.means, self.lows, self.highs)
-        )
-        return Curve(self.n, self.steps, means, lows, highs)
-
     def scaled(self, scale: float) -> "Curve":
         """All values times `scale`, such as 100 for per cent."""
         means, lows, highs = (
@@ -65,10 +56,25 @@ def _end(point: Estimate, end: float | None) -> float:
     return point.mean if end is None or point.n < _TRUSTED else end
 
 
-def curve(cell: Cell, series: Series) -> Curve:
-    """The steps that every seed has; of clients that train alone, the mean counts."""
+def curve(cell: Cell, series: Series, parts: int | None = None) -> Curve:
+    """The steps that every seed has; of clients that train alone, the mean counts.
+
+    With `parts`, each seed's running mean over one of so many parts of the run: the interval is
+    that of these means.
+    """
     by_seed = [_mean([series(result) for result in results]) for results in cell.values()]
+    if parts:
+        by_seed = [smoothed(one, max(1, round(len(one) / parts))) for one in by_seed]
     return Curve.of({step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)})
+
+
+def smoothed(series: Mapping[int, float], window: int) -> dict[int, float]:
+    """Each value the mean over `window` neighbours, of fewer at the ends."""
+    before, after, values = (window - 1) // 2, window // 2, list(series.values())
+    return {
+        step: fmean(values[max(0, place - before) : place + after + 1])
+        for place, step in enumerate(series)
+    }
 
 
 def _mean(all_series: Sequence[Mapping[int, float]]) -> dict[int, float]:

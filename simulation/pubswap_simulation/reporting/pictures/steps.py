@@ -34,9 +34,8 @@ class CurvePlot:
 
     def line(self, cell: Cell) -> Curve | None:
         """A row's line; none without a point."""
-        line = curve(cell, self.series)
-        window = max(1, round(len(line.steps) / SMOOTHING)) if self.smooth else 1
-        return line.smoothed(window) if line.steps else None
+        line = curve(cell, self.series, SMOOTHING if self.smooth else None)
+        return line if line.steps else None
 
     def draw(self, title: str, styles: Styles, panels: Panels) -> "Figure":
         """The picture of these curves."""
