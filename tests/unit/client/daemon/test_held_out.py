@@ -72,9 +72,16 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
 def test_the_last_adapter_is_measured_when_the_run_is_finished(
     world: Callable[..., World], reachable: bool
 ) -> None:
-    """It ends as it would without, if the adapter cannot be had."""
+    """Once, though the daemon is started again; if it cannot be had, the run ends all the same."""
     one = world()
     trainer, run = one.trainer(None), one.coordinator.run
+    generate, asked = trainer.engine.generate, list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["count"])
+        return generate(*arguments, **options)
+
+    trainer.engine.generate = counted  # type: ignore[method-assign]
     layout = run.model.layout
     data = encode_adapter(layout, initial_adapter(layout, 5))
 
@@ -93,3 +100,4 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     for _ in range(2):
         assert daemon.work() is RunState.FINISHED
     assert [score[:2] for score in scores_of(one)] == ([(2, digest_of(data))] if reachable else [])
+    assert asked == ([1] if reachable else [])
