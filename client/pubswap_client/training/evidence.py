@@ -44,9 +44,9 @@ def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Ten
     total = torch.where(z < top[:, -1], torch.logaddexp(total, z), total)
     log_p = (z - total).clamp_(max=-CERTAIN)
     log_q = torch.log(-torch.expm1(log_p))
-    best = (top + gumbel_noise(seeds[:, None], positions[:, None], ids)).amax(dim=1)
-    sent = z + gumbel_noise(seeds, positions, tokens)  # exactly the best, if it is that
-    margin = (best - sent).clamp_(min=0)
+    ids, values = torch.cat([ids, tokens[:, None]], dim=1), torch.cat([top, z[:, None]], dim=1)
+    noised = values + gumbel_noise(seeds[:, None], positions[:, None], ids)
+    margin = noised.amax(dim=1) - noised[:, -1]
     other = log_p + log_q + margin - 2 * torch.logaddexp(log_q, log_p + margin)
     sampled = log_q - math.log(2) - margin / DRIFT
     drawn = margin == 0
