@@ -23,7 +23,7 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
             path = paths.HEARTBEAT.format(run=fed.run.id)
             replies = [http.post(path, json=PROGRESS) for _ in range(30)]
             refused = [reply for reply in replies if reply.status_code != 204]
-            assert 10 <= 30 - len(refused) < 20
+            assert 9 <= 30 - len(refused) < 20  # its hello has taken one of the first ten
             assert {reply.status_code for reply in refused} == {429}
             assert refused[0].json()["code"] == "too_many_requests"
             seconds = int(refused[0].headers["Retry-After"])
