@@ -11,7 +11,7 @@ demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test: .venv/dev.stamp  ## nearly every behaviour once, in about ten minutes
+test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 	$(PYTEST)
 
 test-full: .venv/dev.stamp  ## all tests: real federations, every database, chaos
