@@ -44,6 +44,7 @@
     - DamagedBlob               damaged_blob               503   (worth a retry)
   + NoSpace                     no_space                   507   (worth a retry)
   + ServerFault                 server_fault               500   (worth a retry)
+    - ProxyFault                proxy_fault                502   (worth a retry)
   + LocalFault                  local_fault                500
     - OutOfMemory               out_of_memory              500
     - Diverged                  diverged                   500
@@ -393,6 +394,13 @@ class ServerFault(PubSwapError):
 
     code = "server_fault"
     retryable = True
+
+
+class ProxyFault(ServerFault):
+    """Something between here and the coordinator has answered in its place."""
+
+    code = "proxy_fault"
+    status = 502
 
 
 class LocalFault(PubSwapError):

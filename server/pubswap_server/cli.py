@@ -111,7 +111,8 @@ def _serve(settings: "ServerSettings") -> None:
     with prepared(settings):
         listening = listen(settings.host, settings.port)
         scheme = "https" if settings.tls_cert else "http"
-        address = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"{scheme}://{host}:{listening.getsockname()[1]}"
         typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
         if settings.operator_token is None:
             typer.echo(f"operator token in {settings.token_file}", err=True)

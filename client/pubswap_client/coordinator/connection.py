@@ -1,29 +1,33 @@
 """One request to the coordinator: its encoding, its retries, and its errors as our own tree."""
 
+import logging
 import re
-import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.coordinator.retry import FOREVER, Backoff, retrying
-from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.coordinator.route import proxy_to
+from pubswap_client.coordinator.tls import TlsFiles, public_authorities
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     InvalidSettings,
     ProblemDetails,
+    ProxyFault,
     PubSwapError,
     ServerFault,
     UnknownSetting,
     Unreachable,
     error_for,
 )
+
+log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -33,14 +37,10 @@ OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 Withhold = Callable[[Any], Any]
 """Gives a message with counters back without those that may not be sent."""
 
-LONG_POLL_SECONDS = 25.0
+LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
+SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
-
-
-@cache
-def _public_authorities() -> ssl.SSLContext:
-    """httpx's default; to read it takes longer than most requests."""
-    return httpx.create_ssl_context()
+_KEPT, _ANEW = (httpx.Limits(max_connections=100, max_keepalive_connections=n) for n in (20, 0))
 
 
 class Connection:
@@ -65,16 +65,27 @@ class Connection:
         self.backoff = backoff
         self.sent = self.received = 0  # bytes of bodies, also of those that were sent again
         self._counting = threading.Lock()
+        self._cut = False  # whether it was said that something cuts long polls
         self._on_send = on_send
         self.withhold = withhold
-        self._http = httpx.Client(
-            base_url=_parsed_url(self.url),
-            headers=headers,
-            transport=transport,
-            verify=tls.context() if tls else _public_authorities(),
-            timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
-            event_hooks={"request": [self._before_sending], "response": [self._count]},
-        )
+        address = _parsed_url(self.url)
+        context = tls.context() if tls else public_authorities()
+        self._proxy = None if transport else proxy_to(address, context)
+        try:
+            self._http = httpx.Client(
+                base_url=address,
+                headers=headers,
+                transport=transport,
+                proxy=self._proxy,
+                verify=context,
+                trust_env=False,  # asked already
+                timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
+                # Some proxies close without a word a connection that is not tunnelled.
+                limits=_ANEW if self._proxy and address.scheme == "http" else _KEPT,
+                event_hooks={"request": [self._before_sending], "response": [self._count]},
+            )
+        except ImportError as error:  # for a SOCKS proxy
+            raise InvalidSettings(str(error)) from None
 
     def __enter__(self) -> Self:
         return self
@@ -118,23 +129,37 @@ class Connection:
             "params": {name: value for name, value in params.items() if value is not None},
             "headers": sent,
         }
-        return retrying(lambda: self.once(method, path, **options), self.backoff)
+        attempt = self._polled if "wait" in params else self.once
+        return retrying(lambda: attempt(method, path, **options), self.backoff)
 
     def once(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One try, with httpx's own options; raises what the coordinator refuses it with."""
         with self._reaching():
             reply = self._http.request(method, path, **options)
-        if reply.status_code >= 400:
-            raise _error(reply)
+        self._check(reply)
         return reply
+
+    def _polled(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to a long poll, which a proxy may cut for its length: asked again at once."""
+        while True:
+            began = time.monotonic()
+            try:
+                return self.once(method, path, **options)
+            except (Unreachable, ProxyFault) as error:
+                took = time.monotonic() - began
+                if not (SHORTEST_CUT_SECONDS < took < LONG_POLL_SECONDS and _was_cut(error)):
+                    raise
+                level = logging.DEBUG if self._cut else logging.INFO
+                log.log(level, "A long poll was cut after %.0f s. %s", took, error.detail)
+                self._cut = True
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
         """One try at an answer whose body is read as it arrives."""
         with self._reaching(), self._http.stream("GET", path, headers=headers) as reply:
-            if reply.status_code >= 400:
+            if not reply.is_success or _is_page(reply):
                 reply.read()
-                raise _error(reply)
+            self._check(reply)
             yield reply
 
     def _before_sending(self, request: httpx.Request) -> None:
@@ -154,11 +179,39 @@ class Connection:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
+        except httpx.ProxyError as error:  # it did not open a tunnel
+            raise ProxyFault(
+                f"The coordinator at {self.url} cannot be reached{self._by_proxy} ({error}). "
+                f"{_PROXY_ADVICE}"
+            ) from error
         except httpx.HTTPError as error:
             raise Unreachable(
-                f"The coordinator at {self.url} cannot be reached ({error}). "
-                "Is it running, and is the address right?"
+                f"The coordinator at {self.url} cannot be reached{self._by_proxy} ({error}). "
+                f"{_advice(error)}"
+            ) from error
+
+    @property
+    def _by_proxy(self) -> str:
+        return f" through the proxy {self._proxy.url}" if self._proxy else ""
+
+    def _check(self, reply: httpx.Response) -> None:
+        """Raises the coordinator's refusal, or ProxyFault if another has answered in its place."""
+        if reply.is_success and not _is_page(reply):
+            return
+        # An hour of Retry-After is believed; its other form, a date, is not read.
+        header = reply.headers.get("Retry-After", "")
+        seconds = float(header) if re.fullmatch(r"[0-9]{1,9}", header) else None
+        wait = None if seconds is None else min(seconds, LONGEST_RETRY_AFTER)
+        try:
+            problem = ProblemDetails.model_validate_json(reply.content)
+        except ValidationError:
+            asked = f"{reply.request.method} {reply.url}{self._by_proxy}"
+            raise ProxyFault(
+                f"{asked} was answered {reply.status_code}{_quoted(reply)}, not by a coordinator. "
+                + (_PROXY_ADVICE if self._proxy else _ADDRESS_ADVICE),
+                retry_after=wait,
             ) from None
+        raise error_for(problem, wait)
 
 
 def parse(model: type[M], reply: httpx.Response) -> M:
@@ -186,15 +239,36 @@ def _parsed_url(url: str) -> httpx.URL:
     return parsed
 
 
-def _error(reply: httpx.Response) -> PubSwapError:
-    # An hour of Retry-After is believed; its other form, a date, is not read.
-    header = reply.headers.get("Retry-After", "")
-    seconds = float(header) if re.fullmatch(r"[0-9]{1,9}", header) else None
-    wait = None if seconds is None else min(seconds, LONGEST_RETRY_AFTER)
-    try:
-        return error_for(ProblemDetails.model_validate_json(reply.content), wait)
-    except ValidationError:
-        return ServerFault(
-            f"{reply.request.method} {reply.url} answered {reply.status_code} without a "
-            "problem+json body; is there something else at this address?"
+def _is_page(reply: httpx.Response) -> bool:
+    """Whether it is for people: a proxy's, as the coordinator answers no such thing here."""
+    return "html" in reply.headers.get("Content-Type", "")
+
+
+def _quoted(reply: httpx.Response) -> str:
+    """What a page is called, or where an answer sends us, in a few printable words."""
+    title = re.search(r"<title[^>]*>([^<]*)", reply.text, re.IGNORECASE)
+    said = title[1] if title else reply.headers.get("Location", "")
+    words = " ".join("".join(c if c.isprintable() else " " for c in said).split())[:100]
+    return f" (“{words}”)" if words else ""
+
+
+def _was_cut(error: PubSwapError) -> bool:
+    """Whether a request arrived and its answer did not, or a proxy's came in its place."""
+    cause = error.__cause__
+    return cause is None or isinstance(cause, httpx.RemoteProtocolError | httpx.ReadError)
+
+
+_PROXY_ADVICE = (
+    "Give the proxy's user and password in HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT), ask those "
+    "who run it to let the coordinator through, or name the coordinator's host in NO_PROXY."
+)
+_ADDRESS_ADVICE = "Is there something else at this address, or a proxy before it?"
+
+
+def _advice(error: httpx.HTTPError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return (
+            "Name the CA of its certificate, or of a proxy that opens TLS, by `--ca-file` when you "
+            "enrol, or in SSL_CERT_FILE."
         )
+    return "Is it running, and is the address right?"

@@ -2,16 +2,18 @@
 
 import os
 import ssl
+from functools import cache
 from pathlib import Path
 from typing import Self
 
+import httpx
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from pubswap_protocol.errors import InvalidSettings
 
 
 class TlsFiles(BaseModel):
-    """PEM files; without any, the system's CAs are trusted and no certificate is shown."""
+    """PEM files; without any, public CAs are trusted, and no certificate is shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,6 +41,20 @@ class TlsFiles(BaseModel):
             named = ", ".join(str(file) for file in self.model_dump().values() if file)
             raise InvalidSettings(f"The TLS files {named} cannot be used: {error}") from None
         return context
+
+
+@cache
+def public_authorities() -> ssl.SSLContext:
+    """httpx's default, or the CAs in SSL_CERT_FILE; to read them takes longer than most requests.
+
+    Raises InvalidSettings if that file cannot be used.
+    """
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:
+        raise InvalidSettings(
+            f"SSL_CERT_FILE = {os.environ.get('SSL_CERT_FILE')} cannot be used: {error}"
+        ) from None
 
 
 def absolute(file: Path | None) -> Path | None:

@@ -86,6 +86,8 @@ class InferenceServer:
         self.connect_seconds = connect_seconds
         self._http = httpx.Client(
             base_url=self.url,
+            verify=httpx.create_ssl_context(),  # with SSL_CERT_FILE, but
+            trust_env=False,  # private prompts go through no proxy
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
             limits=httpx.Limits(max_connections=connections),

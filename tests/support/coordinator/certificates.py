@@ -46,11 +46,11 @@ class Authority:
         """The CA's certificate."""
         return self._own.certificate
 
-    def issue(self, name: str, file: str | None = None) -> Issued:
-        """A certificate for loopback in this name."""
+    def issue(self, name: str, file: str | None = None, address: str = "127.0.0.1") -> Issued:
+        """A certificate for an address, of the loopback unless said, in this name."""
         issued = Issued(self.folder / f"{file or name}.pem", self.folder / f"{file or name}.key")
         request, extensions = self.folder / "request.pem", self.folder / "extensions.txt"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName=IP:{address},DNS:localhost\n")
         _openssl(
             *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
             *("-keyout", issued.key, "-out", request, "-subj", f"/CN={name}"),

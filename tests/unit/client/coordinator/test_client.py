@@ -13,12 +13,14 @@ from pubswap_protocol.errors import (
     DigestMismatch,
     NameTaken,
     ProtocolMismatch,
+    ProxyFault,
     RoundClosed,
     ServerFault,
     TooManyRequests,
     UnknownBlob,
     Unreachable,
 )
+from pubswap_protocol.messages import Away
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -58,10 +60,27 @@ def test_a_problem_is_raised_as_the_class_the_server_raised(
         client(lambda request: httpx.Response(error.status, json=body)).version()
 
 
-def test_an_answer_that_is_no_problem_json_is_a_server_fault() -> None:
-    """A proxy's error page does not pass for one of ours."""
-    with pytest.raises(ServerFault, match="502"):
-        client(lambda request: httpx.Response(502, text="<html>")).version()
+PAGE = "<html><TITLE>\n Blocked \x1b[31m by policy </title>…"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx.Response(502, text="<html>"), r"answered 502, not by a coordinator"),
+        (httpx.Response(200, html=PAGE), r"answered 200 \(“Blocked \[31m by policy”\)"),
+        (httpx.Response(302, headers={"Location": "https://login"}), r"302 \(“https://login”\)"),
+    ],
+)
+def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
+    answer: httpx.Response, said: str
+) -> None:
+    """Its error page, its page with status 200 and its way to a login pass for no receipt."""
+    api = client(lambda request: answer)
+    with pytest.raises(ProxyFault, match=said) as refused:
+        api.away("run", Away(code="denied", detail="no"))
+    assert refused.value.retryable
+    with pytest.raises(ProxyFault, match=said):
+        api.blob("run", digest_of(b"data"))
 
 
 def test_an_answer_of_another_shape_is_a_server_fault() -> None:

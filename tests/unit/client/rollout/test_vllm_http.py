@@ -44,6 +44,13 @@ def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
     assert fake.adapters == {}
 
 
+def test_prompts_go_through_no_proxy(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is meant for the coordinator would see them."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with closing(InferenceServer(fake.url, connect_seconds=0)) as client:
+        assert len(client.models()) == 1
+
+
 def test_a_completion_holds_token_ids_and_log_probabilities(server: InferenceServer) -> None:
     """In the server's order, with the name of what it was sampled from."""
     reply = server.complete(PROMPT)

@@ -1,0 +1,156 @@
+"""Real forward proxies: tinyproxy and squid of the system's packages, and one that opens TLS."""
+
+import contextlib
+import os
+import select
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.coordinator.certificates import Issued
+
+USER, PASSWORD = "member", "s3cret"
+
+TINYPROXY = """
+Listen {host}
+Port {port}
+Timeout {seconds}
+LogFile "{folder}/log"
+PidFile "{folder}/pid"
+MaxClients 50
+{more}
+"""
+SQUID = """
+http_port {host}:{port}
+http_access allow all
+cache deny all
+read_timeout {seconds} seconds
+pid_filename none
+pinger_enable off
+access_log none
+cache_log /dev/null
+shutdown_lifetime 0 seconds
+{more}
+"""
+
+
+@contextlib.contextmanager
+def tinyproxy(folder: Path, host: str, seconds: int = 60, password: bool = False) -> Iterator[str]:
+    """Its `host:port`; it cuts what is quiet for so long."""
+    more = f"BasicAuth {USER} {PASSWORD}" if password else ""
+    program = _program("tinyproxy")
+    with _running(folder, host, TINYPROXY, seconds, more, [program, "-d", "-c"]) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def squid(folder: Path, host: str, seconds: int = 60) -> Iterator[str]:
+    """Its `host:port`; where an answer is quiet for so long, it gives a page in its place."""
+    program = _program("squid")
+    # It gives its shared memory, which it would share with others otherwise, a name.
+    own = ["-N", "-d", "1", "-n", f"pubswap{os.getpid()}"]
+    with _running(folder, host, SQUID, seconds, "", [program, *own, "-f"]) as address:
+        yield address
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: {name})")
+    return found
+
+
+@contextlib.contextmanager
+def _running(
+    folder: Path, host: str, configuration: str, seconds: int, more: str, command: list[str]
+) -> Iterator[str]:
+    folder.mkdir()
+    with socket.create_server((host, 0)) as probe:
+        port = probe.getsockname()[1]
+    file = folder / "conf"
+    values = {"host": host, "port": port, "seconds": seconds, "folder": folder, "more": more}
+    file.write_text(configuration.format(**values))
+    with (folder / "out").open("wb") as out:
+        process = subprocess.Popen([*command, str(file)], stdout=out, stderr=out)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            assert process.poll() is None, (folder / "out").read_text()
+            with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield f"{host}:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Interceptor:
+    """A proxy that opens TLS, as companies' do: it shows a certificate of its own for the host."""
+
+    def __init__(self, host: str, shown: Issued, trusted: ssl.SSLContext) -> None:
+        """`trusted` is how it knows the real servers."""
+        self._towards = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._towards.load_cert_chain(shown.certificate, shown.key)
+        self._trusted = trusted
+        for context in (self._towards, trusted):  # in which nothing but data comes after the start
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self._listener = socket.create_server((host, 0))
+        self.address = f"{host}:{self._listener.getsockname()[1]}"
+        self.read = bytearray()  # what clients have sent, in the clear
+        self._threads = [threading.Thread(target=self._accept)]
+
+    def __enter__(self) -> "Interceptor":
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(20)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                thread = threading.Thread(target=self._serve, args=(client,))
+                self._threads.append(thread)
+                thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.enter_context(client)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(4096)
+            method, target, *_ = head.decode().split()
+            assert method == "CONNECT"
+            host, port = target.rsplit(":", 1)
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            inner = stack.enter_context(self._towards.wrap_socket(client, server_side=True))
+            raw = stack.enter_context(socket.create_connection((host, int(port))))
+            outer = stack.enter_context(self._trusted.wrap_socket(raw, server_hostname=host))
+            ends = {inner: outer, outer: inner}
+            while True:
+                ready = [end for end in ends if end.pending()] or select.select(ends, [], [])[0]
+                for source in ready:
+                    piece = source.recv(1 << 16)
+                    if not piece:
+                        return
+                    if source is inner:
+                        self.read += piece
+                    ends[source].sendall(piece)
