@@ -20,7 +20,7 @@ from pubswap_client.operator.commands import (
     viewer_commands,
 )
 from pubswap_client.operator.members import invite
-from pubswap_client.organisation.commands import adapter, status
+from pubswap_client.organisation.commands import adapter, leave, status
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
 from pubswap_protocol.command_line.logs import log_to
@@ -53,6 +53,7 @@ def register(app: typer.Typer) -> None:
     client_commands.command("approve")(approve)
     client_commands.command("deny")(deny)
     client_commands.command("status")(status)
+    client_commands.command("leave")(leave)
     client_commands.command("adapter")(adapter)
     app.add_typer(client_commands, name="client")
     app.add_typer(data_commands, name="data")

@@ -148,6 +148,17 @@ class ClientSettings(BaseSettings):
         description="Spread the base model's layers over the processes (FSDP2), for one that does "
         "not fit a GPU. Sample with vllm-server then: transformers samples slowly in shards.",
     )
+    round_steps: Positive | None = Field(
+        default=None,
+        description="Hand in after so many local steps of a round, where the run takes fewer than "
+        "all of them (members.fewest_steps).",
+    )
+    round_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="Begin no further local step after so many seconds of a round, where the run "
+        "takes fewer steps.",
+    )
     micro_batch_tokens: Positive | None = Field(
         default=None,
         description="Tokens computed at a time in the update; by default what memory is estimated "

@@ -120,7 +120,8 @@ class Traffic(Message):
 class Drift(Message):
     """How far the clients' factors moved apart in a round, as L2 norms over all A and B.
 
-    Of more than 64 clients, it is that of 64 drawn for the round.
+    Of the adapters as they were handed in, each after the local steps that its member made. Of
+    more than 64 clients, it is that of 64 drawn for the round.
     """
 
     pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")
@@ -149,6 +150,7 @@ class SwapSummary(Message):
 class RoundMeans(Message):
     """Means over a round's updates that count, and over its exchanges; of epsilon the largest."""
 
+    steps: Measured = Field(default=None, description="Local steps that an update was made of.")
     reward: Measured = None
     loss: Measured = None
     kl: Measured = None

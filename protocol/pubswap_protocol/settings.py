@@ -1,7 +1,7 @@
 """A run's settings: the whole algorithm, with the paper's values as defaults."""
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -276,8 +276,10 @@ class AggregationSettings(Strict):
     rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = Field(
         default="fedit", description="docs/aggregation.md compares them."
     )
-    weights: Literal["uniform", "examples"] = Field(
-        default="uniform", description="All clients alike, or by the number of private examples."
+    weights: Literal["uniform", "examples", "steps"] = Field(
+        default="uniform",
+        description="All clients alike, or by the number of private examples, or by the local "
+        "steps that their updates were made of (members.fewest_steps).",
     )
     max_weight_share: PositiveShare = Field(
         default=0.5,
@@ -350,6 +352,27 @@ class AggregationSettings(Strict):
                 )
 
 
+class MembersSettings(Strict):
+    """Who must be here; see docs/operator.md."""
+
+    expected: Clients | None = Field(
+        default=None,
+        exclude_if=lambda expected: expected is None,
+        description="Another name of `clients`: give one of the two.",
+    )
+    minimum: Clients | None = Field(
+        default=None,
+        description="With so many the run starts, and goes on while so many are here: a quorum is "
+        "at most the number of members that are here. Unset: it starts with all of `clients`, and "
+        "a quorum is what it says.",
+    )
+    fewest_steps: Rounds | None = Field(
+        default=None,
+        description="Fewest local steps that an update may be made of, for members without the "
+        "problems or the time for more. Unset: all local_steps.",
+    )
+
+
 class EvaluationSettings(Strict):
     """pass@1 on the held-out test set, after every round."""
 
@@ -414,10 +437,25 @@ class RunSettings(Strict):
     aggregation: AggregationSettings = AggregationSettings()
     wire: WireSettings = WireSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    # Left out while it is unset, so that a run from before it is the same run.
+    members: MembersSettings = Field(
+        default=MembersSettings(), exclude_if=lambda members: members == MembersSettings()
+    )
     # Left out while it is off, so that a run from before it is the same run.
     privacy: PrivacySettings = Field(
         default=PrivacySettings(), exclude_if=lambda privacy: privacy.epsilon is None
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expected_are_clients(cls, values: Any) -> Any:
+        members = values.get("members") if isinstance(values, dict) else None
+        if not isinstance(members, dict) or members.get("expected") is None:
+            return values
+        expected, rest = members["expected"], {**members, "expected": None}
+        if values.get("clients", expected) != expected:
+            raise ValueError("clients and members.expected are one number; give one of them")
+        return {**values, "clients": expected, "members": rest}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -430,9 +468,22 @@ class RunSettings(Strict):
         if self.swap.quorum > self.clients:
             raise ValueError("a quorum is larger than the number of clients")
         self.aggregation.check_possible(self.clients)
+        self._check_members()
         if self.privacy.epsilon is not None:
             self._check_private()
         return self
+
+    def _check_members(self) -> None:
+        fewest = self.members.fewest_steps
+        if (self.members.minimum or 1) > self.clients:
+            raise ValueError("members.minimum is larger than the number of clients")
+        if (fewest or 1) > self.local_steps:
+            raise ValueError("members.fewest_steps is larger than local_steps")
+        if self.aggregation.weights == "steps" and fewest is None:
+            raise ValueError(
+                "weights = 'steps' weighs members by the local steps they made, and all make "
+                "local_steps; set members.fewest_steps, or use weights = 'uniform'"
+            )
 
     def _check_private(self) -> None:
         """Raises ValueError for what makes one prompt's part in a step depend on other prompts."""

@@ -1,11 +1,12 @@
 """An organisation's daemon: ask what to do, train a round, hand it in, ask again."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.connection import LONG_POLL_SECONDS
+from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.daemon.round import LocalRound
@@ -42,6 +43,7 @@ class Daemon:
     attendance: Attendance | None = None
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
+    haste: Haste = field(default_factory=Haste)
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
@@ -85,6 +87,7 @@ class Daemon:
             task.adapter,
             self.privacy,
             self.held_out,
+            self.haste,
         )
         local.train()
         local.hand_in(self.examples)

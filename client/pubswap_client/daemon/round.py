@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import Reporter, Reporters, RoundReport, StepReport
@@ -79,6 +80,7 @@ class LocalRound:
     start: Digest
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
+    haste: Haste = field(default_factory=Haste)
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
@@ -86,7 +88,10 @@ class LocalRound:
     _keeping: Future[None] | None = None  # the last step, on its way to the disk
 
     def train(self) -> None:
-        """All local steps that are not done yet. Raises RoundClosed, WrongState or NotSaved."""
+        """All local steps that are not done yet, or as many as there is time for.
+
+        Raises RoundClosed, WrongState or NotSaved.
+        """
         self._begin()
         with (
             Heartbeats(
@@ -96,6 +101,9 @@ class LocalRound:
         ):
             reporter = Reporters([self.reporter, heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
+                if self.haste.over(self._done):
+                    log.info("Round %d is handed in after step %d.", self.number, len(self._done))
+                    break
                 metrics = self._step(step)
                 self._wait_until_kept()
                 self._done.append(metrics)
@@ -329,7 +337,7 @@ class LocalRound:
 
         Those of private steps are functions of private prompts that no noise covers.
         """
-        made = zip(self._done, update_order(self.run.settings), strict=True)
+        made = zip(self._done, update_order(self.run.settings), strict=False)
         told = [
             None if self.privacy and public_step(self.run.settings, step) is None else metrics
             for metrics, step in made

@@ -18,6 +18,7 @@ from pubswap_client.daemon.comparison import Scored, adapter_names, load_stack, 
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
+from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
@@ -131,6 +132,7 @@ def make_daemon(
         attendance=session.attendance,
         privacy=privacy,
         held_out=HeldOut(settings.state, run.id, held_out) if held_out else None,
+        haste=Haste.of(settings, run.settings),
     )
 
 
@@ -217,6 +219,7 @@ def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> Non
             "and the processes of `--processes` have copies of their own. Use engine = "
             "'transformers' and one process."
         )
+    Haste.of(client, run)
     if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
         raise InvalidSettings(
             "The run has swap.donors = 'likely', for which this client's policy scores responses "

@@ -1,4 +1,4 @@
-"""`pubswap client status` and `pubswap client adapter`."""
+"""`pubswap client status`, `pubswap client leave` and `pubswap client adapter`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +46,21 @@ def status(
             watch(read, console)
         else:
             console.print(read()[0])
+
+
+def leave(config: Config = None, state: State = None) -> None:
+    """Leave the run for now: nobody waits for this organisation. Stop the daemon first.
+
+    What it has handed in counts. Nothing is lost in the state folder, and `pubswap client start`
+    comes back at any time before the run ends: at the next round, from that one's adapter.
+    """
+    from pubswap_client.organisation.leaving import leave as leave_run
+    from pubswap_client.settings import load_settings
+
+    folder = load_settings(config, state=state).state
+    member = leave_run(folder)
+    typer.echo(f"{member.name} has left run {member.run_name}, and nobody waits for it.")
+    typer.echo(f"To come back: pubswap client start --state {folder}")
 
 
 def adapter(

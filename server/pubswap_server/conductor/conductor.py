@@ -68,25 +68,37 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
         return run.failure
     if run.state not in ROUND_UNDER_WAY:
         return None
-    settings = runs.settings_of(run)
     for row in exchanges.open_ones(session, run):
         turnout = exchanges.turnout(session, row)
-        if short := missing(turnout, settings.swap.quorum):
+        if short := missing(turnout, quorum := exchanges.quorum(run, turnout)):
             return (
-                f"Public step {row.swap} of round {run.round} closes with {settings.swap.quorum} "
-                f"or more clients; {turnout.arrived} answered and {short} more are missing. "
+                f"Public step {row.swap} of round {run.round} closes with {quorum} or more "
+                f"clients; {turnout.arrived} answered and {short} more are missing. "
                 f"{_quorum_remedy(session, run)}"
             )
     turnout = rounds.turnout(session, run)
-    if short := missing(turnout, settings.aggregation.quorum):
+    if short := missing(turnout, quorum := rounds.quorum(run, turnout)):
         return (
-            f"Round {run.round} closes with {settings.aggregation.quorum} or more updates; "
+            f"Round {run.round} closes with {quorum} or more updates; "
             f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. "
             f"{_quorum_remedy(session, run)}"
         )
     if not turnout.outstanding:
         return None
     return _full(session, run, free, spare) or _silent(session, run, turnout)
+
+
+def _admit_if_short(session: Session, run: RunRow) -> None:
+    """Have those that came in mid-round in it at once, if it cannot close without them."""
+    if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
+        return
+    turnouts = [(present := rounds.turnout(session, run), rounds.quorum(run, present))]
+    for row in exchanges.open_ones(session, run):
+        turnouts.append(
+            (present := exchanges.turnout(session, row), exchanges.quorum(run, present))
+        )
+    if any(missing(present, quorum) for present, quorum in turnouts):
+        members.admit(session, run.id)
 
 
 def _quorum_remedy(session: Session, run: RunRow) -> str:
@@ -102,7 +114,7 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
     before = now() - timedelta(seconds=SILENT_SECONDS)
     silent = members.silent(session, run.id, rounds.arrived(run), before)
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
-    if run.paused or not missing(heard, runs.settings_of(run).aggregation.quorum):
+    if run.paused or not missing(heard, rounds.quorum(run, turnout)):
         return None
     if events.last_at(session, run.id, _ROUND_BEGINS) > before:
         return None
@@ -274,6 +286,7 @@ async def _close(
         if due := exchanges.close_due(session, row, outcomes, timed):
             return _Work(due)
         rounds.close_if_due(session, row)
+        _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
         notice = note_stall(session, row, *_room(services))
@@ -316,14 +329,17 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     if before.adapter is None or len(adapters) < len(updates):
         raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
     settings = runs.settings_of(run)
-    uniform = settings.aggregation.weights == "uniform"
+    counted_by = settings.aggregation.weights
     return RoundInputs(
         round=round_,
         settings=settings,
         layout=runs.model_of(run).layout,
         members=[update.member for update in updates],
         adapters=adapters,
-        weights=[1.0 if uniform else float(update.metrics["examples"]) for update in updates],
+        weights=[
+            1.0 if counted_by == "uniform" else float(update.metrics[counted_by])
+            for update in updates
+        ],
         previous=before.adapter,
         server_state=before.server_state,
     )
@@ -346,6 +362,10 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         done.means = history.means_of(session, run, inputs.round, counted).model_dump(mode="json")
         done.drift = result.drift.model_dump(mode="json") if result.drift else None
         done.residual, done.server_state = result.residual, result.server_state
+        for update in counted:
+            if (steps := update.metrics["steps"]) < inputs.settings.local_steps:
+                details = {"member": update.member, "round": inputs.round, "steps": steps}
+                events.record(session, run, "fewer steps", **details)
         for note in result.notes:
             events.record(session, run, note.kind, round=inputs.round, **note.details)
         began = events.last_at(session, run, _ROUND_BEGINS)
@@ -383,9 +403,9 @@ def aggregate_round(
 
 def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
     """A round's updates, read from their files; raises DamagedBlob."""
-    settings = inputs.settings
+    settings, rules = inputs.settings, inputs.settings.aggregation
     previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
-    sent = sent_layout(inputs.layout, settings.aggregation.rule)
+    sent = sent_layout(inputs.layout, rules.rule)
     return Updates(
         members=tuple(inputs.members),
         sources=tuple(
@@ -394,7 +414,8 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
         ),
         weights=tuple(inputs.weights),
         previous=previous,
-        largest_share=settings.aggregation.max_weight_share,
+        # Steps are bounded by the run: nobody is heavier than who made them all.
+        largest_share=1.0 if rules.weights == "steps" else rules.max_weight_share,
     )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -128,8 +129,9 @@ class SetRow(Base):
 class MemberRow(Base):
     """A member of one run; its token belongs to that run alone.
 
-    `accepted`: its last hello showed the run's base model and verifier. `away`: why its own policy
-    keeps it from taking part, a code, and in words.
+    `accepted`: its last hello showed the run's base model and verifier. `away`: why it does not
+    take part for now, a code, and in words. `joining`: it came when others were further in the
+    round under way, and is in the next one.
     """
 
     __tablename__ = "members"
@@ -145,6 +147,7 @@ class MemberRow(Base):
     accepted: Mapped[bool] = mapped_column(default=False)
     away: Mapped[str | None] = mapped_column(String(40))
     away_detail: Mapped[str | None] = mapped_column(Text)
+    joining: Mapped[bool] = mapped_column(default=False, server_default=false())
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]

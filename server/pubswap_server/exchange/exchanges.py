@@ -14,7 +14,7 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
-from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow
+from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, UpdateRow
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
@@ -22,7 +22,7 @@ from pubswap_server.exchange.prompts import learn, prompts_of
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import Turnout, closes
+from pubswap_server.runs.quorum import Turnout, closes, needed
 from pubswap_server.runs.state import ROUND_UNDER_WAY, exchange_began, exchange_ended
 
 Verdicts = list[list[bool]]
@@ -130,8 +130,8 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
     rules = runs.settings_of(run).swap
     if (arrived - row.first_at).total_seconds() < rules.deadline_seconds:
         return False
-    count, done = _counts(session, row)
-    return count >= rules.quorum and done < count
+    (count, done), present = _counts(session, row), turnout(session, row)
+    return present.arrived >= quorum(run, present) and done < count
 
 
 def unverified(session: Session, before: datetime) -> list[Key]:
@@ -204,10 +204,28 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
 
 
 def turnout(session: Session, row: SwapRow) -> Turnout:
-    """The numbers of members that have answered in an exchange, and that have not."""
-    names = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
-    outstanding = members.outstanding(session, row.run_id, names)
-    return Turnout(_counts(session, row)[0], outstanding, row.first_at)
+    """The numbers of members that have answered in an exchange, and that have not.
+
+    Who has handed in its update without an answer answers no more, and counts as if it had.
+    """
+    answers = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
+    done = select(UpdateRow.member).where(
+        UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
+    )
+    without = select(func.count()).where(
+        UpdateRow.run_id == row.run_id,
+        UpdateRow.round == row.round,
+        UpdateRow.member.not_in(answers),
+    )
+    outstanding = members.outstanding(session, row.run_id, answers.union(done))
+    arrived = _counts(session, row)[0] + session.scalars(without).one()
+    return Turnout(arrived, outstanding, row.first_at)
+
+
+def quorum(run: RunRow, present: Turnout) -> int:
+    """The fewest answers that an exchange closes with, for those that are here."""
+    settings = runs.settings_of(run)
+    return needed(present, settings.swap.quorum, settings.members.minimum and 1)
 
 
 def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
@@ -215,6 +233,11 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
     query = select(func.count(), func.count(SubmissionRow.correct))
     count, done = session.execute(query.where(*_in_time(row.run_id, row.round, row.swap))).one()
     return count, done
+
+
+def _closes(session: Session, run: RunRow, row: SwapRow) -> bool:
+    present, seconds = turnout(session, row), runs.settings_of(run).swap.deadline_seconds
+    return closes(present, quorum(run, present), seconds, now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +273,10 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
-    rules = runs.settings_of(run).swap
     return [
         row
         for row in open_ones(session, run)
-        if closes(turnout(session, row), rules.quorum, rules.deadline_seconds, now())
-        and len(set(_counts(session, row))) == 1
+        if _closes(session, run, row) and len(set(_counts(session, row))) == 1
     ]
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnExpressionArgument, SelectBase, func, or_, select, update
+from sqlalchemy import ColumnExpressionArgument, SelectBase, exists, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.errors import (
@@ -24,7 +24,13 @@ from pubswap_protocol.messages import (
     Traffic,
 )
 from pubswap_server.clock import now
-from pubswap_server.database.tables import InviteRow, MemberRow, RunRow
+from pubswap_server.database.tables import (
+    InviteRow,
+    MemberRow,
+    RunRow,
+    SubmissionRow,
+    UpdateRow,
+)
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import (
@@ -109,17 +115,56 @@ def enroll(
     row.used_at = now()
     before.token_sha256, before.certificate = sha256(token), certificate
     before.accepted = False
+    if not row.reissue:
+        before.joining = session.get_one(RunRow, row.run_id).round > 0
     record(session, row.run_id, "enrolled", member=row.name, role=row.role)
     return _membership(session, before, token)
 
 
 def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
-    """Note whether a member's hello matched the run; with one that did, it is back."""
+    """Note whether a member's hello matched the run; with one that did, it is back.
+
+    It is in the round under way, unless others are further in it and it was not there when the
+    round began: then it is in the next one, and nobody waits for it until then.
+    """
     row = session.get_one(MemberRow, member.id)
     if accepted and row.away is not None:
         record(session, row.run_id, "back", member=row.name)
         row.away = row.away_detail = None
     row.accepted = accepted
+    if accepted and row.joining and not _begun(session, row.run_id):
+        admit(session, row.run_id)
+
+
+def _begun(session: Session, run: str) -> bool:
+    """Whether anybody has handed in an update or responses of the round under way."""
+    round_ = session.get_one(RunRow, run).round
+    return any(
+        session.scalar(select(exists().where(table.run_id == run, table.round == round_)))
+        for table in (UpdateRow, SubmissionRow)
+    )
+
+
+def admit(session: Session, run: str) -> None:
+    """Those that have come in the round under way are in it from now on."""
+    here = (*_belongs(run), MemberRow.joining, MemberRow.away.is_(None), MemberRow.accepted)
+    for row in session.scalars(select(MemberRow).where(*here).order_by(MemberRow.name)):
+        row.joining = False
+        record(session, run, "joined", member=row.name)
+
+
+def begin_round(session: Session, run: str) -> None:
+    """Who is here is in the round that begins; who is not joins when it comes."""
+    admit(session, run)
+    gone = or_(MemberRow.away.is_not(None), MemberRow.accepted.is_(False))
+    absent = update(MemberRow).where(*_belongs(run), gone)
+    session.execute(absent.values(joining=True))
+
+
+def joining(session: Session, run: str) -> frozenset[str]:
+    """The clients that are not in the round under way, but in the next one."""
+    query = select(MemberRow.name).where(*_belongs(run), MemberRow.joining)
+    return frozenset(session.scalars(query))
 
 
 def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -> None:
@@ -183,7 +228,7 @@ def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> N
 
 
 def active_clients(session: Session, run: str) -> set[str]:
-    """The names of the clients that take part now: neither revoked, nor suspended, nor away."""
+    """The names of the clients in the round: not revoked, suspended, away, or to join later."""
     return set(session.scalars(select(MemberRow.name).where(*_takes_part(run))))
 
 
@@ -217,7 +262,7 @@ def silent_in(run: Run, before: datetime) -> tuple[ColumnExpressionArgument[bool
 
 
 def _takes_part(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:
-    return *_belongs(run), MemberRow.away.is_(None)
+    return *_belongs(run), MemberRow.away.is_(None), MemberRow.joining.is_(False)
 
 
 def _belongs(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:

@@ -16,6 +16,15 @@ class Turnout:
     first_at: datetime | None
 
 
+def needed(turnout: Turnout, quorum: int, minimum: int | None) -> int:
+    """The fewest that must arrive: the quorum or, with a minimum, all that are here if these are
+    fewer, as long as they are not below the minimum."""
+    here = turnout.arrived + turnout.outstanding
+    if minimum is None:
+        return quorum
+    return minimum if here < minimum else min(quorum, here)
+
+
 def closes(turnout: Turnout, quorum: int, deadline_seconds: float, now: datetime) -> bool:
     """Whether to close now.
 

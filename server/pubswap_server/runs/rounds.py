@@ -5,12 +5,14 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
+    Invalid,
     NotFound,
     RoundClosed,
     UnknownBlob,
     WrongState,
 )
 from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SubmitUpdate
+from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
 from pubswap_server.database.tables import (
     BlobRow,
@@ -25,7 +27,7 @@ from pubswap_server.exchange import doubts
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
-from pubswap_server.runs.quorum import Turnout, closes
+from pubswap_server.runs.quorum import Turnout, closes, needed
 from pubswap_server.runs.state import (
     ROUND_UNDER_WAY,
     reconsidered,
@@ -59,6 +61,7 @@ def submit(
         return _receipt(before)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
+    _check_steps(runs.settings_of(run), request.metrics.steps)
     late = round_ < run.round or run.state not in ROUND_UNDER_WAY
     if blob is None and not late:
         raise UnknownBlob(f"PUT the adapter {request.adapter} as a blob first.")
@@ -75,6 +78,16 @@ def submit(
     doubts.report(session, run, member.name, round_, request.metrics.donors)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
     return _receipt(row)
+
+
+def _check_steps(settings: RunSettings, steps: int) -> None:
+    """Raises Invalid for an update of fewer or more local steps than the run takes."""
+    fewest = settings.members.fewest_steps
+    if fewest is not None and not fewest <= steps <= settings.local_steps:
+        raise Invalid(
+            f"Your update was made of {steps} local steps; the run takes {fewest} "
+            f"(members.fewest_steps) to {settings.local_steps}."
+        )
 
 
 def _receipt(row: UpdateRow) -> Receipt:
@@ -124,6 +137,12 @@ def turnout(session: Session, run: RunRow) -> Turnout:
     return Turnout(count, members.outstanding(session, run.id, arrived(run)), first_at)
 
 
+def quorum(run: RunRow, present: Turnout) -> int:
+    """The fewest updates that the round under way closes with, for those that are here."""
+    settings = runs.settings_of(run)
+    return needed(present, settings.aggregation.quorum, settings.members.minimum)
+
+
 def close_if_due(session: Session, run: RunRow) -> bool:
     """Stop taking updates when all are in, or a quorum is and the deadline has passed.
 
@@ -132,7 +151,7 @@ def close_if_due(session: Session, run: RunRow) -> bool:
     if run.state not in ROUND_UNDER_WAY or run.paused:
         return False
     present, rules = turnout(session, run), runs.settings_of(run).aggregation
-    due = closes(present, rules.quorum, rules.deadline_seconds, now())
+    due = closes(present, quorum(run, present), rules.deadline_seconds, now())
     if due:
         runs.move(session, run, updates_closed, updates=present.arrived)
     return due
@@ -160,6 +179,7 @@ def roll_back(session: Session, run: RunRow, to: int) -> None:
         session.execute(delete(table).where(table.run_id == run.id, table.round > to))
     run.state, run.round, run.failure = status.state, status.round, None
     run.rollbacks += 1
+    members.begin_round(session, run.id)
     session.add(RoundRow(run_id=run.id, round=run.round))
     session.flush()
     retention.free_unused(session, run.id, ended=False)

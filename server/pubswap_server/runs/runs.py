@@ -162,6 +162,8 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
         retention.free_unused(session, run.id, ended=status.state in ENDED)
     if (status.state, status.round) != (run.state, run.round):
         run.failure = None
+    if 0 < run.round < status.round:  # all that have enrolled are awaited in the first
+        members.begin_round(session, run.id)
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
         session.add(RoundRow(run_id=run.id, round=run.round))
@@ -221,7 +223,8 @@ def start(session: Session, run: RunRow) -> None:
     """Begin round 1, unless it has begun; raises WrongState while clients are missing."""
     if run.round > 0 and run.state not in ENDED:
         return
-    needed = settings_of(run).clients
+    settings = settings_of(run)
+    needed = settings.members.minimum or settings.clients
     clients = sorted(members.enrolled_clients(session, run.id))
     if run.state == RunState.OPEN and len(clients) < needed:
         raise WrongState(

@@ -1,9 +1,10 @@
 """A snapshot of a run, read once for all its members, and the task it implies for each."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
@@ -19,7 +20,8 @@ from pubswap_server.database.tables import (
     SwapRow,
     UpdateRow,
 )
-from pubswap_server.runs import members, runs
+from pubswap_server.exchange import exchanges
+from pubswap_server.runs import members, rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_good
 from pubswap_server.runs.events import last_at
 from pubswap_server.runs.quorum import Turnout, closes_at
@@ -72,6 +74,7 @@ class RunSnapshot:
     of it are there and `awaited` the others, `exchanges` are its public steps by number, and
     `backlog` is the first round with an adapter that was not evaluated, and that adapter.
     `residuals` are those of all rounds that have one, in their order; none but under FedEx-LoRA.
+    `joining` are the members that are in the next round and not in this one.
     `refused` are the members that are not good now, and whether they are active and suspended.
     """
 
@@ -84,6 +87,7 @@ class RunSnapshot:
     exchanges: Mapping[int, ExchangeState]
     backlog: tuple[int, str] | None
     residuals: tuple[tuple[int, str], ...]
+    joining: frozenset[str]
     refused: Mapping[str, tuple[bool, bool]]
 
 
@@ -115,11 +119,16 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         adapter=before.adapter if before is not None else None,
         handed_in=handed_in,
         awaited=_awaited(
-            here - handed_in, len(in_time), min(in_time, default=None), rules.aggregation
+            here - handed_in,
+            min(in_time, default=None),
+            rules.aggregation,
+            partial(rounds.quorum, row),
+            arrived=len(in_time),
         ),
-        exchanges=_exchanges(session, row, here, rules.swap),
+        exchanges=_exchanges(session, row, here, handed_in),
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
+        joining=members.joining(session, run),
         refused=_refused(session, run),
     )
 
@@ -144,18 +153,20 @@ def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
 
 
 def _awaited(
-    missing: set[str],
-    arrived: int,
+    missing: Set[str],
     first_at: datetime | None,
     rules: AggregationSettings | SwapSettings,
+    quorum: Callable[[Turnout], int],
+    *,
+    arrived: int,
 ) -> Awaited:
     turnout = Turnout(arrived, len(missing), first_at)
-    until = closes_at(turnout, rules.quorum, rules.deadline_seconds)
+    until = closes_at(turnout, quorum(turnout), rules.deadline_seconds)
     return Awaited(tuple(sorted(missing)), until)
 
 
 def _exchanges(
-    session: Session, run: RunRow, here: set[str], rules: SwapSettings
+    session: Session, run: RunRow, here: set[str], handed_in: Set[str]
 ) -> dict[int, ExchangeState]:
     rows = session.execute(
         select(SwapRow.swap, SwapRow.closed, SwapRow.first_at).where(
@@ -177,7 +188,13 @@ def _exchanges(
         swap: ExchangeState(
             closed,
             frozenset(answered[swap]),
-            _awaited(here - answered[swap], len(answered[swap]), first_at, rules)
+            _awaited(
+                here - handed_in - answered[swap],
+                first_at,
+                runs.settings_of(run).swap,
+                partial(exchanges.quorum, run),
+                arrived=len(handed_in | answered[swap]),
+            )
             if not closed
             else NOBODY,
         )
@@ -196,12 +213,14 @@ def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
     if snapshot.state in ENDED:
         return Task(kind=TaskKind.FINISHED, state=snapshot.state, round=snapshot.round)
     reason = waits_for(snapshot)
+    if member.name in snapshot.joining and snapshot.state in ROUND_UNDER_WAY:
+        reason = f"round {snapshot.round + 1}, as you came within a round: {reason}"
     return Task(kind=TaskKind.WAIT, state=snapshot.state, round=snapshot.round, waits_for=reason)
 
 
 def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
     under_way = snapshot.state in ROUND_UNDER_WAY and snapshot.paused_since is None
-    return under_way and member.name not in snapshot.handed_in
+    return under_way and member.name not in snapshot.handed_in | snapshot.joining
 
 
 def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:

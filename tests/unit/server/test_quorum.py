@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pubswap_server.runs.quorum import Turnout, closes, closes_at, missing
+from pubswap_server.runs.quorum import Turnout, closes, closes_at, missing, needed
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,6 +39,24 @@ def test_a_quorum_misses_those_whom_nobody_can_bring() -> None:
     """Who arrived counts, and who may still arrive."""
     assert missing(turnout({"a"}, {"gone"}), 2) == 0
     assert missing(turnout({"a"}, set()), 3) == 2
+
+
+@pytest.mark.parametrize(
+    ("arrived", "outstanding", "quorum", "minimum", "fewest"),
+    [
+        (1, 1, 3, None, 3),
+        (1, 2, 3, 2, 3),
+        (1, 1, 3, 2, 2),
+        (1, 0, 3, 2, 2),
+        (2, 0, 1, 2, 1),
+        (0, 1, 1, 2, 2),
+    ],
+)
+def test_with_a_minimum_a_quorum_is_at_most_who_is_here(
+    arrived: int, outstanding: int, quorum: int, minimum: int | None, fewest: int
+) -> None:
+    """Below the minimum it is that: nothing closes."""
+    assert needed(Turnout(arrived, outstanding, START), quorum, minimum) == fewest
 
 
 def test_only_a_quorum_gives_a_time_to_look_again() -> None:
