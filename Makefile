@@ -116,7 +116,7 @@ install: .venv/dev.stamp
 	touch $@
 
 .venv/dev.stamp: .venv/demo.stamp
-	$(INSTALL) -e '.[server,client,research,dp,dev]'
+	$(INSTALL) -e '.[server,client,research,dp,ray,slurm,dev]'
 	touch $@
 
 .venv/docs.stamp: .venv/demo.stamp

@@ -24,6 +24,8 @@ EXTRAS = {
     "research": ("datasets", "mpmath"),
     "vllm": ("vllm",),
     "dp": ("dp_accounting",),
+    "ray": ("ray",),
+    "slurm": ("submitit",),
 }
 # Commands that need more than the operator's extra, which is in the client's.
 _WHOLE = {

@@ -1,11 +1,20 @@
 """The researcher's commands; nothing heavy is imported before one runs."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pubswap_simulation.reporting.commands import report
+
+
+class Backend(StrEnum):
+    """What carries the runs of a sweep out."""
+
+    LOCAL = "local"
+    RAY = "ray"
+    SLURM = "slurm"
 
 
 def simulate(
@@ -30,6 +39,17 @@ def simulate(
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="With --sweep, runs at a time; one for each device.")
+    ] = None,
+    backend: Annotated[
+        Backend, typer.Option(help="With --sweep, where: this machine, or a cluster's nodes.")
+    ] = Backend.LOCAL,
+    resources: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resource",
+            help="key=value: what each run takes of a cluster, as an option of a Ray task "
+            "(num_gpus=1) or a long one of sbatch (gpus_per_node=1, time=240 minutes).",
+        ),
     ] = None,
     devices: Annotated[
         str | None, typer.Option(help="With --sweep, GPUs to share out: cuda:0,cuda:1.")
@@ -57,14 +77,24 @@ def simulate(
 
     `--sweep` runs each setting with each seed in a process of its own. The axis `members` makes
     baselines: pooled is one client with all private sets, alone is each client by itself.
+
+    `--backend ray` gives the runs to the Ray cluster of RAY_ADDRESS or of this machine, `--backend
+    slurm` submits them to Slurm as one array. The store lies in a folder that all nodes share. A
+    run whose node dies goes on from its last step on another; its result is there whole or not.
     """
     from rich.console import Console
 
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_protocol.errors import InvalidSettings
     from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
-    from pubswap_simulation.sweep import run_all
+    from pubswap_simulation.sweep import run_here, run_on_cluster
 
+    if backend is Backend.LOCAL and resources:
+        raise InvalidSettings("--resource is for --backend ray or slurm.")
+    if backend is not Backend.LOCAL and (not sweep or devices is not None):
+        raise InvalidSettings(
+            "--backend is for --sweep, and without --devices: ask for GPUs with --resource."
+        )
     with until_stopped():
         planner = Planner(recipe, out, parse_given(given or ()))
         if sweep:
@@ -76,7 +106,15 @@ def simulate(
             planned = planner.one(seed)
         options = {"device": device, "engine": engine, "threads": threads}
         specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
-        status = run_all(specs, Console(), jobs, devices)
+        if backend is Backend.LOCAL:
+            status = run_here(specs, Console(), jobs, devices)
+        else:
+            from pubswap_simulation.clusters import RayCluster, SlurmCluster
+
+            asked = parse_given(resources or ())
+            on_ray = backend is Backend.RAY
+            cluster = RayCluster(jobs, asked) if on_ray else SlurmCluster(out, jobs, asked)
+            status = run_on_cluster(specs, Console(), cluster)
     raise typer.Exit(status)
 
 

@@ -1,23 +1,19 @@
-"""Many runs, each in a process of its own: a crash costs the others nothing."""
+"""Many runs, on this machine or on a cluster."""
 
 import os
-import subprocess
-import sys
-import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from queue import SimpleQueue
 from typing import Protocol
 
-from pydantic import ValidationError
 from rich.console import Console
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
 from pubswap_simulation.job import RunSpec
+from pubswap_simulation.processes import Outcome, Processes
 from pubswap_simulation.simulation import simulate
-from pubswap_simulation.worker import LOG, JobReport, log_to, open_log
+from pubswap_simulation.worker import LOG, log_to, open_log
 
 
 class Display(Protocol):
@@ -30,105 +26,31 @@ class Display(Protocol):
         """Show what came of a run."""
 
 
-class SweepRunner:
-    """Runs, one at a time in each of the environments."""
+class Pool(Protocol):
+    """What carries runs out: processes of this machine, or a cluster."""
 
-    def __init__(
-        self,
-        specs: Sequence[RunSpec],
-        environments: Sequence[Mapping[str, str]],
-        display: Display,
-    ) -> None:
-        self._specs = specs
-        self._display = display
-        self._threads = len(environments)
-        self._idle: SimpleQueue[Mapping[str, str]] = SimpleQueue()
-        for environment in environments:
-            self._idle.put(environment)
-        self._processes: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
-        self.failed: dict[str, str] = {}
+    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
+        """What came of each run, as they end; closed early, it stops those under way."""
 
-    def run(self) -> None:
-        """Carry out all that is not done yet; failures are in `failed`, by the run's key.
 
-        A signal that stops this process stops the others; they go on there the next time.
-        """
-        for spec in self._specs:
-            spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
-            if spec.done:
-                self._display.finish(spec, "was done")
-        with ThreadPoolExecutor(self._threads) as threads:
-            todo = [spec for spec in self._specs if not spec.done]
-            futures = [threads.submit(self._carry_out, spec) for spec in todo]
-            try:
-                for future in futures:
-                    future.result()
-            finally:
-                self._stop()
-                threads.shutdown(cancel_futures=True)
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in self._processes:
-                process.kill()  # every finished step is on disk
-
-    def _carry_out(self, spec: RunSpec) -> None:
-        environment = self._idle.get()
-        try:
-            failure = self._process(spec, environment)
-        except (OSError, ValidationError) as error:
-            failure = f"its process cannot be talked to: {error}"
-        finally:
-            self._idle.put(environment)
-        if self._stopped:
-            return
-        if failure is None:
-            self._display.finish(spec, "done")
-        else:
-            self.failed[spec.key] = failure
-            self._display.finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
-
-    def _process(self, spec: RunSpec, environment: Mapping[str, str]) -> str | None:
-        """Why the run's process has failed, None if it has not."""
-        report = JobReport()
-        with self._lock:
-            if self._stopped:
-                return None
-            process = _started(spec, environment)
-            self._processes.add(process)
-        with process:
-            try:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    report = JobReport.model_validate_json(line)
-                    if report.failed is None:
-                        self._display.update(spec, report.steps, report.score)
-            finally:
-                process.kill()
-                with self._lock:
-                    self._processes.discard(process)
+def carry_out(specs: Sequence[RunSpec], pool: Pool, display: Display) -> dict[str, str]:
+    """Carry out all that is not done yet; returns failures by the run's key."""
+    failed = {}
+    for spec in specs:
+        spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
         if spec.done:
-            return None
-        return report.failed or f"its process ended with status {process.returncode}"
+            display.finish(spec, "was done")
+    with closing(pool.outcomes([spec for spec in specs if not spec.done])) as outcomes:
+        for spec, failure in outcomes:
+            if failure is None:
+                display.finish(spec, "done")
+            else:
+                failed[spec.key] = failure
+                display.finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
+    return failed
 
 
-def _started(spec: RunSpec, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
-    with open_log(spec.folder) as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pubswap_simulation.worker", spec.model_dump_json()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=os.environ | dict(environment),
-            start_new_session=True,  # Ctrl-C reaches the parent alone
-        )
-
-
-def run_all(
+def run_here(
     specs: Sequence[RunSpec], console: Console, jobs: int | None, devices: str | None
 ) -> int:
     """Carry out all that is not done yet, and say what came of it; returns the exit status."""
@@ -141,14 +63,26 @@ def run_all(
     threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
     environments = [visible | threads for visible in visible_devices(count, names)]
     with SweepDisplay(console, len(specs)) as display:
-        sweep = SweepRunner(specs, environments, display)
-        sweep.run()
-    console.print(sweep_table(specs, sweep.failed))
-    for key, reason in sweep.failed.items():
+        failed = carry_out(specs, Processes(environments, display.update), display)
+    return _concluded(specs, failed, console)
+
+
+def run_on_cluster(specs: Sequence[RunSpec], console: Console, cluster: Pool) -> int:
+    """The same on a cluster, whose scheduler says where and when."""
+    logs = specs[0].folder.parent / "*" / LOG
+    console.print(f"{len(specs)} runs, with logs {logs}", soft_wrap=True, highlight=False)
+    with SweepDisplay(console, len(specs)) as display:
+        failed = carry_out(specs, cluster, display)
+    return _concluded(specs, failed, console)
+
+
+def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Console) -> int:
+    console.print(sweep_table(specs, failed))
+    for key, reason in failed.items():
         console.print(f"[red]failed[/red] {key}: {reason}", soft_wrap=True)
-    if sweep.failed:
+    if failed:
         console.print("The same command tries these again, from where they were.")
-    return 1 if sweep.failed else 0
+    return 1 if failed else 0
 
 
 def _run_one(spec: RunSpec, console: Console) -> int:

@@ -24,13 +24,13 @@ def install(arguments: Sequence[str]) -> None:
         _serve_forks()
     from pubswap_client.demo import processes
     from pubswap_client.distributed import launch
-    from pubswap_simulation import sweep
+    from pubswap_simulation import processes as runs
 
     named: Any = SimpleNamespace(**vars(subprocess) | {"Popen": _Child})
     if arguments[:2] == ["client", "start"]:
         launch.subprocess = named
     elif arguments[:1] == ["simulate"]:
-        sweep.subprocess = named
+        runs.subprocess = named
     elif arguments[:1] == ["demo"]:
         processes.subprocess = named
 

@@ -1,0 +1,172 @@
+"""Runs on the nodes of a cluster, by Ray or, through submitit, Slurm, which choose node and moment.
+
+All nodes see the store, the model and the data at the same paths. A run is a process of its own
+there as here, so that a node that dies leaves what a killed process leaves, and the run goes on
+from there on another one.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pubswap_client.state.lock import holder
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_simulation.job import RunSpec
+from pubswap_simulation.processes import Outcome, followed, started
+from pubswap_simulation.results import Value
+
+if TYPE_CHECKING:
+    from submitit import Executor, Job
+    from submitit.helpers import DelayedSubmission
+
+Resources = Mapping[str, Value]
+
+# A file server keeps a dead node's locks for one or two minutes.
+_LOCK_SECONDS = 300
+_POLL_SECONDS = 1.0
+_SLURM_MINUTES = 60
+# Each takes a run on by a job's time, so that it is no fault.
+_MOST_TIMEOUTS = 1000
+_MOST_JOBS = 1000
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a node is asked to do: a run, in this folder and with this added to its environment."""
+
+    spec: str
+    folder: str
+    environment: Mapping[str, str]
+
+    def __call__(self) -> str | None:
+        """Carry it out on this node; returns why it failed, None if it is done."""
+        spec = RunSpec.model_validate_json(self.spec)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while holder(spec.folder) is not None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return followed(started(spec, self.environment, Path(self.folder)), spec)
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """What submitit submits when the job's time is over: the same, which goes on."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def _order(spec: RunSpec) -> Order:
+    threads = spec.options.get("threads", 1)
+    spec = spec.model_copy(update={"options": {**spec.options, "threads": threads}})
+    # A node has an environment of its own; the members' settings are in ours.
+    own = {key: value for key, value in os.environ.items() if key.startswith("PUBSWAP_CLIENT_")}
+    return Order(spec.model_dump_json(), str(Path.cwd()), own | {"OMP_NUM_THREADS": str(threads)})
+
+
+def _carry_out(order: Order) -> str | None:
+    return order()
+
+
+class RayCluster:
+    """The Ray cluster of RAY_ADDRESS, or the one that this machine is a node of."""
+
+    def __init__(self, jobs: int | None, resources: Resources) -> None:
+        """At most so many runs at a time, each with these resources: options of a Ray task."""
+        self._jobs = jobs
+        self._resources = dict(resources)
+
+    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
+        """What came of each run, as they end. Raises InvalidSettings without a cluster."""
+        # Before the import, which reads it: nothing is told to Ray's makers.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        waiting = list(reversed(specs))
+        try:
+            cluster = ray.init("auto", log_to_driver=False, logging_level=logging.WARNING)
+        except ConnectionError as error:
+            raise InvalidSettings(
+                "No Ray cluster answers. Set RAY_ADDRESS, or make this machine one with `ray "
+                f"start --head --include-dashboard=false --disable-usage-stats`: {error}"
+            ) from None
+        with cluster:  # whose end is the end of its tasks
+            running: dict[Any, RunSpec] = {}
+            while waiting or running:
+                while waiting and len(running) < (self._jobs or len(specs)):
+                    spec = waiting.pop()
+                    running[self._task(spec).remote(_order(spec))] = spec
+                [ended], _ = ray.wait(list(running), num_returns=1)
+                try:
+                    failure = ray.get(ended)
+                except ray.exceptions.RayError as error:
+                    failure = _in_words(error)
+                yield running.pop(ended), failure
+
+    def _task(self, spec: RunSpec) -> Any:
+        import ray
+
+        options = {"num_cpus": spec.options.get("threads", 1), **self._resources}
+        try:
+            return ray.remote(_carry_out).options(**options)
+        except (TypeError, ValueError) as error:
+            raise InvalidSettings(f"--resource, of a Ray task: {_in_words(error)}") from None
+
+
+class SlurmCluster:
+    """Slurm's jobs, which are one array."""
+
+    def __init__(self, store: Path, jobs: int | None, resources: Resources) -> None:
+        """At most so many runs at a time, each with these resources: long options of sbatch."""
+        self._folder = store / "slurm"
+        self._jobs = jobs
+        self._resources = dict(resources)
+
+    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
+        """What came of each run, as they end. Raises InvalidSettings if Slurm takes none."""
+        from submitit.helpers import as_completed
+
+        jobs = self._submitted(specs) if specs else {}
+        try:
+            for job in as_completed(list(jobs), poll_frequency=_POLL_SECONDS):
+                spec, error = jobs[job], job.exception()
+                yield spec, job.result() if error is None else _in_words(error)
+                del jobs[job]
+        finally:
+            for job in jobs:
+                job.cancel(check=False)
+
+    def executor(self, threads: int | str) -> "Executor":
+        """submitit's, for runs with so many threads."""
+        import submitit
+
+        # With `requeue`, a job whose node dies is started again on another one.
+        options = {"cpus_per_task": threads, "requeue": True, **self._resources}
+        minutes = options.pop("time", _SLURM_MINUTES)
+        if not isinstance(minutes, int):
+            raise InvalidSettings(f"--resource time={minutes}: give it as minutes.")
+        executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MOST_TIMEOUTS)
+        executor.update_parameters(
+            job_name="pubswap",
+            time=minutes,
+            array_parallelism=self._jobs or _MOST_JOBS,
+            additional_parameters=options,
+        )
+        return executor
+
+    def _submitted(self, specs: Sequence[RunSpec]) -> "dict[Job[str | None], RunSpec]":
+        from submitit.core.utils import FailedJobError
+
+        orders = [_order(spec) for spec in specs]
+        try:
+            executor = self.executor(specs[0].options.get("threads", 1))
+            return dict(zip(executor.submit_array(orders), specs, strict=True))
+        except (RuntimeError, FailedJobError) as error:
+            raise InvalidSettings(f"Slurm takes no job: {_in_words(error)}") from None
+
+
+def _in_words(error: BaseException) -> str:
+    """An error's text, which may be a whole log, as one line."""
+    return " ".join(str(error).split())[:_LONGEST] or type(error).__name__

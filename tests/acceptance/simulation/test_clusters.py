@@ -1,0 +1,192 @@
+"""`pubswap simulate --sweep --backend`: a real Ray, and submitit with Slurm's commands."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pubswap_client.demo.processes import free_port
+from pubswap_simulation.results import read_results
+from support import slurm
+from support.client.simulations import command, simulated, write_recipe
+from support.eventually import until
+from support.forked import Forked
+
+SHORT = ("--set", "rounds=1", "--set", "local_steps=6", "--set", "method=fedavg")
+SWEEP = (*SHORT, "--sweep", "--keep-adapters")
+SINGLE = '[[sweep.grid]]\nmembers = ["alone"]\n'
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("recipe"), SINGLE)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, recipe: Path) -> dict[str, Any]:
+    """What the sweep comes to on this machine."""
+    store = tmp_path_factory.mktemp("here")
+    simulated(recipe, store, *SWEEP)
+    return found(store)
+
+
+def found(store: Path) -> dict[str, Any]:
+    """By the runs' keys, their adapters' bytes and their results, but for what clocks say."""
+    adapters = "runs/*/adapter-final/adapter_model.safetensors"
+    there: dict[str, Any] = {
+        path.parents[1].name: [path.read_bytes()] for path in store.glob(adapters)
+    }
+    assert len(there) == 2
+    for path, result in zip(
+        sorted(store.glob("runs/*/result.json")), read_results(store), strict=True
+    ):
+        rounds = [(each.adapter, each.drift) for each in result.run.rounds]
+        scores = [each.model_copy(update={"seconds": 0.0}) for each in result.evaluations]
+        there[path.parent.name] += [result.client, result.rewards, rounds, scores]
+    return there
+
+
+def half_done(store: Path, client: str = "client") -> bool:
+    """Whether a step of a client's run has been made."""
+    assert not list(store.glob(f"runs/*{client}*/result.json"))
+    rewards = store.glob(f"runs/*{client}*/work/members/*/rewards")
+    return any(path.stat().st_size > 0 for path in rewards)
+
+
+class Ray:
+    """A Ray cluster whose nodes are processes of this machine."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        port = free_port()
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        self.address = f"127.0.0.1:{port}"
+        more = (f"--temp-dir={folder}", "--include-dashboard=false", "--num-cpus=0")
+        self._start("--head", f"--port={port}", *more)
+
+    def join(self) -> subprocess.Popen[bytes]:
+        """A node for one run at a time."""
+        return self._start(f"--address={self.address}", "--num-cpus=1")
+
+    def _start(self, *options: str) -> subprocess.Popen[bytes]:
+        program = str(Path(sys.executable).with_name("ray"))
+        line = [program, "start", "--block", "--disable-usage-stats", *options]
+        with (Path(self._folder) / f"{len(self._nodes)}.log").open("wb") as log:
+            node = subprocess.Popen(
+                [*line, "--object-store-memory=80000000"], stdout=log, stderr=log
+            )
+        self._nodes.append(node)
+        return node
+
+    def close(self) -> None:
+        for node in self._nodes:
+            kill(node)
+
+
+def kill(node: subprocess.Popen[bytes]) -> None:
+    """All that a node runs ends at once, as without power."""
+    if node.poll() is None:
+        below = psutil.Process(node.pid).children(recursive=True)
+        for process in [*below, psutil.Process(node.pid)]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.wait()
+
+
+@pytest.fixture
+def ray() -> Iterator[Ray]:
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp"
+    ) as folder:  # names of sockets are short
+        cluster = Ray(folder)
+        yield cluster
+        cluster.close()
+
+
+@pytest.mark.full
+def test_a_run_whose_ray_node_dies_is_done_on_another(
+    tmp_path: Path, recipe: Path, here: dict[str, Any], ray: Ray
+) -> None:
+    """The sweep goes on by itself, and its results have the very bits of this machine's."""
+    store, log = tmp_path / "store", tmp_path / "log"
+    node = ray.join()
+    env = os.environ | {"RAY_ADDRESS": ray.address}
+    process = Forked(command(recipe, store, *SWEEP, "--backend", "ray"), log, env=env)
+    until(lambda: half_done(store) or process.poll() is not None)
+    kill(node)
+    assert process.poll() is None, log.read_text()
+    assert half_done(store)
+    ray.join()
+    assert process.wait() == 0, log.read_text()
+    assert found(store) == here
+    assert "client-2 seed=7: done" in log.read_text()
+
+
+@pytest.mark.full
+def test_a_slurm_job_goes_on_after_its_node_s_death_and_its_time_s_end(
+    tmp_path: Path, recipe: Path, here: dict[str, Any]
+) -> None:
+    """One array, whose tasks are each started twice, and the very bits of this machine's runs."""
+    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+    store, log = tmp_path / "store", tmp_path / "log"
+    env = os.environ | slurm.install(tmp_path)
+    asked = ("--jobs", "2", "--resource", "partition=long", "--resource", "time=90")
+    process = Forked(command(recipe, store, *SWEEP, "--backend", "slurm", *asked), log, env=env)
+    ends = {"client-1": slurm.die, "client-2": slurm.out_of_time}
+
+    def ended() -> bool:
+        assert process.poll() is None, log.read_text()
+        for client in [client for client in ends if half_done(store, client)]:
+            index = int(client[-1]) - 1  # of the array
+            ends.pop(client)(tmp_path, sorted(slurm.starts(tmp_path))[index])
+        return not ends
+
+    until(ended)
+    assert process.wait() == 0, log.read_text()
+    assert list(slurm.starts(tmp_path).values()) == [2, 2]
+    options = slurm.options(tmp_path)
+    assert (options["array"], options["cpus-per-task"]) == ("0-1%2", "1")
+    assert (options["partition"], options["time"]) == ("long", "90")
+    assert found(store) == here
+
+
+@pytest.mark.full
+def test_ctrl_c_cancels_the_jobs(tmp_path: Path, recipe: Path) -> None:
+    """Nothing of the sweep goes on."""
+    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+    store, log = tmp_path / "store", tmp_path / "log"
+    env = os.environ | slurm.install(tmp_path)
+    process = Forked(command(recipe, store, *SWEEP, "--backend", "slurm"), log, env=env)
+    until(lambda: half_done(store) or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130, log.read_text()
+    until(lambda: slurm.states(tmp_path) == {"CANCELLED"})
+    assert not list(store.glob("runs/*/result.json"))
+
+
+def test_what_is_missing_on_a_cluster_is_said(tmp_path: Path, recipe: Path) -> None:
+    """No cluster, no Slurm, no sweep: in one line, with status 1, and nothing is begun."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    pytest.importorskip("submitit", reason="the extra `slurm` is not installed")
+    store = tmp_path / "store"
+    for options, said in (
+        (("--backend", "ray", "--sweep"), "No Ray cluster answers"),
+        (("--backend", "slurm", "--sweep"), "Could not detect"),
+        (("--backend", "slurm", "--sweep", "--resource", "time=1:00"), "give it as minutes"),
+        (("--backend", "ray"), "--backend is for --sweep"),
+        (("--backend", "ray", "--sweep", "--devices", "cuda:0"), "without --devices"),
+        (("--sweep", "--resource", "num_gpus=1"), "--resource is for --backend"),
+    ):
+        _, printed = simulated(recipe, store, *SHORT, *options, status=1)
+        assert said in printed
+        assert "Traceback" not in printed
+    assert not list(store.glob("runs/*/work"))
