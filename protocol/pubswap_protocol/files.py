@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def syncing(descriptor: int) -> Iterator[None]:
+    """Send a file's bytes to the disk while the block reads them; raises OSError at its end."""
+    with ThreadPoolExecutor(1) as beside:
+        synced = beside.submit(os.fsync, descriptor)
+        yield
+        synced.result()
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:

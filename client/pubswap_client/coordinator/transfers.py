@@ -137,7 +137,7 @@ def _send_rest(
         # On a fast link a request costs more than its bytes do; on a slow one a chunk is small, so
         # that its end can be waited for, and little is lost with it where a proxy held it back.
         if time.monotonic() - began < QUICK_SECONDS:
-            size = min(2 * size, session.largest_chunk_bytes)
+            size = min(4 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from pubswap_protocol.errors import Unavailable, UnknownUpload
-from pubswap_protocol.files import publish, sync
+from pubswap_protocol.files import publish, sync, syncing
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
@@ -122,7 +122,8 @@ class LocalUploads(UploadStore):
             raise UnknownUpload("Nothing of this upload is here; send it from the start.") from None
         with file:
             _lock(path, file)
-            yield path
+            with syncing(file.fileno()):  # so that `keep` waits for little
+                yield path
 
     def drop(self, upload: str) -> None:
         (self.folder / upload).unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 ROOM = 4 << 20  # bytes of all bodies in this process together; of each, several pieces are held
-LEAST, MOST = 64 << 10, 1 << 20  # bytes; each piece costs a turn of a thread
+LEAST = 64 << 10  # bytes; each piece costs a turn of a thread
 
 _bodies = 0
 
@@ -22,4 +22,4 @@ def body_under_way() -> Iterator[None]:
 
 def piece_bytes() -> int:
     """How many bytes of each body to read or write at a time."""
-    return min(MOST, max(LEAST, ROOM // max(1, _bodies)))
+    return max(LEAST, ROOM // max(1, _bodies))

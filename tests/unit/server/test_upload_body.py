@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.errors import Invalid, TooLarge
-from pubswap_protocol.files import write_pieces
+from pubswap_protocol.files import syncing, write_pieces
 from pubswap_server.http.upload_body import chunk_range
-from pubswap_server.storage.pieces import MOST as PIECE
+from pubswap_server.storage.pieces import ROOM as PIECE
 from pubswap_server.storage.pieces import body_under_way, piece_bytes
 from pubswap_server.storage.spool import Writer
 
@@ -141,10 +141,20 @@ def test_threads_share_one_heap_where_it_is_kept_small(
 
 
 def test_bodies_under_way_share_their_memory() -> None:
-    """A few have pieces of 1 MiB, 16 of 256 KiB, a thousand no less than 64 KiB."""
-    for bodies, expected in ((1, 1 << 20), (4, 1 << 20), (16, 256 << 10), (1000, 64 << 10)):
+    """One has pieces of 4 MiB, 16 of 256 KiB each, a thousand no less than 64 KiB."""
+    for bodies, expected in ((1, 4 << 20), (4, 1 << 20), (16, 256 << 10), (1000, 64 << 10)):
         with ExitStack() as stack:
             for _ in range(bodies):
                 stack.enter_context(body_under_way())
             assert piece_bytes() == expected
-    assert piece_bytes() == 1 << 20
+    assert piece_bytes() == 4 << 20
+
+
+def test_what_did_not_reach_the_disk_meanwhile_is_an_error(tmp_path: Path) -> None:
+    """The system tells it once, to the one that waits beside the block: it is not forgotten."""
+    reader, writer = os.pipe()  # which cannot be synced
+    with pytest.raises(OSError, match="Invalid argument"), syncing(writer):
+        (tmp_path / "read meanwhile").touch()
+    assert (tmp_path / "read meanwhile").exists()
+    os.close(reader)
+    os.close(writer)

@@ -32,7 +32,7 @@ from pubswap_server.services import Services
 router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of one after a cut
-LARGEST_CHUNK_BYTES = 16 << 20
+LARGEST_CHUNK_BYTES = 64 << 20
 
 ContentRange = Annotated[
     str,

@@ -144,13 +144,13 @@ def test_an_upload_that_expired_begins_again() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0.0, [10, 20, 40, 40, 20]), (2 * QUICK_SECONDS, [10] * 13)],
+    [(0.0, [10, 40, 40, 40]), (2 * QUICK_SECONDS, [10] * 13)],
     ids=["quick", "slow"],
 )
 def test_chunks_grow_while_they_come_quickly(
     monkeypatch: pytest.MonkeyPatch, seconds: float, expected: list[int]
 ) -> None:
-    """Twice as much each time, up to the session's largest; on a slow link they stay small."""
+    """Four times as much each time, up to the session's largest; on a slow link they stay small."""
     memory, sizes, clock = Memory(), list[int](), [0.0]
     send = memory.send
     monkeypatch.setattr("pubswap_client.coordinator.transfers.time.monotonic", lambda: clock[0])
@@ -168,7 +168,7 @@ def test_chunks_grow_while_they_come_quickly(
 
 def test_after_a_cut_chunks_begin_small_again() -> None:
     """What a proxy had held back of a cut request is sent again, and is little."""
-    memory, sizes = Memory(cuts=[10, 20, 0]), list[int]()
+    memory, sizes = Memory(cuts=[10, 40, 0]), list[int]()
     send = memory.send
 
     def noting(upload: str, first: int, chunk: memoryview) -> None:
@@ -177,7 +177,7 @@ def test_after_a_cut_chunks_begin_small_again() -> None:
 
     memory.send = noting  # type: ignore[method-assign]
     upload(memory, bytes(100), digest_of(bytes(100)), AT_ONCE)
-    assert sizes == [10, 20, 40, 10, 20, 40]
+    assert sizes == [10, 40, 40, 10, 40]
 
 
 def test_a_lost_answer_costs_a_question_and_no_bytes() -> None:
