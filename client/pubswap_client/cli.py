@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,8 +22,10 @@ from pubswap_client.operator.commands import (
 )
 from pubswap_client.operator.members import invite
 from pubswap_client.organisation.commands import adapter, leave, status
+from pubswap_client.organisation.relaying import relay
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
+from pubswap_protocol.command_line.durations import seconds_of
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
@@ -64,6 +67,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(viewer_commands, name="viewer")
     app.command("invite")(invite)
     app.command("evaluate")(evaluate)
+    app.command("relay")(relay)
     app.command("demo")(demo)
     app.command("demo-federate")(demo_federate)
 
@@ -117,6 +121,10 @@ def start(
     engine: Engine = None,
     threads: Threads = None,
     processes: Processes = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="End after the last step that fits into this time, such as 55m."),
+    ] = None,
 ) -> None:
     """Train on the private data until the run ends.
 
@@ -129,11 +137,13 @@ def start(
     What is trained is the run's to say. Where and on what is said here or in a client.toml, for
     example: micro_batch_tokens, gradient_checkpointing, shard, track = ["tensorboard"], [vllm].
 
-    Exit status: 0 if the run is finished, 3 if it is cancelled, 130 if this was stopped, 1 if it
-    failed.
+    Exit status: 0 if the run is finished, 3 if it is cancelled, 75 if the time of --until is up,
+    130 if this was stopped, 1 if it failed.
     """
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.settings import load_settings
+
+    end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
 
     settings = load_settings(
         config,
@@ -146,11 +156,11 @@ def start(
         processes=processes,
     )
     log_to(sys.stderr, settings.log_format)
-    with until_stopped():
+    with until_stopped(end):
         from pubswap_client.daemon.session import run_client
         from pubswap_client.organisation.outcome import conclude
 
-        ended = run_client(settings)
+        ended = run_client(settings, end)
         if ended is not None:
             conclude(settings.state)
     _exit_as(ended)

@@ -41,7 +41,8 @@ def build_app() -> typer.Typer:
         help="Federated RLVR between organisations that cannot share data.\n\n"
         "Try it: `pubswap demo`. Operators: `pubswap serve`, `pubswap run`, `pubswap invite`. "
         "Organisations: `pubswap client enroll`, then `pubswap client start`.\n\n"
-        "Exit status: 0 done, 1 failed, 2 mistyped, 3 the run is cancelled, 130 stopped.",
+        "Exit status: 0 done, 1 failed, 2 mistyped, 3 the run is cancelled, 75 time is up, "
+        "130 stopped.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode="markdown",  # square brackets are text, and paragraphs flow

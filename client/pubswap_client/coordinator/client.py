@@ -5,7 +5,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 
-from pubswap_client.coordinator.connection import LONG_POLL_SECONDS, Connection
+from pubswap_client.coordinator.connection import Connection
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.coordinator.transfers import BlobRequests, OnBytes, download, upload
 from pubswap_protocol import messages, paths
 from pubswap_protocol.digests import digest_of

@@ -12,8 +12,9 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from pubswap_client.coordinator.retry import FOREVER, Backoff, retrying
-from pubswap_client.coordinator.route import proxy_to
-from pubswap_client.coordinator.tls import TlsFiles, public_authorities
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS, open_http, parsed_url, proxy_to
+from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
+from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -37,10 +38,8 @@ OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 Withhold = Callable[[Any], Any]
 """Gives a message with counters back without those that may not be sent."""
 
-LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
-_KEPT, _ANEW = (httpx.Limits(max_connections=100, max_keepalive_connections=n) for n in (20, 0))
 
 
 class Connection:
@@ -68,24 +67,21 @@ class Connection:
         self._cut = False  # whether it was said that something cuts long polls
         self._on_send = on_send
         self.withhold = withhold
-        address = _parsed_url(self.url)
-        context = tls.context() if tls else public_authorities()
-        self._proxy = None if transport else proxy_to(address, context)
-        try:
-            self._http = httpx.Client(
-                base_url=address,
-                headers=headers,
-                transport=transport,
-                proxy=self._proxy,
-                verify=context,
-                trust_env=False,  # asked already
-                timeout=httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
-                # Some proxies close without a word a connection that is not tunnelled.
-                limits=_ANEW if self._proxy and address.scheme == "http" else _KEPT,
-                event_hooks={"request": [self._before_sending], "response": [self._count]},
-            )
-        except ImportError as error:  # for a SOCKS proxy
-            raise InvalidSettings(str(error)) from None
+        address, spool = parsed_url(self.url), relay_folder()
+        if transport is None and spool is not None:
+            transport = Spooled(spool, address)
+        self._proxy = None if transport else proxy_to(address, tls)
+        seconds = {"timeout": RELAY_SECONDS} if isinstance(transport, Spooled) else {}
+        self._http = open_http(
+            address,
+            tls,
+            self._proxy,
+            base_url=address,
+            headers=headers,
+            transport=transport,
+            event_hooks={"request": [self._before_sending], "response": [self._count]},
+            **seconds,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -229,16 +225,6 @@ def parse(model: type[M], reply: httpx.Response) -> M:
         raise ServerFault(f"{reply.url.path} answered something else: {error}") from None
 
 
-def _parsed_url(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise InvalidSettings(f"{url!r} is no coordinator's address: {error}.") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise InvalidSettings(f"{url!r} is no coordinator's address, such as https://host:8470.")
-    return parsed
-
-
 def _is_page(reply: httpx.Response) -> bool:
     """Whether it is for people: a proxy's, as the coordinator answers no such thing here."""
     return "html" in reply.headers.get("Content-Type", "")
@@ -254,8 +240,9 @@ def _quoted(reply: httpx.Response) -> str:
 
 def _was_cut(error: PubSwapError) -> bool:
     """Whether a request arrived and its answer did not, or a proxy's came in its place."""
-    cause = error.__cause__
-    return cause is None or isinstance(cause, httpx.RemoteProtocolError | httpx.ReadError)
+    if error.__cause__ is None:
+        return isinstance(error, ProxyFault)
+    return isinstance(error.__cause__, httpx.RemoteProtocolError | httpx.ReadError)
 
 
 _PROXY_ADVICE = (

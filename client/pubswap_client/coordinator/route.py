@@ -2,14 +2,52 @@
 
 import ipaddress
 import ssl
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+from pubswap_client.coordinator.tls import TlsFiles, public_authorities
 from pubswap_protocol.errors import InvalidSettings
 
+LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
 
-def proxy_to(url: httpx.URL, context: ssl.SSLContext) -> httpx.Proxy | None:
+
+def parsed_url(url: str) -> httpx.URL:
+    """A coordinator's address; raises InvalidSettings if it is none."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidSettings(f"{url!r} is no coordinator's address: {error}.") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidSettings(f"{url!r} is no coordinator's address, such as https://host:8470.")
+    return parsed
+
+
+def open_http(
+    url: httpx.URL, tls: TlsFiles | None, proxy: httpx.Proxy | None, **options: Any
+) -> httpx.Client:
+    """A client for one coordinator, through a proxy or none; `options` are httpx's own."""
+    # Some proxies close without a word a connection that is not tunnelled.
+    kept = 0 if proxy and url.scheme == "http" else 20
+    try:
+        return httpx.Client(
+            proxy=proxy,
+            verify=context_of(tls),
+            trust_env=False,  # asked already
+            limits=httpx.Limits(max_connections=100, max_keepalive_connections=kept),
+            **{"timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10), **options},
+        )
+    except ImportError as error:  # for a SOCKS proxy
+        raise InvalidSettings(str(error)) from None
+
+
+def context_of(tls: TlsFiles | None) -> ssl.SSLContext:
+    """What the coordinator's certificate is verified with."""
+    return tls.context() if tls else public_authorities()
+
+
+def proxy_to(url: httpx.URL, tls: TlsFiles | None) -> httpx.Proxy | None:
     """The proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, unless NO_PROXY names the host.
 
     None to this machine itself, which no proxy elsewhere could reach. Raises InvalidSettings for
@@ -35,7 +73,7 @@ def proxy_to(url: httpx.URL, context: ssl.SSLContext) -> httpx.Proxy | None:
             "other than letters and digits as %XX)."
         )
     if proxy.url.scheme == "https":
-        proxy.ssl_context = context
+        proxy.ssl_context = context_of(tls)
     return proxy
 
 

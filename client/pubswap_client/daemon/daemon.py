@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.coordinator.connection import LONG_POLL_SECONDS
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.reporters import Reporter
+from pubswap_client.daemon.reporters import ASKING, Reporter
 from pubswap_client.daemon.round import LocalRound
 from pubswap_client.state.journal import Journal
 from pubswap_client.state.privacy import PrivacyBudget
@@ -47,7 +47,7 @@ class Daemon:
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
-        doing, wait = "asking for work", 0.0
+        doing, wait = ASKING, 0.0
         while True:
             self.reporter.doing(doing)
             task = self.api.task(self.run.id, wait)
@@ -57,7 +57,7 @@ class Daemon:
                 self.reporter.doing(f"the run is {task.state}")
                 log.info("The run is %s.", task.state)
                 return task.state
-            doing = f"waiting for {task.waits_for}" if task.waits_for else "asking for work"
+            doing = f"waiting for {task.waits_for}" if task.waits_for else ASKING
             # The first answer is there at once, and says what there is to wait for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             if task.kind is TaskKind.TRAIN:

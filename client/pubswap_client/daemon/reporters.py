@@ -25,6 +25,8 @@ from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
 
+ASKING = "asking for work"  # what a daemon does between two tasks
+
 
 @dataclass(frozen=True, slots=True)
 class StepReport:

@@ -16,6 +16,7 @@ from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.comparison import Scored, adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.haste import Haste
@@ -67,10 +68,11 @@ class Session:
     attendance: Attendance | None = None  # a simulation and an evaluator have no policy
 
 
-def run_client(settings: ClientSettings) -> RunState | None:
+def run_client(settings: ClientSettings, end: float | None = None) -> RunState | None:
     """Train for one organisation until the run ends, and say how it did.
 
-    Or help to, as one of several processes, of which only the first says so.
+    Or help to, as one of several processes, of which only the first says so. No step is begun that
+    would not be done at the time `end` of time.monotonic().
     """
     if launched_rank() not in (None, 0):
         run_follower(settings)
@@ -81,7 +83,7 @@ def run_client(settings: ClientSettings) -> RunState | None:
     with (
         open_process_group(settings) as process_group,
         _open_session(settings, Role.CLIENT, process_group) as session,
-        _reporter(settings, session) as reporter,
+        _reporter(settings, session, end) as reporter,
     ):
         return make_daemon(settings, session, problems, reporter, process_group).work()
 
@@ -137,8 +139,11 @@ def make_daemon(
 
 
 @contextmanager
-def _reporter(settings: ClientSettings, session: Session) -> Iterator[Reporter]:
-    """The state folder; the terminal, if there is one, or log lines; and the settings' trackers."""
+def _reporter(settings: ClientSettings, session: Session, end: float | None) -> Iterator[Reporter]:
+    """The state folder; the terminal, if there is one, or log lines; the settings' trackers.
+
+    And what ends this process in time.
+    """
     console, run = Console(stderr=True), session.run
     with ExitStack() as stack:
         reporters: list[Reporter] = [
@@ -151,6 +156,8 @@ def _reporter(settings: ClientSettings, session: Session) -> Iterator[Reporter]:
             reporters.append(
                 stack.enter_context(tracking(settings.track, run.name, folder, described))
             )
+        if end is not None:
+            reporters.append(Deadline(end))
         yield Reporters(reporters)
 
 

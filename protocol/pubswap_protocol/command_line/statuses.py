@@ -3,4 +3,5 @@
 ERROR = 1
 USAGE = 2  # click's own
 CANCELLED = 3  # the run is
+AGAIN = 75  # the time of --until is up, the run is not finished; sysexits.h calls it EX_TEMPFAIL
 INTERRUPTED = 130  # by Ctrl-C or SIGTERM

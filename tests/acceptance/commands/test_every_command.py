@@ -108,6 +108,10 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (READ_ONLY,): "--state judge --model {model}",
         (NAMES,): "--state none --adapters none",
     },
+    "relay": {
+        (READ_ONLY,): "{new} --coordinator {url} --once",
+        (NAMES,): "{new} --coordinator nonsense --once",
+    },
     "data prepare": {
         DISK: "reasoning-gym --tasks chain_sum --out {new}",
         (NAMES,): "nothing --out {new}",

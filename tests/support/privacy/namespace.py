@@ -132,6 +132,18 @@ def network() -> Iterator[Network]:
         _ip("netns", "delete", name)
 
 
+@contextlib.contextmanager
+def without_network() -> Iterator[str]:
+    """The name of a namespace from which nothing can be reached, not even this machine."""
+    name = f"pubswap-{os.getpid()}-{next(_NUMBERS)}"
+    _ip("netns", "add", name)
+    try:
+        _ip("-n", name, "link", "set", "lo", "up")
+        yield name
+    finally:
+        _ip("netns", "delete", name)
+
+
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 

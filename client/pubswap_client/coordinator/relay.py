@@ -1,0 +1,202 @@
+"""`pubswap relay`: forwards the requests of a folder to one coordinator, and writes its answers.
+
+It keeps nothing that is not a file, so that it may be killed at any point. A request that was
+forwarded and not answered is forwarded again: that is what a client does whose answer was lost, and
+what the coordinator takes for that. A request that was answered is not.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from pubswap_client.coordinator.route import open_http, parsed_url, proxy_to
+from pubswap_client.coordinator.spool import (
+    ANSWER,
+    NAME,
+    REQUEST,
+    TEMPORARY,
+    Answered,
+    Asked,
+    Draft,
+    Refused,
+    body,
+    look_again,
+    private_folder,
+    read,
+)
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.state.files import write_whole
+from pubswap_protocol import paths
+from pubswap_protocol.command_line.locking import lock
+from pubswap_protocol.errors import Unreachable
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+IDLE_SECONDS = 3.0  # without a request, after which `once` is over
+AT_ONCE = 64
+KEPT_SECONDS = 24 * 3600.0  # of what nobody has taken
+REMEMBERED = 100_000
+# All that a member's requests have; what else a file says is not forwarded.
+FORWARDED = {
+    *("accept", "accept-encoding", "authorization", "content-length", "content-range"),
+    *("content-type", "if-range", "range", "user-agent"),
+    *(paths.IDEMPOTENCY_HEADER.lower(), paths.PROTOCOL_HEADER.lower()),
+}
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding"}
+
+
+class Relay:
+    """One folder and the coordinator that its requests go to, whatever they say."""
+
+    def __init__(self, folder: Path, url: str, tls: TlsFiles) -> None:
+        """Raises InvalidSettings for a folder that others may look into."""
+        self._folder = private_folder(folder)
+        self._url = parsed_url(url.rstrip("/"))
+        self._tls = tls
+        self._busy: set[str] = set()
+        self._refused: set[tuple[str, int, int]] = set()  # name, size and time, as they were
+
+    def run(self, once: bool = False) -> None:
+        """Forward requests until the process is stopped, or with `once` until there are none.
+
+        Raises Held if another relay serves the folder.
+        """
+        with lock(self._folder / "lock"):
+            self._done = _Done(self._folder / "done")
+            self._http = open_http(self._url, self._tls, proxy_to(self._url, self._tls))
+            swept, busy = -KEPT_SECONDS, time.monotonic()
+            while not once or self._busy or time.monotonic() - busy < IDLE_SECONDS:
+                look_again(self._folder)
+                for path in self._waiting():
+                    busy = time.monotonic()
+                    self._busy.add(path.name)
+                    # Not waited for at the end: what they have not answered is there.
+                    threading.Thread(target=self._serve, args=(path,), daemon=True).start()
+                if time.monotonic() - swept > KEPT_SECONDS / 24:
+                    self._sweep()
+                    swept = time.monotonic()
+                time.sleep(LOOK_SECONDS)
+            self._http.close()
+
+    def _waiting(self) -> Iterator[Path]:
+        for path in self._folder.glob(f"*{REQUEST}"):
+            if len(self._busy) >= AT_ONCE:
+                return
+            known = path.name in self._busy or _as_it_is(path) in self._refused
+            if not known and NAME.fullmatch(path.stem):
+                yield path
+
+    def _serve(self, path: Path) -> None:
+        """Forward one request, unless that was done or it is none."""
+        try:
+            if path.stem in self._done:
+                log.warning("%s was answered before, and is removed.", path)
+            elif not path.with_suffix(ANSWER).exists():
+                self._forward(path)
+            self._done.add(path.stem)
+            if path.exists():
+                path.unlink(missing_ok=True)
+            else:  # whoever waited has gone
+                path.with_suffix(ANSWER).unlink(missing_ok=True)
+        except Refused as error:
+            self._refuse(path, error)
+        except FileNotFoundError:
+            pass  # it was withdrawn
+        except OSError as error:
+            log.warning("%s: %s. Trying again.", path, error.strerror)
+            time.sleep(IDLE_SECONDS)
+        finally:
+            self._busy.discard(path.name)
+
+    def _forward(self, path: Path) -> None:
+        asked, file, size = read(path, Asked)
+        with file, Draft(path.with_suffix(ANSWER)) as draft:
+            request = self._request(asked, body(file, size), size)
+            try:
+                reply = self._http.send(request, stream=True)
+            except httpx.HTTPError as error:
+                problem = Unreachable(
+                    f"The relay cannot reach the coordinator at {self._url} ({error})."
+                ).problem()
+                draft.add(problem.model_dump_json().encode())
+                headers = [("content-type", paths.PROBLEM_TYPE)]
+                draft.finish(Answered(name=path.stem, status=problem.status, headers=headers))
+                return
+            cut = False
+            try:
+                for piece in reply.iter_raw():
+                    draft.add(piece)
+            except httpx.HTTPError:
+                cut = True
+            finally:
+                reply.close()
+            given = [
+                (key.decode("ascii"), value.decode("latin-1")) for key, value in reply.headers.raw
+            ]
+            headers = [each for each in given if each[0].lower() not in HOP_BY_HOP]
+            draft.finish(
+                Answered(name=path.stem, status=reply.status_code, headers=headers, cut=cut)
+            )
+
+    def _request(self, asked: Asked, content: Iterator[bytes], size: int) -> httpx.Request:
+        """To the coordinator that this relay was started for, and to no other host or service."""
+        begin = self._url.path.rstrip("/") + "/v1/"
+        if not asked.target.startswith(begin):
+            raise Refused(f"{asked.target} is none of the coordinator's paths")
+        headers = {key: value for key, value in asked.headers if key.lower() in FORWARDED}
+        lengths = [value for key, value in headers.items() if key.lower() == "content-length"]
+        if lengths not in ([], [str(size)]) or (size and not lengths):
+            raise Refused(f"its body has {size} bytes and not what its header says")
+        url = self._url.copy_with(raw_path=asked.target.encode("ascii"))
+        return self._http.build_request(
+            asked.method, url, headers=headers, content=content if size else None
+        )
+
+    def _refuse(self, path: Path, error: Refused) -> None:
+        """Say so once, and leave it where it is: it may be somebody's, or still be written."""
+        self._refused.add(_as_it_is(path))
+        log.warning("%s is not forwarded: %s.", path, error)
+
+    def _sweep(self) -> None:
+        """Remove what nobody has taken: of daemons and relays that were killed."""
+        oldest = time.time() - KEPT_SECONDS
+        for path in self._folder.iterdir():
+            own = NAME.fullmatch(path.name.partition(".")[0])
+            if own and path.suffix in (REQUEST, ANSWER, TEMPORARY):
+                with suppress(OSError):
+                    if path.lstat().st_mtime < oldest:
+                        path.unlink()
+
+
+def _as_it_is(path: Path) -> tuple[str, int, int]:
+    """A file's name, size and time, by which it is seen to have changed."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return path.name, 0, 0
+    return path.name, found.st_size, found.st_mtime_ns
+
+
+class _Done:
+    """The names of the requests that were answered, in a file: such a one may not come again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        names = path.read_text(errors="replace").split() if path.exists() else []
+        self._names = set(names[-REMEMBERED:])
+        # Written anew, for what a kill has left of a line.
+        write_whole(path, "".join(f"{name}\n" for name in self._names).encode())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        with self._lock, self._path.open("a") as file:
+            self._names.add(name)
+            file.write(f"{name}\n")

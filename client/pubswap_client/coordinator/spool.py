@@ -1,0 +1,168 @@
+"""Requests and answers as files of a folder that two machines share: each whole, or not there.
+
+    FOLDER/NAME.request     what a daemon asks, with its token
+    FOLDER/NAME.answer      what the coordinator has answered, or the relay that it cannot
+    FOLDER/NAME.….tmp       one that is being written
+    FOLDER/done             the names of requests that were answered, one a line
+    FOLDER/lock             held by the relay
+
+A file is a body and behind it a line of JSON that describes it, and that line's length, so that a
+body of any size is written as it comes, and a file that misses its end is known by that. Names are
+given by rename, which is atomic on NFS, too. Folder and files are for their owner only.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pubswap_protocol import files
+from pubswap_protocol.errors import InvalidSettings
+
+REQUEST, ANSWER, TEMPORARY = ".request", ".answer", ".tmp"
+NAME = re.compile(r"[0-9a-f]{32}")
+BLOCK_BYTES = 1 << 20
+_LARGEST_BYTES = 1 << 36
+_LARGEST_LINE = 1 << 16
+_END = 16  # bytes behind the line: its length in 8 digits, and what shows that this is the end
+_MARK = b" pubswap"
+
+Header = tuple[
+    Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")],
+    Annotated[str, Field(pattern=r"^[\t -~\u0080-\u00ff]{0,16384}$")],
+]
+Headers = Annotated[list[Header], Field(max_length=64)]
+
+
+class Message(BaseModel):
+    """What a file says of its body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=rf"^{NAME.pattern}$")
+    headers: Headers
+
+
+class Asked(Message):
+    """A request, without the host that it goes to: that is the relay's to know."""
+
+    method: Literal["GET", "POST", "PUT", "PATCH"]
+    target: str = Field(pattern=r"^/[!-~]{1,4095}$")
+
+
+class Answered(Message):
+    """An answer; `cut` if the rest of its body never came."""
+
+    status: int = Field(ge=200, le=599)
+    cut: bool = False
+
+
+M = TypeVar("M", bound=Message)
+
+
+class Refused(Exception):
+    """A file that was not written by the other side, or not to its end: why."""
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if it is not there; raises InvalidSettings if others may look into it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
+        raise InvalidSettings(
+            f"{folder} holds tokens, so it must be a folder of yours that is closed to others: "
+            f"chmod 700 {folder}"
+        )
+    return folder
+
+
+def look_again(folder: Path) -> None:
+    """Have a network file system ask its server what is there: a change of one's own does that."""
+    os.utime(folder)
+
+
+def write(path: Path, pieces: Iterable[bytes | memoryview], message: Message) -> None:
+    """A file under its name, whole; raises OSError."""
+    with Draft(path) as draft:
+        for piece in pieces:
+            draft.add(piece)
+        draft.finish(message)
+
+
+class Draft:
+    """A file that is being written, which is gone unless it is finished."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(path.name + TEMPORARY)
+
+    def __enter__(self) -> "Draft":
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        self._descriptor = os.open(self._temporary, flags, 0o600)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+        self._temporary.unlink(missing_ok=True)
+
+    def add(self, piece: bytes | memoryview) -> None:
+        """More of the body."""
+        files.write_all(self._descriptor, piece)
+
+    def finish(self, message: Message) -> None:
+        """Give it its name."""
+        line = message.model_dump_json().encode()
+        self.add(line + b"%08d" % len(line) + _MARK)
+        files.publish(self._temporary, self._path)
+
+
+def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
+    """A file's message, the file at its body's begin, and the body's size.
+
+    Raises Refused, and FileNotFoundError.
+    """
+    # Without waiting for whoever holds the other end, should it be a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    file = os.fdopen(descriptor, "rb")
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise Refused("it is no file of ours")
+        if found.st_mode & 0o022:
+            raise Refused("others may write it")
+        message, size = _described(file, found.st_size, kind)
+        if message.name != path.name.removesuffix(path.suffix):
+            raise Refused(f"it is of {message.name}")
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return message, file, size
+
+
+def _described(file: BinaryIO, size: int, kind: type[M]) -> tuple[M, int]:
+    if not _END < size <= _LARGEST_BYTES:
+        raise Refused(f"it has {size} bytes")
+    file.seek(size - _END)
+    end = file.read(_END)
+    if not re.fullmatch(rb"[0-9]{8}" + _MARK, end):
+        raise Refused("its end is missing")
+    length = int(end[:8])
+    if not 0 < length <= min(_LARGEST_LINE, size - _END):
+        raise Refused("its end is damaged")
+    file.seek(size - _END - length)
+    try:
+        return kind.model_validate_json(file.read(length)), size - _END - length
+    except ValidationError as error:
+        raise Refused(f"it does not describe its body: {error.errors()[0]['msg']}") from None
+
+
+def body(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """So many bytes of a file, in blocks."""
+    while size and (block := file.read(min(BLOCK_BYTES, size))):
+        size -= len(block)
+        yield block

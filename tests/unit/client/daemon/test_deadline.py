@@ -1,0 +1,82 @@
+"""The deadline of a batch job: which step is the last that fits."""
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from pubswap_client.daemon.deadline import Deadline
+from pubswap_client.daemon.reporters import ASKING, StepReport
+from pubswap_client.daemon.signals import until_stopped
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.command_line.durations import seconds_of
+from pubswap_protocol.errors import InvalidSettings
+
+STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=10.0, grad_norm=0)
+
+
+@pytest.fixture
+def asked() -> Iterator[list[int]]:
+    """The signals that came, which end nothing here."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    yield came
+    signal.signal(signal.SIGALRM, before)
+
+
+def report(step: int, *seconds: float) -> StepReport:
+    """The report of a step of four, all of whose round took so long."""
+    made = [replace(STEP, seconds=each) for each in seconds]
+    return StepReport(round=1, rounds=2, step=step, steps=4, public=False, made=made)
+
+
+def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
+    """As long as the longest of the round so far; the last one's adapter is handed in first."""
+    deadline = Deadline(time.monotonic() + 30)
+    deadline.step(report(1, 10))
+    deadline.step(report(2, 10, 29))
+    assert asked == []
+    deadline.step(report(3, 10, 31, 1))
+    assert asked == [signal.SIGALRM]
+    deadline.step(report(4, 10, 31, 1, 1))
+    deadline.doing("handing the adapter in")
+    assert asked == [signal.SIGALRM]
+    deadline.doing(ASKING)
+    assert asked == [signal.SIGALRM] * 2
+
+
+def test_what_waits_is_ended_at_the_time_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a status of its own; no alarm is left behind."""
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(SystemExit) as ended, until_stopped(time.monotonic() + 0.05):
+        time.sleep(20)
+    assert ended.value.code == 75
+    assert "Time is up" in capsys.readouterr().err
+    with until_stopped(time.monotonic() + 3600):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_a_follower_is_ended_by_its_leader_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two alarms would race."""
+    monkeypatch.setenv("RANK", "1")
+    with until_stopped(time.monotonic() + 0.01):
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("55m", 3300), ("11h30m", 41400), ("90s", 90), ("1h1m1s", 3661)]
+)
+def test_a_time_is_read(text: str, seconds: int) -> None:
+    """Hours, minutes and seconds."""
+    assert seconds_of(text, "--until") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "55", "m", "0m", "-5m", "5m3h", "1e9s", "99999999s", "٣m"])
+def test_a_mistyped_time_is_refused(text: str) -> None:
+    """With examples of what is meant."""
+    with pytest.raises(InvalidSettings, match=r"--until takes a time such as 55m"):
+        seconds_of(text, "--until")
