@@ -40,6 +40,7 @@ OTHER_WORDS = {
     *("enable_thinking", "synchronous_commit"),  # a template's, PostgreSQL's
     *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
     *("pubswap_protocol", "create_app", "waiting_for", "ca_file"),  # in the code
+    "vllm_options",  # of deploy/slurm
 }
 PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"
