@@ -159,6 +159,19 @@ class ClientSettings(BaseSettings):
         description="Begin no further local step after so many seconds of a round, where the run "
         "takes fewer steps.",
     )
+    prompts_per_step: Positive | None = Field(
+        default=None,
+        description="b of this member's private steps, where it is to be less than the run's.",
+    )
+    responses_per_prompt: Annotated[int, Field(ge=2)] | None = Field(
+        default=None,
+        description="K of this member's private steps, where it is to be less than the run's.",
+    )
+    rank: Positive | None = Field(
+        default=None,
+        description="The rank that this member trains and sends, where the run takes less than its "
+        "own (lora.min_rank).",
+    )
     micro_batch_tokens: Positive | None = Field(
         default=None,
         description="Tokens computed at a time in the update; by default what memory is estimated "

@@ -218,6 +218,9 @@ class MemberView(Message):
     active: bool = Field(description="False once revoked.")
     suspended: bool = Field(default=False, description="Until it is reinstated.")
     away: Away | None = Field(default=None, description="By its own policy; nobody waits for it.")
+    joining: bool = Field(
+        default=False, description="In the next round and not in the one under way."
+    )
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )

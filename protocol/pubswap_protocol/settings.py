@@ -46,12 +46,38 @@ MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number d
 class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
-    rank: Group = Field(default=32, description="r, the rows of A and the columns of B.")
+    rank: Group = Field(
+        default=32,
+        description="r, the rows of A and the columns of B. {min = 1, max = 32} sets min_rank too.",
+    )
+    # Left out unless it is set, so that a run from before it is the same run.
+    min_rank: Group | None = Field(
+        default=None,
+        exclude_if=lambda rank: rank is None,
+        description="A member may train and send the first directions alone, so many of them or "
+        "more; with aggregation.rule = 'svd'. Unset: all have the run's rank.",
+    )
     alpha: PositiveFactor = Field(default=64, description="B A is scaled by alpha / rank.")
     target_modules: Literal["all-linear"] | Modules = Field(
         default="all-linear",
         description="'all-linear', or the last parts of the module names, such as 'q_proj'.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _range_of_ranks(cls, values: Any) -> Any:
+        rank = values.get("rank") if isinstance(values, dict) else None
+        if not isinstance(rank, dict):
+            return values
+        if rank.keys() != {"min", "max"}:
+            raise ValueError("rank is a number, or a range such as {min = 1, max = 32}")
+        return {**values, "rank": rank["max"], "min_rank": rank["min"]}
+
+    @model_validator(mode="after")
+    def _ranks_in_order(self) -> Self:
+        if self.min_rank is not None and self.min_rank > self.rank:
+            raise ValueError(f"the least rank, {self.min_rank}, is over the largest, {self.rank}")
+        return self
 
 
 class GrpoSettings(Strict):
@@ -273,7 +299,7 @@ class FedProxSettings(Strict):
 class AggregationSettings(Strict):
     """How the clients' factors become the next global ones; see docs/aggregation.md."""
 
-    rule: Literal["fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum"] = Field(
+    rule: Literal["fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
         default="fedit", description="docs/aggregation.md compares them."
     )
     weights: Literal["uniform", "examples", "steps"] = Field(
@@ -322,6 +348,11 @@ class AggregationSettings(Strict):
             raise ValueError(
                 "rule 'fedex' is exact for the mean of the factors, which a server_optimizer "
                 "moves away from; use server_optimizer = 'none' or another rule"
+            )
+        if self.rule == "svd" and self.server_optimizer != "none":
+            raise ValueError(
+                "rule 'svd' makes new factors of the mean product, and a server_optimizer moves "
+                "the old ones; use server_optimizer = 'none' or another rule"
             )
         return self
 
@@ -469,6 +500,16 @@ class RunSettings(Strict):
             raise ValueError("a quorum is larger than the number of clients")
         self.aggregation.check_possible(self.clients)
         self._check_members()
+        if self.aggregation.rule == "svd" and self.grpo.optimizer_state == "keep":
+            raise ValueError(
+                "rule 'svd' makes new factors after each round, which AdamW's state of the old "
+                "ones does not belong to; use grpo.optimizer_state = 'reset' or another rule"
+            )
+        if self.lora.min_rank is not None and self.aggregation.rule != "svd":
+            raise ValueError(
+                "members of unequal rank are averaged by their products: use aggregation.rule = "
+                "'svd', or one rank for all"
+            )
         if self.privacy.epsilon is not None:
             self._check_private()
         return self

@@ -12,11 +12,13 @@ from pubswap_protocol.messages import Event, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.tensors.adapter import (
     Adapter,
     AdapterFile,
+    AdapterLayout,
     decode_adapter,
     encode_adapter,
     open_stack,
     sent_layout,
 )
+from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.update_encoding import encode_update
 from support.client import dense
 from support.coordinator.coordinator import Federation, Server, begun, create
@@ -174,6 +176,50 @@ def test_a_fedex_run_is_exact_round_after_round(server: Server, tmp_path: Path) 
             stack = saved(tmp_path, fed.members["b"].blob(fed.run.id, digest), fed)
             for name, rest in dense.products(stack.load()).items():
                 assert np.allclose(rest, exact[name], rtol=0, atol=1e-5)
+
+
+def test_members_of_unequal_rank_are_averaged_by_their_products(server: Server) -> None:
+    """One sends half of the bytes; the next round begins from the closest adapter of the rank.
+
+    What is above the run's rank, or below its least, is refused at upload, with the range.
+    """
+    ranks = {"lora": {"rank": {"min": 2, "max": 4}}, "aggregation": {"rule": "svd"}}
+    fed = begun(server, method="fedavg", **ranks)
+    layout = fed.run.model.layout
+    before = decode_adapter(layout, fed.operator.global_adapter(fed.run.id, "0"))
+    for rank in (1, 5):
+        foreign = at_rank(layout, rank)
+        data = encode_adapter(foreign, random_of(foreign))
+        with pytest.raises(InvalidAdapter, match=rf"rank {rank}; the run takes 2 .* to 4"):
+            fed.members["a"].put_blob(fed.run.id, data)
+    low = leading(fed.adapter(1), 2)
+    data = encode_adapter(at_rank(layout, 2), low)
+    fed.members["a"].put_blob(fed.run.id, data)
+    assert fed.hand_in("a", 1, data).status == "accepted"
+    fed.submit("b", 1, fed.adapter(2))
+    done = fed.wait_for(1).rounds[1]
+    found = decode_adapter(layout, fed.members["a"].blob(fed.run.id, done.adapter or ""))
+    wide = {
+        name: np.concatenate([low[name], rest[2:]])
+        if "lora_A" in name
+        else np.concatenate([low[name], rest[:, 2:]], axis=1)
+        for name, rest in before.items()
+    }
+    each = [dense.products(one) for one in (wide, fed.adapter(2))]
+    for name, product in dense.products(found).items():
+        wanted = dense.closest((each[0][name] + each[1][name]) / 2, 4)
+        assert np.allclose(product, wanted, rtol=0, atol=1e-4)
+    kinds = {event.kind: event.details for event in fed.operator.events(fed.run.id).events}
+    assert 0 < kinds["rank truncated"]["left_out"] < 1
+    assert done.drift is not None
+    moved = dense.flat(wide) - dense.flat(fed.adapter(2))
+    assert done.drift.pairwise == pytest.approx(np.linalg.norm(moved), rel=1e-5)
+
+
+def random_of(layout: AdapterLayout) -> Adapter:
+    """Random factors."""
+    rng = np.random.default_rng(0)
+    return {n: rng.normal(size=s).astype(np.float32) for n, s in layout.tensors.items()}
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])

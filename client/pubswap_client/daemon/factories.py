@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from pubswap_client.daemon.own_share import own_rank, own_settings
 from pubswap_client.distributed.local_engine import start_engine
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
 from pubswap_client.policy.policy import Policy
@@ -18,8 +19,8 @@ from pubswap_client.training.mismatch import rounding_limit
 from pubswap_client.training.team import SINGLE
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.command_line.logs import values
-from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +52,20 @@ def make_trainer(
         # transformers samples from the weights that are trained, on a GPU merged.
         max_mismatch=None if chosen_engine(settings, run) == "transformers" else limit,
         privacy=privacy.draws if privacy else None,
+        own_rank=own_rank(settings, run),
+        own_grpo=own_settings(settings, run).grpo,
     )
 
 
-def open_privacy(state: Path, run: RunView, records: int) -> PrivacyBudget | None:
+def open_privacy(state: Path, run: str, own: RunSettings, records: int) -> PrivacyBudget | None:
     """A member's budget in a run with privacy.epsilon, kept in its state folder.
 
-    Raises InvalidSettings if dp-accounting is not installed.
+    `own` are the settings of its private steps. Raises InvalidSettings if dp-accounting is not
+    installed.
     """
-    if run.settings.privacy.epsilon is None:
+    if own.privacy.epsilon is None:
         return None
-    budget = PrivacyBudget(state, run.id, run.settings, records)
+    budget = PrivacyBudget(state, run, own, records)
     log.info(
         "privacy",
         extra=values(epsilon=budget.epsilon, noise_multiplier=budget.draws.noise_multiplier),

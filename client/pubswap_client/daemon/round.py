@@ -51,6 +51,7 @@ from pubswap_protocol.schedule import (
     update_order,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, sent_layout
+from pubswap_protocol.tensors.ranks import at_rank, leading
 from pubswap_protocol.tensors.responses import (
     Response,
     ResponseRules,
@@ -154,13 +155,20 @@ class LocalRound:
         """
         settings = self.run.settings
         layout = sent_layout(self.run.model.layout, settings.aggregation.rule)
+        base, own = self._base, self.trainer.own_rank
         kept = self.journal.update()
         if kept is not None and (kept.round, kept.start) == (self.number, self.start):
             return kept.body
         residual = kept.residual if kept is not None and kept.round < self.number else {}
         factors = self.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
-        body, left = encode_update(layout, settings.wire.precision, adapter, self._base, residual)
+        if own is not None:
+            layout = at_rank(layout, own.rank)
+            adapter, base = leading(adapter, own.rank), leading(base, own.rank)
+        shapes = {name: left.shape for name, left in residual.items()}
+        if shapes != layout.tensors or settings.aggregation.rule == "svd":
+            residual = {}  # there was none, or it belongs to other factors than these
+        body, left = encode_update(layout, settings.wire.precision, adapter, base, residual)
         if left:
             self.journal.save_update(ReducedUpdate(self.number, self.start, body, left))
         return body

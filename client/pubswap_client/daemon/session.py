@@ -21,6 +21,7 @@ from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
+from pubswap_client.daemon.own_share import own_rank, own_settings
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
 from pubswap_client.data.holdout import split
@@ -104,16 +105,17 @@ def make_daemon(
     if settings.holdout:
         session.policy.prompt_limit.check(problems, str(settings.data))
     problems, held_out = split(problems, settings.holdout)
-    if len(problems) < run.settings.grpo.prompts_per_step:
+    own = own_settings(settings, run.settings)
+    if len(problems) < own.grpo.prompts_per_step:
         besides = f" besides {len(held_out)} held-out ones" if held_out else ""
         raise InvalidProblems(
             f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
-            f"{run.settings.grpo.prompts_per_step} different ones."
+            f"{own.grpo.prompts_per_step} different ones."
         )
     if run.settings.method == "pubswap":
         _problem_set(session, SetKind.PUBLIC)
     policy, engine, score = session.policy, session.engine, session.score
-    privacy = open_privacy(settings.state, run, len(problems))
+    privacy = open_privacy(settings.state, run.id, own, len(problems))
     return Daemon(
         session.api,
         run,
@@ -227,6 +229,8 @@ def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> Non
             "'transformers' and one process."
         )
     Haste.of(client, run)
+    own_settings(client, run)
+    own_rank(client, run)
     if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:
         raise InvalidSettings(
             "The run has swap.donors = 'likely', for which this client's policy scores responses "

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from pubswap_client.daemon.own_share import own_settings
 from pubswap_client.distributed.launch import launched_rank, run_follower
 from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import (
@@ -206,7 +207,8 @@ class Examination:
             return
         known = self._run is not None
         holdout = self.settings.holdout
-        self._note("number of problems", check_count, self._survey, self.rules, known, holdout)
+        count = partial(check_count, self._survey, known=known, holdout=holdout)
+        self._note("number of problems", lambda: count(own_settings(self.settings, self.rules)))
         if self._tokenizer is None:
             self._skip("a tokenizer", "prompt lengths", "round trip")
             return
@@ -281,9 +283,10 @@ class Examination:
                     member = self._stored.membership.name
                     score = partial(pool.score_many, run.settings.verifier)
                     trial = loaded.step(member, self._trainable, score, self._stage)
-                    self.findings[names.pop(0)] = check_trial(trial, run.settings)
+                    own = own_settings(self.settings, run.settings)
+                    self.findings[names.pop(0)] = check_trial(trial, own)
                     self._prediction = predict(
-                        *(trial, run.settings, run.model.layout, self.settings.holdout)
+                        *(trial, run.settings, run.model.layout, self.settings.holdout, own)
                     )
                     self.findings[names.pop(0)] = ok(str(self._prediction))
                 else:

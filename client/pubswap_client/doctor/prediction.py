@@ -61,27 +61,37 @@ class Prediction:
 
 
 def predict(
-    trial: TrialResult, run: RunSettings, layout: AdapterLayout, holdout: int = 0
+    trial: TrialResult,
+    run: RunSettings,
+    layout: AdapterLayout,
+    holdout: int = 0,
+    own: RunSettings | None = None,
 ) -> Prediction:
     """Public steps sample as private ones do and verify twice: before and after the exchange.
 
     Each way goes one adapter, and a file of b K responses for each public step. Each of `holdout`
-    problems is answered once a round.
+    problems is answered once a round. `own` has the member's b and K, of the trial.
     """
     public = public_steps_per_round(run)
-    responses = run.grpo.prompts_per_step * run.grpo.responses_per_prompt
+    responses = _responses(run)
+    tried = _responses(own or run)
     file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
     sent = layout.file_bytes + round(public * file)
     return Prediction(
         private_steps=private_steps_per_round(run),
         public_steps=public,
         private_seconds=trial.seconds,
-        public_seconds=trial.seconds + trial.reward_seconds,
+        public_seconds=responses / tried * (trial.seconds + trial.reward_seconds),
         bytes_up=sent,
         bytes_down=sent,
         rounds=run.rounds,
-        held_out_seconds=holdout / responses * (trial.rollout_seconds + trial.reward_seconds),
+        held_out_seconds=holdout / tried * (trial.rollout_seconds + trial.reward_seconds),
     )
+
+
+def _responses(run: RunSettings) -> int:
+    """Of a step."""
+    return run.grpo.prompts_per_step * run.grpo.responses_per_prompt
 
 
 def duration_text(seconds: float) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
+from pubswap_client.daemon.own_share import own_settings
 from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
@@ -61,7 +62,8 @@ class TrialRun:
             closing(make_engine(settings, self.policy, self.folder, self.process_group)) as engine,
         ):
             watched = _Watched(engine, scorer, stage, set(self.policy.card.eos_token_ids))
-            privacy = open_privacy(settings.state, self.run, len(problems))
+            own = own_settings(settings, self.run.settings)
+            privacy = open_privacy(settings.state, self.run.id, own, len(problems))
             trainer = make_trainer(
                 settings,
                 self.policy,

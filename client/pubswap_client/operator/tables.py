@@ -77,6 +77,8 @@ def _activity(member: MemberView) -> str:
         return "suspended"
     if member.away:
         return f"away: {member.away.code}"
+    if member.joining:
+        return "joins next round"
     return f"yes, but {doubt}" if (doubt := doubt_text(member)) else "yes"
 
 

@@ -24,6 +24,7 @@ from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
@@ -32,7 +33,7 @@ from pubswap_protocol.draws import response_seed, seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_place, private_prompts, staleness
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterSource
 from pubswap_protocol.tensors.responses import Offer, Response
 
@@ -87,7 +88,10 @@ class Snapshot:
 
 @dataclass
 class LocalTrainer:
-    """Trains the policy of `client` on its private problems, and on groups of an exchange."""
+    """Trains the policy of `client` on its private problems, and on groups of an exchange.
+
+    A member may have a rank of its own, and for private steps a b and a K.
+    """
 
     policy: Policy
     engine: RolloutEngine
@@ -100,6 +104,8 @@ class LocalTrainer:
     team: Team = SINGLE
     max_mismatch: float | None = None
     privacy: PrivateDraws | None = None
+    own_rank: OwnRank | None = None
+    own_grpo: GrpoSettings | None = None
     round: int = field(default=0, init=False)
     rollout_seconds: float = field(default=0.0, init=False)
     _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
@@ -109,6 +115,7 @@ class LocalTrainer:
     _resampled: int = field(default=0, init=False)
     _beginning: int = field(default=0, init=False)
     _gumbel: bool | None = field(default=None, init=False)
+    _private: RunSettings = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises InvalidProblems if a private prompt is too long: now, not within a run."""
@@ -116,6 +123,8 @@ class LocalTrainer:
             raise WrongState("Noise is there without privacy.epsilon, or is not there with it.")
         for problem in self.problems:
             self.policy.encode(problem.prompt)
+        grpo = self.own_grpo or self.settings.grpo
+        self._private = self.settings.model_copy(update={"grpo": grpo})
 
     def rebase(self, residuals: Sequence[AdapterSource]) -> None:
         """Train on the base model with the products of these stacks added; before a round."""
@@ -216,7 +225,8 @@ class LocalTrainer:
         """
         started = time.monotonic()
         seed = self._seed(step) if sampling_seed is None else sampling_seed
-        groups = self._rollout(problems, seed, gumbel=sampling_seed is not None)
+        count = self.settings.grpo.responses_per_prompt
+        groups = self._rollout(problems, seed, count, gumbel=sampling_seed is not None)
         if sampling_seed is not None and self._draws_by_noise(problems, groups, sampling_seed):
             groups = seeded(groups, sampling_seed)
         self._own_rewards = self._rewards(problems, groups)
@@ -296,7 +306,7 @@ class LocalTrainer:
         """The groups of a private step, sampled and rewarded; dead ones replaced."""
         if self.privacy is not None:
             return self._poisson_rollout(step, self.privacy)
-        first = private_place(self.settings, self.round, step) + self._resampled
+        first = private_place(self._private, self.round, step) + self._resampled
         taken = 0
 
         def draw(number: int, count: int) -> list[PrivateGroup]:
@@ -308,7 +318,7 @@ class LocalTrainer:
             key = ("resample", number) if number else ()
             return self._private_groups(indices, self._seed(step, *key))
 
-        grpo = self.settings.grpo
+        grpo = self._private.grpo
         rollout = sample_private(
             step, draw, grpo.prompts_per_step, grpo.resample, len(self.problems)
         )
@@ -328,7 +338,7 @@ class LocalTrainer:
 
     def _private_groups(self, indices: Sequence[int], seed: int) -> list[PrivateGroup]:
         problems = [self.problems[index] for index in indices]
-        groups = self._rollout(problems, seed)
+        groups = self._rollout(problems, seed, self._private.grpo.responses_per_prompt)
         rewards = self._rewards(problems, groups)
         return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
 
@@ -357,12 +367,12 @@ class LocalTrainer:
         return float(found.sum()) < 0
 
     def _rollout(
-        self, problems: Sequence[Problem], seed: int, *, gumbel: bool = False
+        self, problems: Sequence[Problem], seed: int, count: int, *, gumbel: bool = False
     ) -> list[list[Response]]:
         grpo = self.settings.grpo
         return self.engine.generate(
             [self.policy.encode(problem.prompt) for problem in problems],
-            count=grpo.responses_per_prompt,
+            count=count,
             max_tokens=grpo.max_response_tokens,
             temperature=grpo.temperature,
             seed=seed,
@@ -401,6 +411,7 @@ class LocalTrainer:
             self.team,
             max_mismatch,
             noise,
+            self.own_rank,
         )
 
 

@@ -24,6 +24,7 @@ from pubswap_client.training.memory import TokenBudget, memory_used
 from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
+from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.privacy import GroupClipping, StepNoise
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_protocol.errors import Diverged, OutOfMemory
@@ -42,15 +43,17 @@ def update(
     team: Team = SINGLE,
     max_mismatch: float | None = None,
     noise: StepNoise | None = None,
+    own_rank: OwnRank | None = None,
 ) -> StepMetrics:
     """`gradient_epochs` optimizer steps on the whole batch, at most `budget` tokens at a time.
 
-    `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to.
-    With `noise`, each group's gradient is clipped and noise is added to their sum (privacy.py).
-    When memory runs out, the budget is halved and the pass under way begins again. A team's leader
-    calls this, its followers `follow_update`; all end with the same factors. Raises StaleAdapter,
-    before any step is made, if own tokens were not sampled from this policy (see mismatch.py), and
-    Diverged, before the step, for a loss or gradient that is no number.
+    `round_start` are the factors, in the order of `policy.trainable()`, that FedProx holds on to,
+    and with `own_rank` the other directions of the adapter. With `noise`, each group's gradient is
+    clipped and noise is added to their sum (privacy.py). When memory runs out, the budget is halved
+    and the pass under way begins again. A team's leader calls this, its followers `follow_update`;
+    all end with the same factors. Raises StaleAdapter, before any step is made, if own tokens were
+    not sampled from this policy (see mismatch.py), and Diverged, before the step, for a loss or
+    gradient that is no number.
     """
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
@@ -67,11 +70,15 @@ def update(
             if noise is not None:
                 noise.add_to(gradients_of(policy), number)
             penalty = _backward_fedprox(policy, settings, round_start)
+            if own_rank is not None:
+                own_rank.clear(policy, gradients_of(policy))
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # All at once: a GPU's work is waited for but here.
             loss, kl, clip_share, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
+            if own_rank is not None:
+                own_rank.put_back(policy, round_start)
             team.broadcast(policy.trainable())
             epochs.append(Epoch(loss + penalty, kl, clip_share, gradient_norm))
     metrics = step_metrics(

@@ -37,6 +37,7 @@ from pubswap_protocol.tensors.adapter import (
     check_numbers,
     encode_adapter,
 )
+from pubswap_protocol.tensors.ranks import Narrowed, Widened, layout_of_update
 from pubswap_protocol.tensors.safetensors_header import (
     DTYPE_BYTES,
     MAX_HEADER_BYTES,
@@ -138,20 +139,39 @@ def encode_update(
     return file.getvalue(), left
 
 
-def open_update(path: Path, layout: AdapterLayout, precision: Precision) -> "UpdateFile":
-    """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter."""
+def open_update(
+    path: Path, layout: AdapterLayout, precision: Precision, min_rank: int | None = None
+) -> "UpdateFile":
+    """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter.
+
+    With `min_rank` its rank may be that one or more, up to the layout's.
+    """
+    layout = layout_of_update(path, layout, min_rank)
     if precision == "float32":
         return AdapterFile(path, layout)
     return ReducedFile(path, layout, precision)
 
 
 def view_update(
-    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+    path: Path,
+    layout: AdapterLayout,
+    precision: Precision,
+    base: AdapterSource,
+    min_rank: int | None = None,
 ) -> AdapterSource:
     """The adapter that an update stands for, read a tensor or some rows at a time.
 
     `base` is the adapter that the round began from; it may have tensors that updates do not.
     """
+    sent = layout_of_update(path, layout, min_rank)
+    if sent is not layout:
+        return Widened(_viewed(path, sent, precision, Narrowed(base, sent)), base)
+    return _viewed(path, layout, precision, base)
+
+
+def _viewed(
+    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
+) -> AdapterSource:
     if precision == "float32":
         return AdapterFile(path, layout)
     return RebuiltAdapter(ReducedFile(path, layout, precision), base)

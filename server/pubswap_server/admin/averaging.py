@@ -106,7 +106,8 @@ def averaged(
         )
     updates, settings = updates_of(inputs, blobs).only(left), inputs.settings
     if start.adapter != inputs.previous:
-        updates = moved_to(updates, AdapterFile(into.path(start.adapter), inputs.layout))
+        other = AdapterFile(into.path(start.adapter), inputs.layout)
+        updates = moved_to(updates, other, products=settings.aggregation.rule == "svd")
     state = None
     if start.server_state is not None:
         its = blobs if start.server_state == inputs.server_state else into

@@ -102,7 +102,7 @@ def norms_of(updates: Updates) -> Matrix:
     """|theta_n - theta_round| of each client (N,): one pass over all files."""
     squares = np.zeros(len(updates.sources))
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
-        centre = slice_.of(updates.previous)
+        centre = slice_.of(updates.origin)
         for number, source in enumerate(updates.sources):
             moved = (slice_.of(source) - centre).astype(np.float64)
             squares[number] += moved @ moved
@@ -116,7 +116,7 @@ def gram_of(updates: Updates, chosen: Sequence[int] | None = None) -> Gram:
     total = GramSum(updates)
     for slice_ in slices(updates.layout, width_for(len(updates.sources))):
         rows = [slice_.of(source) for source in updates.sources]
-        total.add(rows, slice_.of(updates.previous))
+        total.add(rows, slice_.of(updates.origin))
     return total.total()
 
 
@@ -129,7 +129,7 @@ def scales(norms: Sequence[float], factor: float) -> list[float]:
 def clipped(updates: Updates, by: list[float]) -> Updates:
     """The updates with theta_round + s_n (theta_n - theta_round) in place of theta_n."""
     sources = tuple(
-        source if scale == 1.0 else Clipped(source, updates.previous, scale)
+        source if scale == 1.0 else Clipped(source, updates.origin, scale)
         for source, scale in zip(updates.sources, by, strict=True)
     )
     return replace(updates, sources=sources)

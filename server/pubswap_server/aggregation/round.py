@@ -20,6 +20,7 @@ from pubswap_server.aggregation.server_optimizer import (
     state_bytes,
     state_layout,
 )
+from pubswap_server.aggregation.truncation import Truncation
 from pubswap_server.aggregation.updates import Updates
 from pubswap_server.storage.store import BlobStore
 
@@ -71,7 +72,12 @@ def _aggregated(
         notes += more
     means = Means(updates, rule, passing if before is None else None)
     optimizer, new_state = server_optimizer(settings), None
-    if optimizer is None:
+    if settings.rule == "svd":
+        before = before or gram_of(updates, sample)
+        truncation = Truncation(updates)
+        adapter, _ = store.write(truncation.adapter())
+        notes.append(Note("rank truncated", {"left_out": truncation.left_out}))
+    elif optimizer is None:
         adapter, _ = store.write(means.adapter())
     else:
         new_state, adapter = _optimized(means, optimizer, state, store)

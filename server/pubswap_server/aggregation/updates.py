@@ -15,7 +15,9 @@ class Updates:
 
     Sums of floats depend on their order, so this one is the same whatever the order of arrival.
     `weights` need not sum to 1; no share of the mean is over `largest_share`. `previous` is the
-    round's global adapter, and may have tensors that clients do not send.
+    round's global adapter, and may have tensors that clients do not send. Where a round is averaged
+    again from another `previous`, `trained_from` may be the round's. `ranks` are those that the
+    clients have trained, all the adapter's own if it is empty.
     """
 
     members: tuple[str, ...]
@@ -23,6 +25,13 @@ class Updates:
     weights: tuple[float, ...]
     previous: AdapterSource
     largest_share: float = 1.0
+    trained_from: AdapterSource | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def origin(self) -> AdapterSource:
+        """What members trained from: the round's global adapter, also where `previous` is not."""
+        return self.trained_from or self.previous
 
     @property
     def layout(self) -> AdapterLayout:
@@ -40,6 +49,7 @@ class Updates:
             members=tuple(self.members[n] for n in chosen),
             sources=tuple(self.sources[n] for n in chosen),
             weights=tuple(self.weights[n] for n in chosen),
+            ranks=tuple(self.ranks[n] for n in chosen if self.ranks),
         )
 
 
@@ -134,7 +144,13 @@ class Moved(DerivedSource):
         return (self.source.rows(name, first, last) + moved).astype(np.float32)
 
 
-def moved_to(updates: Updates, start: AdapterSource) -> Updates:
-    """The same steps of the same clients, from another adapter than the round's."""
+def moved_to(updates: Updates, start: AdapterSource, *, products: bool = False) -> Updates:
+    """The same steps of the same clients, from another adapter than the round's.
+
+    A step is a change of the factors, or of their `products`: where factors are made anew after a
+    round, those of two starts have nothing to do with each other.
+    """
+    if products:
+        return replace(updates, previous=start, trained_from=updates.previous)
     sources = tuple(Moved(source, updates.previous, start) for source in updates.sources)
     return replace(updates, sources=sources, previous=start)

@@ -19,6 +19,7 @@ from pubswap_protocol.errors import Fenced, Gone, InvalidAdapter, NoSpace, PubSw
 from pubswap_protocol.messages import Role, RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
+from pubswap_protocol.tensors.ranks import Widened
 from pubswap_protocol.tensors.update_encoding import largest_update, view_update
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
@@ -406,12 +407,17 @@ def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
     settings, rules = inputs.settings, inputs.settings.aggregation
     previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
     sent = sent_layout(inputs.layout, rules.rule)
+    sources = tuple(
+        view_update(
+            blobs.path(digest), sent, settings.wire.precision, previous, settings.lora.min_rank
+        )
+        for digest in inputs.adapters
+    )
+    whole = settings.lora.rank
     return Updates(
         members=tuple(inputs.members),
-        sources=tuple(
-            view_update(blobs.path(digest), sent, settings.wire.precision, previous)
-            for digest in inputs.adapters
-        ),
+        sources=sources,
+        ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
         weights=tuple(inputs.weights),
         previous=previous,
         # Steps are bounded by the run: nobody is heavier than who made them all.

@@ -45,7 +45,9 @@ RESIDUAL = (
 UPDATE = f"""A client's update is a safetensors file without metadata, in the run's wire.precision.
 
 Its tensors are those of `model.layout`, under aggregation.rule = ffa the B alone (`.lora_B.weight`;
-A stays as it is). Numbers are finite, and at most {LARGEST:.0f} in magnitude.
+A stays as it is). With lora.min_rank a client may send the first r directions of each module
+alone: A (r, in) and B (out, r), with one r from lora.min_rank to lora.rank for all modules. Numbers
+are finite, and at most {LARGEST:.0f} in magnitude.
 
 - float32: the trained tensors themselves, F32.
 - bfloat16: `NAME` BF16, the difference d rounded to nearest, ties to even.

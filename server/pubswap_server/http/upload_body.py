@@ -85,14 +85,18 @@ async def _write(request: Request, writer: Writer, count: int) -> None:
 
 
 def store_upload(
-    services: Services, upload: UploadRow, layout: AdapterLayout, precision: Precision
+    services: Services,
+    upload: UploadRow,
+    layout: AdapterLayout,
+    precision: Precision,
+    min_rank: int | None,
 ) -> str:
     """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
     with services.uploads.assembled(upload.id) as path:
         size = path.stat().st_size
         if size != upload.size:
             raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
-        file = open_update(path, layout, precision)
+        file = open_update(path, layout, precision, min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")

@@ -290,6 +290,7 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             active=row.active,
             suspended=row.suspended,
             away=Away(code=row.away, detail=row.away_detail or row.away) if row.away else None,
+            joining=row.joining,
             certificate=row.certificate,
             last_seen=row.last_seen,
             unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())

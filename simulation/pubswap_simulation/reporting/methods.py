@@ -27,7 +27,7 @@ NAMED = {
     "total_steps",
 }
 # These change the method. Any other axis changes the problem, so that it gets a section.
-_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.")
+_OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
 # How a value on an axis is said; any other axis by the last part of its name.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
@@ -35,6 +35,7 @@ _WORDS = {
     "grpo.overlap": "sampled {} update ahead",
     "grpo.prompts_per_step": "{} prompts a step",
     "grpo.resample": "dead groups resampled {} times",
+    "lora.rank": "rank {}",
     "swap.donors": "{} donors",
     "swap.mode": "{}",
     "swap.prompts": "{} prompts",

@@ -36,6 +36,7 @@ RULES: dict[str, dict[str, Any]] = {
     "median": {"rule": "median"},
     "ffa": {"rule": "ffa"},
     "fedex": {"rule": "fedex"},
+    "svd": {"rule": "svd"},
 }
 
 
@@ -150,7 +151,10 @@ def expected(fed: Federation, rule: str, left: list[str]) -> tuple[dense.Vector,
 
 @pytest.mark.parametrize(
     ("rule", "without"),
-    [*((name, ["b"]) for name in RULES if name != "fedex"), ("examples", ["a", "c"])],
+    [
+        *((name, ["b"]) for name in RULES if name not in ("fedex", "svd")),
+        ("examples", ["a", "c"]),
+    ],
 )
 def test_without_a_member_it_is_the_rule_on_the_steps_of_the_others(
     place: ServerSettings,
@@ -206,6 +210,24 @@ def test_fedex_without_a_member_has_the_mean_of_the_others_products(
         of_mean = dense.products(named(np.mean(moved, axis=0)))
         for name in wanted:
             wanted[name] = wanted[name] + (each[0][name] + each[1][name]) / 2 - of_mean[name]
+    for name, product in wanted.items():
+        assert np.allclose(found[name], product, rtol=0, atol=1e-4)
+
+
+def test_the_mean_of_products_without_a_member_is_that_of_the_others_changes(
+    place: ServerSettings, runs: dict[str, Federation], tmp_path: Path
+) -> None:
+    """Each changes the product as it did in the run, where the factors' basis was another."""
+    fed = runs["svd"]
+    found = dense.products(replayed(place, fed, tmp_path / "out", "--without", "c"))
+    wanted = dense.products(published(fed, 0))
+    for round_ in range(1, ROUNDS + 1):
+        began = dense.products(published(fed, round_ - 1))
+        each = [dense.products(sent(fed, name, round_)) for name in "ab"]
+        rank = fed.run.settings.lora.rank
+        for name, product in wanted.items():
+            change = (each[0][name] + each[1][name]) / 2 - began[name]
+            wanted[name] = dense.closest(product + change, rank)
     for name, product in wanted.items():
         assert np.allclose(found[name], product, rtol=0, atol=1e-4)
 

@@ -83,6 +83,12 @@ class ServerOptimizer:
         return theta + self.rate * self.m / (self.v**0.5 + self.tau)
 
 
+def closest(matrix: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+    """The closest matrix of a rank."""
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    return np.asarray((u[:, :rank] * s[:rank]) @ vt[:rank])
+
+
 def products(adapter: Adapter) -> dict[str, NDArray[np.float64]]:
     """B A of each module, by the name of its A."""
     return {

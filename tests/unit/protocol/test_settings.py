@@ -112,6 +112,11 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"aggregation": {"trim": 0.5}}, "aggregation.trim"),
         ({"aggregation": {"rule": "median", "weights": "examples"}}, "knows no weights"),
         ({"aggregation": {"rule": "fedex", "server_optimizer": "adam"}}, "moves away from"),
+        ({"aggregation": {"rule": "svd", "server_optimizer": "adam"}}, "moves the old ones"),
+        (
+            {"aggregation": {"rule": "svd"}, "grpo": {"optimizer_state": "keep"}},
+            "does not belong to",
+        ),
         ({"aggregation": {"clip_norm": 0}}, "aggregation.clip_norm"),
         ({"grpo": {"temperature": 0}}, "grpo.temperature"),
         ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),

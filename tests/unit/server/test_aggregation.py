@@ -330,9 +330,9 @@ def test_drift_is_the_distance_between_clients_and_from_their_mean(
 
 EVERY = [
     {"rule": rule, "clip_norm": clip, "server_optimizer": optimizer, "trim": 0.25}
-    for rule in ("fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum")
+    for rule in ("fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum")
     for clip in (None, 1.0)
-    for optimizer in (("none",) if rule == "fedex" else ("none", "yogi"))
+    for optimizer in (("none",) if rule in ("fedex", "svd") else ("none", "yogi"))
 ]
 
 

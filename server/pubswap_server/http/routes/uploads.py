@@ -57,7 +57,7 @@ async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> U
     free = await to_thread.run_sync(services.blobs.free_bytes)
 
     def work(session: Session, row: RunRow) -> tuple[UploadRow | None, list[str]]:
-        spare, largest = services.settings.spare_bytes, largest_update(*_form(row))
+        spare, largest = services.settings.spare_bytes, largest_update(*_form(row)[:2])
         return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
@@ -82,9 +82,10 @@ async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> U
     return await _session(services, upload_row)
 
 
-def _form(run: RunRow) -> tuple[AdapterLayout, Precision]:
-    """What the run's updates look like."""
-    return runs.sent_layout_of(run), runs.settings_of(run).wire.precision
+def _form(run: RunRow) -> tuple[AdapterLayout, Precision, int | None]:
+    """What the run's updates look like, and their least rank if that is not the layout's."""
+    settings = runs.settings_of(run)
+    return runs.sent_layout_of(run), settings.wire.precision, settings.lora.min_rank
 
 
 async def _session(services: Services, row: UploadRow) -> UploadSession:

@@ -1,0 +1,104 @@
+"""Adapters of a lower rank than the run's: the leading directions of it, that a member trains.
+
+The run's adapter has R directions: rows of A (R, in), columns of B (out, R). A member of rank r < R
+trains and sends the first r of them; in its policy the others are there and stay as they are. Its
+update so stands for an adapter of rank R, of which the other directions are the round's own.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterLayout,
+    AdapterSource,
+    Array,
+    is_a,
+    stack_layout,
+)
+from pubswap_protocol.tensors.safetensors_header import header_length, parse_header
+
+
+def rank_of(layout: AdapterLayout) -> int:
+    """R, of every module alike; 0 for a layout without an A."""
+    return next((shape[0] for name, shape in layout.tensors.items() if is_a(name)), 0)
+
+
+def at_rank(layout: AdapterLayout, rank: int) -> AdapterLayout:
+    """The layout with another rank."""
+    return stack_layout(layout, {name: rank for name in layout.tensors if is_a(name)})
+
+
+def leading(adapter: Mapping[str, Array], rank: int) -> Adapter:
+    """The first `rank` directions."""
+    return {
+        name: np.ascontiguousarray(factor[:rank] if is_a(name) else factor[:, :rank])
+        for name, factor in adapter.items()
+    }
+
+
+def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> AdapterLayout:
+    """The run's layout at the rank of an update's file, which may be `fewest` or more.
+
+    Without `fewest` that is the run's rank. Of the file nothing else is checked here. Raises
+    InvalidAdapter for a rank that the run does not take.
+    """
+    if fewest is None:
+        return layout
+    with path.open("rb") as file:
+        specs = parse_header(file.read(header_length(file.read(8))))
+    shapes = [specs[name].shape for name in layout.tensors if is_a(name) and name in specs]
+    most, rank = rank_of(layout), next((shape[0] for shape in shapes if len(shape) == 2), None)
+    if rank is None or rank == most:
+        return layout
+    if not fewest <= rank <= most:
+        raise InvalidAdapter(
+            f"Your update has rank {rank}; the run takes {fewest} (lora.min_rank) to {most} "
+            "(lora.rank)."
+        )
+    return at_rank(layout, rank)
+
+
+class Narrowed:
+    """The first directions of an adapter, as a source of their own."""
+
+    def __init__(self, source: AdapterSource, layout: AdapterLayout) -> None:
+        self.layout = layout
+        self._source = source
+        self._rank = rank_of(layout)
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        return self.rows(name, 0, self.layout.tensors[name][0])
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor."""
+        return self._source.rows(name, first, last)[:, : None if is_a(name) else self._rank]
+
+
+class Widened:
+    """An update of a lower rank as the adapter of the run's rank that it stands for."""
+
+    def __init__(self, update: AdapterSource, base: AdapterSource) -> None:
+        """`base` is the adapter that the round began from."""
+        self.layout = base.layout
+        self.rank = rank_of(update.layout)
+        self._update = update
+        self._base = base
+
+    def tensor(self, name: str) -> Array:
+        """One whole tensor."""
+        return self.rows(name, 0, self.layout.tensors[name][0])
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor."""
+        rows = np.array(self._base.rows(name, first, last))
+        if not is_a(name):
+            rows[:, : self.rank] = self._update.rows(name, first, last)
+        elif first < self.rank:
+            end = min(last, self.rank)
+            rows[: end - first] = self._update.rows(name, first, end)
+        return rows

@@ -1,0 +1,115 @@
+"""The mean of the members' products, exactly, and its best approximation of the run's rank.
+
+With member n's factors B_n, A_n of rank r_n <= R, its weight w_n, and the round's own B, A, whose
+directions from r_n on a member keeps as they are,
+
+    M = sum_n w_n (B_n A_n + B[:, r_n:] A[r_n:])
+      = [B C | w_1 B_1 | w_2 B_2 ...] [A; A_1; A_2; ...],   C_kk = sum of the w_n with r_n <= k,
+
+is the product of two stacks of S = R + sum_n r_n columns and rows. M itself is never formed. With
+the QR decompositions of the stacks, Q_b R_b and (Q_a R_a)^T, and the singular values of their core,
+
+    R_b R_a^T = U s V^T,   M = (Q_b U) s (Q_a V)^T,
+
+the first R of which are the closest matrix of rank R there is (Eckart and Young). All is computed
+in float64, one module after another, and rounded once.
+
+The new factors are A = c V^T and B = U s / c, with c = 1 / sqrt(3), the mean norm of a row of the
+initial A: all that training has changed is in B, as it is in LoRA's first steps, and Adam's steps
+stay as long as they were. The entry of largest magnitude in each row of A is positive. A direction
+whose singular value is nothing but rounding keeps its row of the round's A, and has 0 in B.
+
+The time is O((out + in) S^2 + S^3) for a module of the shape (out, in), the memory five times the
+stacks': see docs/aggregation.md.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pubswap_protocol.tensors.adapter import Array, modules
+from pubswap_protocol.tensors.ranks import rank_of
+from pubswap_server.aggregation.updates import Updates
+
+Matrix = NDArray[np.float64]
+
+ROW_NORM = 1 / math.sqrt(3)
+NOTHING = 2.0**-40  # of the largest singular value: far above float64's rounding
+
+
+class Truncation:
+    """The truncated mean of a round's products."""
+
+    def __init__(self, updates: Updates) -> None:
+        self._updates = updates
+        self._rank = rank_of(updates.previous.layout)
+        self._kept = self._all = 0.0
+
+    @property
+    def left_out(self) -> float:
+        """|M - B A| / |M| over all modules written so far, in the Frobenius norm."""
+        return math.sqrt(max(0.0, 1 - self._kept / self._all)) if self._all else 0.0
+
+    def adapter(self) -> Iterator[bytes]:
+        """The canonical file of the result."""
+        layout, ready = self._updates.previous.layout, dict[str, Array]()
+        pairs = {name: pair for pair in modules(layout) for name in pair}
+        yield layout.header
+        for name in layout.specs:
+            if name not in ready:
+                a, b = pairs[name]
+                ready[a], ready[b] = self._factors(a, b)
+            yield ready.pop(name).tobytes()
+
+    def _factors(self, a: str, b: str) -> tuple[Array, Array]:
+        """A (R, in) and B (out, R) of a module."""
+        left, values, right = decomposed(*self._stacks(a, b))
+        found = min(self._rank, int(np.sum(values > NOTHING * values[0])))
+        self._all += float(np.sum(values**2))
+        self._kept += float(np.sum(values[:found] ** 2))
+        new_a = np.array(self._updates.previous.tensor(a))
+        new_b = np.zeros_like(self._updates.previous.tensor(b))
+        signs = signs_of(right[:found])
+        new_a[:found] = ROW_NORM * signs[:, None] * right[:found]
+        new_b[:, :found] = left[:, :found] * (signs * values[:found] / ROW_NORM)
+        return new_a, new_b
+
+    def _stacks(self, a: str, b: str) -> tuple[Matrix, Matrix]:
+        """Factors (out, S) and (S, in) whose product is M."""
+        updates = self._updates
+        ranks = updates.ranks or (self._rank,) * len(updates.sources)
+        terms = [(updates.previous, self._kept_shares(ranks))]
+        if updates.trained_from is not None:
+            # M is the start's product and the sum of what members changed.
+            terms = [
+                (updates.previous, np.ones(self._rank)),
+                (updates.trained_from, self._kept_shares(ranks) - 1),
+            ]
+        for source, share, rank in zip(updates.sources, updates.shares, ranks, strict=True):
+            terms.append((source, np.full(rank, share)))
+        b_stack = [term.tensor(b)[:, : len(by)] * by for term, by in terms]
+        a_stack = [term.tensor(a)[: len(by)].astype(np.float64) for term, by in terms]
+        return np.concatenate(b_stack, axis=1), np.concatenate(a_stack, axis=0)
+
+    def _kept_shares(self, ranks: Sequence[int]) -> Matrix:
+        """The diagonal of C (R,): the share of members that keep a direction as it was."""
+        kept = np.zeros(self._rank)
+        for share, rank in zip(self._updates.shares, ranks, strict=True):
+            kept[rank:] += share
+        return kept
+
+
+def decomposed(b: Matrix, a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """Left vectors (out, k), singular values (k,) and right vectors (k, in) of B A."""
+    q_b, r_b = np.linalg.qr(b)
+    q_a, r_a = np.linalg.qr(a.T)
+    u, values, vt = np.linalg.svd(r_b @ r_a.T, full_matrices=False)
+    return q_b @ u, values, vt @ q_a.T
+
+
+def signs_of(rows: Matrix) -> Matrix:
+    """1 or -1 for each row, by which its entry of largest magnitude is positive."""
+    largest = np.abs(rows).argmax(axis=1)
+    return np.where(rows[np.arange(len(rows)), largest] < 0, -1.0, 1.0)

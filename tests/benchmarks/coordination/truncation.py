@@ -1,0 +1,43 @@
+"""What `aggregation.rule = "svd"` costs for a 7B model's shapes (Qwen2.5-7B: 28 layers).
+
+    python -m benchmarks.coordination.truncation --members 64 --rank 32
+
+Each of a layer's shapes is decomposed once, on random stacks; the whole model's time follows.
+"""
+
+import argparse
+import resource
+import sys
+import time
+
+import numpy as np
+
+from pubswap_server.aggregation.truncation import decomposed
+
+LAYERS = 28
+SHAPES = {(3584, 3584): 2, (512, 3584): 2, (18944, 3584): 2, (3584, 18944): 1}  # how often in one
+
+
+def main() -> None:
+    """Print seconds by shape, those of the model, and the most memory held."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--members", type=int, default=64)
+    parser.add_argument("--rank", type=int, default=32, help="of each member")
+    options = parser.parse_args()
+    depth = 32 + options.members * options.rank
+    rng, total = np.random.default_rng(0), 0.0
+    for (outputs, inputs), count in SHAPES.items():
+        stacks = rng.normal(size=(outputs, depth)), rng.normal(size=(depth, inputs))
+        started = time.perf_counter()
+        decomposed(*stacks)
+        seconds = time.perf_counter() - started
+        total += count * seconds
+        sys.stdout.write(f"{outputs} x {inputs}, S = {depth}: {seconds:.2f} s\n")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    sys.stdout.write(
+        f"{LAYERS} layers: {LAYERS * total / 60:.1f} min; at most {peak / 2**20:.0f} MiB\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

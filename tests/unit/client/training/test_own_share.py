@@ -1,0 +1,138 @@
+"""Members that train a lower rank than the run's, and fewer prompts and responses a step."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pubswap_client.daemon.own_share import own_rank, own_settings
+from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.training.memory import TokenBudget
+from pubswap_client.training.own_rank import OwnRank
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.model import ModelCard
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import Adapter
+
+Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
+Made = Callable[..., LocalTrainer]
+
+
+@pytest.fixture
+def made(
+    tiny_qwen3: Path,
+    card_of: Callable[[Path], ModelCard],
+    run_settings: RunSettings,
+    problems: list[Problem],
+    even_scorer: Scorer,
+) -> Made:
+    """A function that makes a trainer with these shares of its own."""
+
+    def make(**own: Any) -> LocalTrainer:
+        torch.set_num_threads(1)
+        policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), run_settings, device="cpu")
+        return LocalTrainer(
+            *(policy, TransformersEngine(policy), run_settings, "a", problems, even_scorer),
+            TokenBudget(60),
+            **own,
+        )
+
+    return make
+
+
+def global_adapter(trainer: LocalTrainer) -> Adapter:
+    """One whose B has been trained."""
+    rng = np.random.default_rng(5)
+    layout = trainer.policy.card.layout
+    return {
+        name: rng.normal(scale=0.05, size=shape).astype(np.float32)
+        for name, shape in layout.tensors.items()
+    }
+
+
+def trained(trainer: LocalTrainer) -> tuple[Adapter, Adapter]:
+    """The adapter before a private step, and after."""
+    before = global_adapter(trainer)
+    trainer.begin_round(1, before)
+    trainer.private_step(1)
+    return before, trainer.adapter()
+
+
+def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bit(
+    made: Made,
+) -> None:
+    """Neither gradient nor weight decay moves them; the run's rank moves all."""
+    before, after = trained(made(own_rank=OwnRank(1)))
+    for name, factor in after.items():
+        moved, start = (f if "lora_A" in name else f.T for f in (factor, before[name]))
+        assert np.array_equal(moved[1:], start[1:])
+        assert not np.array_equal(moved[:1], start[:1])
+    before, after = trained(made())
+    assert not any(
+        np.array_equal(after[name][:, -1], before[name][:, -1])
+        for name in after
+        if "lora_B" in name
+    )
+
+
+def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
+    """Its first responses are those of a member of the run's rank, under the same draws."""
+    rewards = [made(), made(own_rank=OwnRank(1))]
+    sampled = []
+    for trainer in rewards:
+        trainer.begin_round(1, global_adapter(trainer))
+        groups = trainer.public_rollout(2, trainer.problems[:2], sampling_seed=3)
+        sampled.append([response.tokens.tolist() for group in groups for response in group])
+    assert sampled[0] == sampled[1]
+
+
+def test_fewer_prompts_and_responses_are_of_private_steps_alone(
+    made: Made, run_settings: RunSettings
+) -> None:
+    """Public steps have the run's: an exchange counts K of everybody."""
+    grpo = run_settings.grpo.model_copy(update={"prompts_per_step": 1, "responses_per_prompt": 2})
+    trainer, asked = made(own_grpo=grpo), []
+    generate = trainer.engine.generate
+
+    def recording(prompts: Any, count: int, *arguments: Any, **more: Any) -> Any:
+        asked.append((len(prompts), count))
+        return generate(prompts, count, *arguments, **more)
+
+    trainer.engine.generate = recording  # type: ignore[method-assign]
+    trainer.begin_round(1, global_adapter(trainer))
+    trainer.private_step(1)
+    trainer.public_rollout(2, trainer.problems[:3])
+    assert asked == [(1, 2), (3, run_settings.grpo.responses_per_prompt)]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"prompts_per_step": 9}, "above the run's grpo.prompts_per_step = 8"),
+        ({"responses_per_prompt": 9}, "above the run's grpo.responses_per_prompt = 8"),
+        ({"rank": 33}, "it takes ranks from 2 to 32"),
+        ({"rank": 1}, "it takes ranks from 2 to 32"),
+    ],
+)
+def test_more_than_the_runs_is_refused(own: dict[str, Any], said: str) -> None:
+    """Before anything is trained, with what it may be."""
+    run = RunSettings(lora={"rank": {"min": 2, "max": 32}}, aggregation={"rule": "svd"})
+    with pytest.raises(InvalidSettings, match=said):
+        own_settings(ClientSettings(**own), run)
+        own_rank(ClientSettings(**own), run)
+
+
+def test_a_run_of_one_rank_takes_that_alone() -> None:
+    """Naming it is no difference."""
+    with pytest.raises(InvalidSettings, match="it takes the rank 32"):
+        own_rank(ClientSettings(rank=16), RunSettings())
+    assert own_rank(ClientSettings(rank=32), RunSettings()) is None
+    own = own_settings(ClientSettings(prompts_per_step=8), RunSettings())
+    assert own == RunSettings()

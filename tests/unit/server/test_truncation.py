@@ -1,0 +1,285 @@
+"""The mean of products cut to the run's rank, against dense float64 in numpy."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.settings import AggregationSettings, LoraSettings, RunSettings
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    decode_adapter,
+    encode_adapter,
+    initial_adapter,
+)
+from pubswap_protocol.tensors.ranks import Widened, at_rank, layout_of_update, leading
+from pubswap_protocol.tensors.update_encoding import encode_update, view_update
+from pubswap_server.aggregation.gram import gram_of
+from pubswap_server.aggregation.truncation import Truncation
+from pubswap_server.aggregation.updates import Updates, moved_to
+from support.client import dense
+
+RANK = 4
+LAYOUT = AdapterLayout(
+    tensors={
+        "x.lora_A.weight": (RANK, 30),
+        "x.lora_B.weight": (50, RANK),
+        "y.lora_A.weight": (RANK, 60),
+        "y.lora_B.weight": (3, RANK),
+    }
+)
+MODULES = ("x", "y")
+Dense = NDArray[np.float64]
+
+
+def drawn(seed: int, layout: AdapterLayout = LAYOUT) -> Adapter:
+    """Random factors."""
+    rng = np.random.default_rng(seed)
+    return {n: rng.normal(size=s).astype(np.float32) for n, s in layout.tensors.items()}
+
+
+def product(adapter: Adapter, module: str) -> Dense:
+    """B A in float64."""
+    b, a = adapter[f"{module}.lora_B.weight"], adapter[f"{module}.lora_A.weight"]
+    return b.astype(np.float64) @ a.astype(np.float64)
+
+
+def padded(adapter: Adapter, before: Adapter, rank: int) -> Adapter:
+    """The first directions of one adapter, and the others of another."""
+    whole = {name: np.array(factor) for name, factor in before.items()}
+    for name, factor in adapter.items():
+        part = whole[name][:rank] if "lora_A" in name else whole[name][:, :rank]
+        part[...] = factor[:rank] if "lora_A" in name else factor[:, :rank]
+    return whole
+
+
+def updates_of(
+    folder: Path,
+    before: Adapter,
+    members: Sequence[Adapter],
+    ranks: Sequence[int],
+    weights: Sequence[float] | None = None,
+) -> Updates:
+    """Files of these ranks, opened as the coordinator opens them."""
+
+    def place(data: bytes) -> Path:
+        path = folder / digest_of(data)
+        path.write_bytes(data)
+        return path
+
+    base = AdapterFile(place(encode_adapter(LAYOUT, before)), LAYOUT)
+    sources = []
+    for member, rank in zip(members, ranks, strict=True):
+        data = encode_adapter(at_rank(LAYOUT, rank), leading(member, rank))
+        sources.append(view_update(place(data), LAYOUT, "float32", base, 1))
+    return Updates(
+        members=tuple(f"m{n}" for n in range(len(members))),
+        sources=tuple(sources),
+        weights=tuple(weights or [1.0] * len(members)),
+        previous=base,
+        ranks=tuple(ranks),
+    )
+
+
+def cut(updates: Updates) -> tuple[Adapter, float]:
+    """The result, and what was left out."""
+    truncation = Truncation(updates)
+    data = b"".join(truncation.adapter())
+    return decode_adapter(LAYOUT, data), truncation.left_out
+
+
+@given(
+    ranks=st.lists(st.integers(1, RANK), min_size=1, max_size=5),
+    seed=st.integers(0, 1000),
+    data=st.data(),
+)
+def test_it_is_the_closest_of_the_rank_to_the_weighted_mean_of_the_products(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[int], seed: int, data: st.DataObject
+) -> None:
+    """Whatever the members' ranks and weights: a direction that one has not is the round's own."""
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=len(ranks), max_size=len(ranks)))
+    before, members = drawn(seed), [drawn(seed + 1 + n) for n in range(len(ranks))]
+    folder = tmp_path_factory.mktemp("updates")
+    found, left_out = cut(updates_of(folder, before, members, ranks, weights))
+    wholes = [padded(m, before, r) for m, r in zip(members, ranks, strict=True)]
+    lost = size = 0.0
+    for module in MODULES:
+        shares = np.array(weights) / sum(weights)
+        mean = sum(w * product(m, module) for w, m in zip(shares, wholes, strict=True))
+        wanted = dense.closest(mean, RANK)
+        scale = np.abs(wanted).max()
+        np.testing.assert_allclose(product(found, module), wanted, atol=2e-6 * scale)
+        lost += float(np.sum((mean - wanted) ** 2))
+        size += float(np.sum(mean**2))
+    assert left_out == pytest.approx(np.sqrt(lost / size), abs=1e-7)
+
+
+def test_it_is_the_mean_itself_where_the_rank_suffices(tmp_path: Path) -> None:
+    """Of four members of rank 1 in a run of rank 4 nothing is left out."""
+    before = initial_adapter(LAYOUT, 7)
+    members = [drawn(n) for n in range(RANK)]
+    found, left_out = cut(updates_of(tmp_path, before, members, [1] * RANK))
+    for module in MODULES:
+        wanted = sum(product(leading(m, 1), module) for m in members) / RANK
+        np.testing.assert_allclose(product(found, module), wanted, atol=1e-6)
+    assert left_out < 1e-7
+
+
+def test_its_factors_have_one_form(tmp_path: Path) -> None:
+    """Rows of A are orthogonal, as long as the initial ones, strongest first, and have one sign."""
+    found, _ = cut(updates_of(tmp_path, drawn(0), [drawn(1), drawn(2)], [RANK, 2]))
+    a, b = found["x.lora_A.weight"], found["x.lora_B.weight"]
+    np.testing.assert_allclose(a @ a.T, np.eye(RANK) / 3, atol=1e-6)
+    assert all(row[np.abs(row).argmax()] > 0 for row in a)
+    strengths = np.linalg.norm(b, axis=0)
+    assert (np.diff(strengths) < 0).all()
+    first = initial_adapter(at_rank(LAYOUT, 400), 1)["y.lora_A.weight"]
+    assert np.linalg.norm(first, axis=1).mean() == pytest.approx(3**-0.5, abs=0.01)
+
+
+def test_a_direction_that_nobody_used_stays_as_it_was(tmp_path: Path) -> None:
+    """It is 0 in B and the round's row in A, so that it can be trained later."""
+    before = initial_adapter(LAYOUT, 7)
+    found, _ = cut(updates_of(tmp_path, before, [before, before], [RANK, 1]))
+    assert all(np.array_equal(found[name], before[name]) for name in before)
+    moved = padded(drawn(1), before, 1)
+    found, _ = cut(updates_of(tmp_path, before, [moved, moved], [1, 1]))
+    assert np.array_equal(found["x.lora_A.weight"][1:], before["x.lora_A.weight"][1:])
+    assert not found["x.lora_B.weight"][:, 1:].any()
+
+
+def test_a_lower_rank_counts_in_norms_as_what_it_moved(tmp_path: Path) -> None:
+    """Drift, clipping and distances are those of adapters whose other directions have not moved."""
+    before, member = drawn(0), drawn(1)
+    updates = updates_of(tmp_path, before, [member, member], [1, RANK])
+    (short, whole), flat = gram_of(updates).norms(), dense.flat
+    assert short == pytest.approx(np.linalg.norm(flat(padded(member, before, 1)) - flat(before)))
+    assert whole == pytest.approx(np.linalg.norm(flat(member) - flat(before)))
+
+
+def test_averaged_again_from_another_start_members_change_it_as_they_did(tmp_path: Path) -> None:
+    """start + sum w (their product - the round's), though its factors are others."""
+    before, members, start = drawn(0), [drawn(1), drawn(2)], drawn(3)
+    updates = updates_of(tmp_path, before, members, [RANK, 2])
+    path = tmp_path / "start"
+    path.write_bytes(encode_adapter(LAYOUT, start))
+    moved = moved_to(updates, AdapterFile(path, LAYOUT), products=True)
+    found, _ = cut(moved)
+    wholes = [members[0], padded(members[1], before, 2)]
+    for module in MODULES:
+        change = sum(product(m, module) for m in wholes) / 2 - product(before, module)
+        wanted = dense.closest(product(start, module) + change, RANK)
+        scale = np.abs(wanted).max()
+        np.testing.assert_allclose(product(found, module), wanted, atol=2e-6 * scale)
+    assert np.array_equal(gram_of(moved).matrix, gram_of(updates).matrix)
+
+
+PROGRAM = """
+import hashlib, sys
+from pathlib import Path
+from unit.server.test_truncation import *
+tensors = {"x.lora_A.weight": (32, 700), "x.lora_B.weight": (900, 32)}
+large = AdapterLayout(tensors=tensors)
+folder = Path(sys.argv[1])
+files = []
+for n in range(8):
+    path = folder / str(n)
+    path.write_bytes(encode_adapter(large, drawn(n, large)))
+    files.append(AdapterFile(path, large))
+made = Updates(tuple("abcdefg"), tuple(files[1:]), (1.0,) * 7, files[0])
+print(hashlib.sha256(b"".join(Truncation(made).adapter())).hexdigest())
+"""
+
+
+def test_it_has_the_same_bits_again_and_with_any_number_of_threads(tmp_path: Path) -> None:
+    """A round may be averaged again, also by another process."""
+
+    def bits(threads: int) -> str:
+        path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+        env = os.environ | {"OPENBLAS_NUM_THREADS": str(threads), "PYTHONPATH": path}
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+        return subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout
+
+    assert bits(1) == bits(1) == bits(2)
+
+
+def test_the_whole_matrix_is_never_formed(tmp_path: Path) -> None:
+    """Memory is that of the stacks: of a layer of 4,096 x 4,096 a sixteenth of its matrix."""
+    side = 4096
+    layout = AdapterLayout(tensors={"x.lora_A.weight": (2, side), "x.lora_B.weight": (side, 2)})
+    path = tmp_path / "adapter"
+    path.write_bytes(encode_adapter(layout, drawn(1, layout)))
+    file = AdapterFile(path, layout)
+    updates = Updates(("a", "b"), (file, file), (1.0, 1.0), file)
+    tracemalloc.start()
+    try:
+        size = sum(map(len, Truncation(updates).adapter()))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > 4 * 4 * side
+    assert peak < 8 * side**2 / 16
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_lower_rank_travels_in_reduced_precision(tmp_path: Path, precision: str) -> None:
+    """It stands for the round's adapter with the rounded difference in its first directions."""
+    before, member = drawn(0), drawn(1)
+    base = tmp_path / "base"
+    base.write_bytes(encode_adapter(LAYOUT, before))
+    sent = at_rank(LAYOUT, 2)
+    body, left = encode_update(
+        sent,
+        precision,
+        leading(member, 2),
+        leading(before, 2),
+        {},  # type: ignore[arg-type]
+    )
+    path = tmp_path / "update"
+    path.write_bytes(body)
+    view = view_update(path, LAYOUT, precision, AdapterFile(base, LAYOUT), 1)  # type: ignore[arg-type]
+    assert isinstance(view, Widened)
+    assert view.rank == 2
+    for name in LAYOUT.tensors:
+        wanted = padded(leading(member, 2), before, 2)[name]
+        whole = np.zeros_like(wanted)
+        part = whole[:2] if "lora_A" in name else whole[:, :2]
+        part[...] = left[name]
+        np.testing.assert_allclose(view.tensor(name), wanted - whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 5])
+def test_a_rank_out_of_the_range_is_refused_with_the_range(tmp_path: Path, rank: int) -> None:
+    """Before anything else of the file is looked at."""
+    layout = at_rank(LAYOUT, rank)
+    path = tmp_path / "update"
+    path.write_bytes(encode_adapter(layout, drawn(0, layout)))
+    with pytest.raises(InvalidAdapter, match=rf"rank {rank}; the run takes 2 .* to 4"):
+        layout_of_update(path, LAYOUT, 2)
+
+
+def test_unequal_ranks_are_for_the_mean_of_products() -> None:
+    """Any other rule would take the directions that a member has not for ones that it left."""
+    ranks = {"rank": {"min": 1, "max": 32}}
+    with pytest.raises(ValidationError, match=r"use aggregation\.rule = 'svd'"):
+        RunSettings(lora=ranks)
+    run = RunSettings(lora=ranks, aggregation=AggregationSettings(rule="svd"))
+    assert (run.lora.rank, run.lora.min_rank) == (32, 1)
+    assert RunSettings.model_validate(run.model_dump(mode="json")) == run
+    assert "min_rank" not in RunSettings().model_dump()["lora"]
+    for wrong in ({"min": 2, "max": 1}, {"min": 1}, {"min": 0, "max": 1}):
+        with pytest.raises(ValidationError):
+            LoraSettings(rank=wrong)
