@@ -9,6 +9,7 @@ from pubswap_protocol.errors import (
     Invalid,
     LocalFault,
     ProblemDetails,
+    ProxyFault,
     PubSwapError,
     StateInUse,
     UnknownSetting,
@@ -21,7 +22,7 @@ from pubswap_server.http.bodies import REFUSAL_HEADERS, REFUSED, RETRY_AFTER
 Json = dict[str, Any]
 
 # No coordinator sends these: they are faults of a client, or of a process that does not start.
-_NOT_SENT = (LocalFault, StateInUse, UnknownSetting, Unreachable)
+_NOT_SENT = (LocalFault, ProxyFault, StateInUse, UnknownSetting, Unreachable)
 
 # What the parser, the middleware and a database that is away answer, whatever is asked.
 _ANYWHERE = {400, 415, 422, 426, 431, 500, 503}
