@@ -6,7 +6,7 @@ from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
 
 def local_folder(source: str, revision: str | None = None) -> Path | None:
@@ -42,7 +42,7 @@ def model_folder(source: str, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_FILES))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=MODEL_FILES))
     except HFValidationError:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pubswap_client.bundle.commands import bundle_commands
 from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
@@ -63,6 +64,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(recipe_commands, name="recipe")
     app.add_typer(run_commands, name="run")
     app.add_typer(export_commands, name="export")
+    app.add_typer(bundle_commands, name="bundle")
     app.add_typer(member_commands, name="member")
     app.add_typer(viewer_commands, name="viewer")
     app.command("invite")(invite)
@@ -179,6 +181,10 @@ def doctor(
     role: Annotated[
         Literal["client", "evaluator"], typer.Option(help="What this member does in the run.")
     ] = "client",
+    run: Annotated[
+        Path | None,
+        typer.Option(help="A bundle's run.json: examine for that run, without a coordinator."),
+    ] = None,
     no_trial: Annotated[
         bool, typer.Option("--no-trial", help="Try no step: seconds instead of a step's minutes.")
     ] = False,
@@ -197,6 +203,9 @@ def doctor(
     Nothing is changed or sent: the coordinator is asked for its version and the run, the step's
     adapter is thrown away, and the report names lines and ids, but holds no prompt or answer.
 
+    With --run FILE, the run card of a bundle, what needs a membership or a coordinator is left out:
+    so a machine is examined before anything reaches it.
+
     Exit status: 0 if nothing failed (there may be warnings), 1 otherwise.
     """
     from pubswap_client.daemon.signals import until_stopped
@@ -214,7 +223,7 @@ def doctor(
         "processes": processes,
     }
     with until_stopped():
-        healthy = run_doctor(config, options, trial=not no_trial, as_json=as_json, role=Role(role))
+        healthy = run_doctor(config, options, not no_trial, as_json, Role(role), run)
     raise typer.Exit(0 if healthy else 1)
 
 

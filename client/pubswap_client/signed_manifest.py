@@ -16,7 +16,7 @@ from pubswap_protocol.errors import InvalidSettings
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 
 _NAMESPACE = "pubswap-export"  # a signature made for another purpose is none of these
-_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)\n")
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\\\n]+)")
 _LARGEST = 16 << 20
 
 
@@ -25,10 +25,16 @@ def sign(folder: Path, names: Iterable[str], key: Path) -> None:
 
     Raises InvalidSettings if there is no OpenSSH, or the key cannot sign.
     """
-    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names)).encode()
+    sums = write_sums(folder, names)
     signature = _made(_ssh_keygen(["-Y", "sign", "-f", str(key), "-n", _NAMESPACE], sums))
-    (folder / SUMS).write_bytes(sums)
     (folder / SIGNATURE).write_bytes(signature)
+
+
+def write_sums(folder: Path, names: Iterable[str]) -> bytes:
+    """Write the manifest of these files of a folder, with paths from there; returns its bytes."""
+    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names)).encode()
+    (folder / SUMS).write_bytes(sums)
+    return sums
 
 
 def make_key(key: Path) -> None:
@@ -38,30 +44,39 @@ def make_key(key: Path) -> None:
         _made(_ssh_keygen(["-q", "-t", "ed25519", "-N", "", "-C", _NAMESPACE, "-f", str(key)]))
 
 
-def faults(folder: Path, public_key: Path) -> list[str]:
-    """What of a folder is not as it was signed: each changed, missing or added file.
+def faults(folder: Path, public_key: Path | None) -> list[str]:
+    """What of a folder is not as it was made: each changed, missing or added file.
+
+    With a public key, also whether the manifest is as its holder signed it. No link is followed, so
+    that nothing outside the folder is looked at, whatever the manifest names.
 
     Raises InvalidSettings if the folder has no manifest, or the key is none.
     """
+    if any((folder / name).is_symlink() for name in (SUMS, SIGNATURE)):
+        return [f"a link: {SUMS} or {SIGNATURE}"]
     try:
         with (folder / SUMS).open("rb") as file:
             sums = file.read(_LARGEST + 1)
-        key = public_key.read_text(encoding="utf-8").split()
+        key = public_key.read_text(encoding="utf-8").split() if public_key else None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(
-            f"A signed folder and its signer's public key are needed: {error}"
-        ) from None
-    if len(key) < 2 or key[0] != "ssh-ed25519":
+        needed = "A signed folder and its signer's public key are" if public_key else f"{SUMS} is"
+        raise InvalidSettings(f"{needed} needed: {error}") from None
+    if key is not None and (len(key) < 2 or key[0] != "ssh-ed25519"):
         raise InvalidSettings(f"{public_key} is no public Ed25519 key: give the file *.pub.")
-    if not (folder / SIGNATURE).is_file():
+    if key is not None and not (folder / SIGNATURE).is_file():
         return [f"missing: {SIGNATURE}"]
-    if len(sums) > _LARGEST or not _signed(folder, sums, f"{key[0]} {key[1]}"):
+    if len(sums) > _LARGEST or (key and not _signed(folder, sums, f"{key[0]} {key[1]}")):
         return [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]
-    expected = {name: digest for digest, name in _LINE.findall(sums.decode())}
+    lines = sums.decode(errors="replace").splitlines()
+    found = [match for line in lines if (match := _LINE.fullmatch(line))]
+    expected = {match[2]: match[1] for match in found}
     there = set(_files(folder)) - {SUMS, SIGNATURE}
     changed = [name for name in expected.keys() & there if not _same(folder / name, expected[name])]
+    # `sha256sum` would read a line that is none otherwise than we do, or not at all.
+    odd = [f"changed: {SUMS}"] if len(expected) < len(lines) else []
     return sorted(
-        [f"changed: {name}" for name in changed]
+        odd
+        + [f"changed: {name}" for name in changed]
         + [f"missing: {name}" for name in expected.keys() - there]
         + [f"added: {name}" for name in there - expected.keys()]
     )

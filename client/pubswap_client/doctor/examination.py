@@ -7,10 +7,12 @@ no lock is taken, and the trial step's adapter is in memory alone.
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
@@ -58,13 +60,14 @@ from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
-from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.messages import Role, RunView, SetKind
+from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.messages import CreateRun, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
+_LARGEST_CARD = 4 << 20
 _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
 
 
@@ -77,8 +80,12 @@ class Examination:
         progress: Progress,
         trial: bool = True,
         role: Role = Role.CLIENT,
+        carded: RunView | None = None,
     ) -> None:
-        """Without `trial`, no step is tried; for an evaluator, there is none."""
+        """Without `trial`, no step is tried; for an evaluator, there is none.
+
+        With a run that is known by its card, there is no membership and no coordinator.
+        """
         self.settings = settings
         self.role = role
         self.findings: dict[str, Finding] = {}
@@ -87,7 +94,8 @@ class Examination:
         self._with_trial = trial
         self._prediction: Prediction | None = None
         self._stored: StoredMembership | None = None
-        self._run: RunView | None = None
+        self._by_card = carded is not None
+        self._run = carded
         self._folder: Path | None = None
         self._card: ModelCard | None = None
         self._tokenizer: PromptTokenizer | None = None
@@ -139,6 +147,9 @@ class Examination:
         return all(self.findings[name].good for name in names)
 
     def _check_state(self) -> None:
+        if self._by_card:
+            self._skip("a membership, without --run", "state folder", "daemon", "membership")
+            return
         state = self.settings.state
         self._note("state folder", check_folder, state)
         self._note("daemon", check_daemon, state)
@@ -147,6 +158,7 @@ class Examination:
             self.findings["membership"] = check_membership(self._stored, self.role)
 
     def _check_coordinator(self) -> None:
+        run: RunView | None = None
         if self._stored is None:
             self._skip("a membership", "coordinator", "token and run")
         else:
@@ -156,16 +168,16 @@ class Examination:
                 self._skip("a coordinator that answers", "token and run")
             else:
                 with self._guarded("token and run"):
-                    self.findings["token and run"], self._run = check_run(self._stored)
+                    self.findings["token and run"], run = check_run(self._stored)
+        self._run = run or self._run
         if self.role is Role.EVALUATOR:
             return  # it keeps no checkpoint
-        if self._run is None or self._stored is None:
-            self._skip("the run's settings", "policy")
-            self._skip("the run's adapter layout", "disk")
+        if run is None or self._stored is None:
+            self._skip("the run there", "policy", "disk")
         else:
-            known = self.settings.state, self._run, self._stored.coordinator
+            known = self.settings.state, run, self._stored.coordinator
             self._note("policy", check_policy, *known)
-            self._note("disk", check_disk, self.settings.state, self._run.model.layout)
+            self._note("disk", check_disk, self.settings.state, run.model.layout)
 
     def _check_model(self) -> None:
         self._stage("reading the model's files")
@@ -272,15 +284,15 @@ class Examination:
             with load_for_trial(self.settings, run, folder, self._stage) as loaded:
                 self.findings[names.pop(0)] = check_path(loaded.verdict)
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
-                idle = self.findings["daemon"].status is Status.OK
+                idle = self._by_card or self.findings["daemon"].status is Status.OK
                 if (
                     names
-                    and self._stored
+                    and (self._stored or self._by_card)
                     and self._trainable
                     and idle
                     and self._good("rollout engine")
                 ):
-                    member = self._stored.membership.name
+                    member = self._stored.membership.name if self._stored else "member"
                     score = partial(pool.score_many, run.settings.verifier)
                     trial = loaded.step(member, self._trainable, score, self._stage)
                     own = own_settings(self.settings, run.settings)
@@ -302,8 +314,9 @@ def run_doctor(
     trial: bool,
     as_json: bool,
     role: Role = Role.CLIENT,
+    card: Path | None = None,
 ) -> bool:
-    """Print the report; returns whether nothing failed."""
+    """Print the report; returns whether nothing failed. `card` is a run card's file."""
     try:
         settings = load_settings(config, **options)
     except InvalidSettings as error:
@@ -313,11 +326,34 @@ def run_doctor(
         run_follower(settings)
         return True
     with progress_bar() as progress:
-        examination = Examination(settings, progress, trial, role)
+        examination = Examination(
+            settings, progress, trial, role, read_card(card) if card else None
+        )
         source = f"from {config} and the options" if config else "from the options"
         examination.findings["settings"] = ok(f"{source}; engine {settings.engine}")
         checklist = examination.examine()
     return _print(checklist, as_json)
+
+
+def read_card(path: Path) -> RunView:
+    """The run of a card, as if it were to begin. Raises InvalidSettings for what is no card."""
+    try:
+        with path.open("rb") as file:
+            card = CreateRun.model_validate_json(file.read(_LARGEST_CARD))
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be read: {error.strerror}.") from None
+    except ValidationError as error:
+        raise InvalidSettings(
+            f"{path} is no run card, such as run.json of a bundle that this version of PubSwap "
+            f"made: {first_fault(error)}."
+        ) from None
+    begun: dict[str, Any] = {
+        "state": RunState.CREATED,
+        "paused": False,
+        "round": 0,
+        "created_at": datetime.now(UTC),
+    }
+    return RunView(id="unknown", name=card.name, settings=card.settings, model=card.model, **begun)
 
 
 def _print(checklist: Checklist, as_json: bool) -> bool:

@@ -128,6 +128,11 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
     "run list": {(COORDINATOR,): ""},
     "run export": {DISK: "{run} --out {new}", ASKS: "{name}"},
     "export verify": {(NAMES,): "none --key none"},
+    "bundle make": {
+        DISK: "{spare}/good.toml --checkout {checkout} --out {new}",
+        (NAMES,): "none --out {new}",
+    },
+    "bundle verify": {(NAMES,): "none"},
     "invite": {ASKS: "a {name}"},
     "simulate": {DISK: "{spare}/good.toml --out {new}", (NAMES,): "none --out {new}"},
     "report": {(NAMES,): "none"},
@@ -203,6 +208,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "backup": str(spare / "kept"),
             "private": str(spare / "public.jsonl"),
             "model": str(MODEL),
+            "checkout": str(Path(__file__).parents[3]),
             "name": made.fed.run.name,
             "invite": made.fed.operator.invite(made.fed.run.id, CreateInvite(name="new")).invite,
         }

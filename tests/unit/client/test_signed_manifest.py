@@ -1,7 +1,9 @@
 """The signed manifest of an exported folder, and every way in which a folder may differ from it."""
 
+import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,86 @@ def test_a_key_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
 def test_what_is_no_public_key_is_refused(signed: Path) -> None:
     with pytest.raises(InvalidSettings, match="public Ed25519 key"):
         faults(signed, signed.parent / "key")
+
+
+def change(folder: Path) -> None:
+    (folder / NAMES[0]).write_bytes(b"x" + (folder / NAMES[0]).read_bytes()[1:])
+
+
+def cut(folder: Path) -> None:
+    (folder / NAMES[1]).write_bytes((folder / NAMES[1]).read_bytes()[:-1])
+
+
+def swap(folder: Path) -> None:
+    (folder / NAMES[0]).rename(folder / "third")
+    (folder / NAMES[1]).rename(folder / NAMES[0])
+    (folder / "third").rename(folder / NAMES[1])
+
+
+def link_file(folder: Path) -> None:
+    (folder / NAMES[0]).rename(folder.parent / "outside")
+    (folder / NAMES[0]).symlink_to(folder.parent / "outside")
+
+
+def link_folder(folder: Path) -> None:
+    (folder.parent / "wheels").mkdir()
+    (folder / "wheels").symlink_to(folder.parent / "wheels")
+
+
+def link_manifest(folder: Path) -> None:
+    (folder / SUMS).rename(folder.parent / SUMS)
+    (folder / SUMS).symlink_to(folder.parent / SUMS)
+
+
+def pipe(folder: Path) -> None:
+    (folder / NAMES[0]).unlink()
+    os.mkfifo(folder / NAMES[0])  # which nobody writes into: to read it would be to wait for ever
+
+
+def name_in_case(folder: Path) -> None:
+    (folder / NAMES[0]).rename(folder / NAMES[0].lower())
+
+
+MUTATIONS = {
+    change: ["changed: README.md"],
+    cut: ["changed: adapter_model.safetensors"],
+    swap: ["changed: README.md", "changed: adapter_model.safetensors"],
+    link_file: ["changed: README.md"],
+    link_folder: ["added: wheels"],
+    link_manifest: ["a link: SHA256SUMS or SHA256SUMS.sig"],
+    pipe: ["changed: README.md"],
+    name_in_case: ["added: readme.md", "missing: README.md"],
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: str(mutation.__name__))
+def test_without_a_key_every_change_is_found_too(
+    signed: Path, mutation: Callable[[Path], None]
+) -> None:
+    """And no link is followed."""
+    assert faults(signed, None) == []
+    mutation(signed)
+    assert faults(signed, None) == MUTATIONS[mutation]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (b"{zero}  ../key\n", ["missing: ../key"]),
+        (b"{zero}  /etc/passwd\n", ["missing: /etc/passwd"]),
+        (b"{zero}  ./README.md\n", ["missing: ./README.md"]),
+        (b"{zero}  README.md\n", ["changed: README.md", "changed: SHA256SUMS"]),
+        (b"{zero} *README.md\n", ["changed: SHA256SUMS"]),
+        (b"\\{zero}  more\\nless\n", ["changed: SHA256SUMS"]),
+        (b"\xff\xfe\n", ["changed: SHA256SUMS"]),
+        (b"x" * (17 << 20), [f"changed, or signed with another key: {SUMS} or {SIGNATURE}"]),
+    ],
+    ids=["above", "absolute", "dotted", "twice", "binary", "escaped", "no text", "endless"],
+)
+def test_a_manifest_of_another_form_leads_nowhere(
+    signed: Path, line: bytes, found: list[str]
+) -> None:
+    """It names nothing outside the folder, and nothing that other tools read otherwise."""
+    with (signed / SUMS).open("ab") as file:
+        file.write(line.replace(b"{zero}", b"0" * 64))
+    assert faults(signed, None) == found

@@ -1,0 +1,96 @@
+"""`pubswap bundle make` and `pubswap bundle verify`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+bundle_commands = typer.Typer(help="Take a run to machines without internet.", no_args_is_help=True)
+
+
+@bundle_commands.command("make")
+def make(
+    recipe: Annotated[str, typer.Argument(help="The run's file, or a shipped recipe's name.")],
+    out: Annotated[Path, typer.Option(help="The new folder to write.")] = Path("bundle"),
+    given: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE instead of the file's; again.")
+    ] = None,
+    extras: Annotated[
+        str, typer.Option(help="PubSwap's extras to install there, such as server,client.")
+    ] = "client",
+    checkout: Annotated[
+        Path, typer.Option(help="The checkout of PubSwap whose wheels are taken.")
+    ] = Path(),
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Your Ed25519 key, which signs; made if it is not there."),
+    ] = None,
+) -> None:
+    """Put all that a member without internet needs for a run into one folder.
+
+    The wheels of PubSwap and of all that it needs, for this machine's platform and Python; the base
+    model; the run card, by which `pubswap client doctor --run run.json` examines a machine that
+    reaches no coordinator; and the SHA-256 of each file. README.txt in it says what to type there.
+
+    Stop at any time and start again: it goes on where it was. The folder is there whole or not at
+    all, and nothing is written over.
+    """
+    from pubswap_client.bundle.making import make as make_bundle
+    from pubswap_client.bundle.making import wanted
+    from pubswap_client.daemon.signals import until_stopped
+    from pubswap_client.operator.adapter_folder import require_vacant
+    from pubswap_client.progress_bar import next_stage, progress_bar
+    from pubswap_client.recipes.inheritance import parse_set
+    from pubswap_client.recipes.recipe import read_recipe
+    from pubswap_client.signed_manifest import SUMS
+
+    require_vacant(out)
+    with until_stopped():
+        sound = read_recipe(recipe, parse_set(given or [])).sound()
+        with progress_bar() as progress:
+            it = wanted(sound, checkout, extras)
+            make_bundle(it, out, key, lambda words: next_stage(progress, words))
+    typer.echo(f"Wrote {out}, {_summed(out)}.")
+    typer.echo(f"Tell its readers the digest of {SUMS} by another way than the folder goes.")
+
+
+@bundle_commands.command("verify")
+def verify(
+    folder: Annotated[Path, typer.Argument(help="The bundle.")],
+    key: Annotated[
+        Path | None, typer.Option(help="The maker's public key, *.pub, if it is signed.")
+    ] = None,
+) -> None:
+    """Find every changed, missing or added file of a bundle; nothing is asked of any host.
+
+    Without a key, who can change the folder can also change its SHA256SUMS: compare the digest that
+    is printed with the one that its maker was shown. `sha256sum --check SHA256SUMS` finds what is
+    changed or missing where PubSwap is not installed yet.
+
+    Exit status: 0 if each file is as it was made, 1 otherwise.
+    """
+    from pubswap_client.signed_manifest import faults
+
+    found = faults(folder, key)
+    for fault in found[:_SHOWN]:
+        typer.echo(fault, err=True)
+    if len(found) > _SHOWN:
+        typer.echo(f"... and {len(found) - _SHOWN} more", err=True)
+    if found:
+        raise typer.Exit(1)
+    signed = f", as the holder of {key} signed it" if key else ""
+    typer.echo(f"{folder} is whole{signed}: {_summed(folder)}.")
+
+
+_SHOWN = 20
+
+
+def _summed(folder: Path) -> str:
+    """How large a bundle is, and the digest of its digests."""
+    from pubswap_client.data.manifest import sha256_of
+    from pubswap_client.operator.tables import size_text
+    from pubswap_client.signed_manifest import SUMS
+
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    text = f"{len(sizes)} files, {size_text(sum(sizes))}"
+    return f"{text}; the SHA-256 of {SUMS} is {sha256_of(folder / SUMS)}"
