@@ -165,8 +165,6 @@ class BucketBlobs(BlobStore):
 class BucketUploads(UploadStore):
     """Each request's bytes are an object of their own."""
 
-    at_hand = False
-
     def __init__(self, store: ObjectStore, incoming: Spool) -> None:
         self._store = store
         self._incoming = incoming
