@@ -25,6 +25,7 @@ from pubswap_protocol.bounds import (
     Seconds,
     Share,
     Strict,
+    Url,
     Word,
 )
 from pubswap_protocol.model import ModelCard
@@ -271,6 +272,11 @@ class RunView(Message):
         "`math@2+0.9.0`: members need the same.",
     )
     model: ModelCard
+    bucket: Url | None = Field(
+        default=None,
+        description="What the addresses begin with, before a slash, under which members reach the "
+        "bucket themselves.",
+    )
     created_at: datetime
     latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
     best: Score | None = None
@@ -487,6 +493,14 @@ class OpenUpload(Message):
     size: Bytes = Field(description="Bytes of the whole blob.")
 
 
+class UploadPart(Message):
+    """A part that goes straight to the bucket: a PUT of its bytes to the URL, without a token."""
+
+    first: Count = Field(description="The first byte's position.")
+    size: Bytes
+    url: Url
+
+
 class UploadSession(Message):
     """An upload and how far it has come; it goes on from `offset`."""
 
@@ -498,6 +512,11 @@ class UploadSession(Message):
     chunk_bytes: Bytes = Field(description="Bytes of the first PATCH, and of one after a cut.")
     largest_chunk_bytes: Bytes = Field(description="The most bytes of one PATCH.")
     expires_at: datetime | None = Field(description="Null when the blob is already stored.")
+    parts: list[UploadPart] = Field(
+        default=[],
+        description="The next parts, if they were asked for and there is a bucket: in order, for "
+        "some minutes. For those behind them, or new URLs, open the upload again.",
+    )
 
 
 class BlobReceipt(Message):

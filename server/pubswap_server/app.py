@@ -30,7 +30,6 @@ from pubswap_server.http.routes import (
     uploads,
     viewers,
 )
-from pubswap_server.monitoring import event_loop
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import (
     Readiness,
@@ -113,7 +112,6 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     services.background = Background(
         {
             "conductor": conduct(services),
-            "event loop": event_loop.watch(metrics),
             "housekeeping": keep_house(services),
             "hints": services.heartbeats.flush_for_ever(),
             "verification": services.verification.run(),
@@ -142,6 +140,7 @@ def _joined(
         incoming=storage.incoming,
         blobs=storage.blobs,
         uploads=storage.uploads,
+        presigned=storage.presigned,
         verifiers=VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds),
         metrics=metrics,
         changes=changes,

@@ -108,12 +108,16 @@ def _serve(settings: "ServerSettings") -> None:
             err=True,
         )
     # Before the port: who finds it open finds the token, too.
-    with prepared(settings):
+    with prepared(settings) as bucket:
         listening = listen(settings.host, settings.port)
         scheme = "https" if settings.tls_cert else "http"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{scheme}://{host}:{listening.getsockname()[1]}"
         typer.echo(f"PubSwap coordinator on {address}, data in {settings.data_dir}", err=True)
+        way = "through the coordinator"
+        if bucket is not None:
+            way = f"straight to the bucket, {bucket}, where a member's policy names it, else {way}"
+        typer.echo(f"adapters go {way}", err=True)
         if settings.operator_token is None:
             typer.echo(f"operator token in {settings.token_file}", err=True)
         run_server(settings, listening)

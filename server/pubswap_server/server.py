@@ -40,8 +40,10 @@ CHECK_SECONDS = 1  # between looks at the background tasks
 
 
 @contextmanager
-def prepared(settings: ServerSettings) -> Iterator[None]:
+def prepared(settings: ServerSettings) -> Iterator[str | None]:
     """Migrate the database, check that the blob store answers, and keep SQLite for this process.
+
+    Gives the bucket's address for members, if they are to reach it.
 
     Raises StateInUse while another coordinator serves the same SQLite database: neither would hear
     of the other's changes. The workers of one coordinator do, and belong to the process that holds
@@ -64,7 +66,7 @@ def prepared(settings: ServerSettings) -> Iterator[None]:
             storage.blobs.check()
         finally:
             storage.incoming.close()
-        yield
+        yield storage.presigned.url if storage.presigned else None
 
 
 @contextmanager

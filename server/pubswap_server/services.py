@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, jsonl_lines, parse_problems
@@ -29,6 +29,9 @@ from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore, UploadStore
 
+if TYPE_CHECKING:
+    from pubswap_server.storage.presigned import Presigned
+
 
 @dataclass
 class Services:
@@ -40,6 +43,7 @@ class Services:
     incoming: Spool
     blobs: BlobStore
     uploads: UploadStore
+    presigned: "Presigned | None"
     verifiers: VerifierPool
     metrics: Metrics
     changes: ChangeNotifier

@@ -46,8 +46,11 @@ class ServerSettings(BaseSettings):
         description="Such as s3://bucket/prefix, with AWS_... in the environment; by default a "
         "folder in data_dir.",
     )
-    cache_bytes: int = Field(
-        default=32 << 30, gt=0, description="What blobs fetched from blob_url may take in data_dir."
+    bucket_endpoint: str | None = Field(
+        default=None,
+        description="The endpoint of blob_url's bucket as members reach it, such as "
+        "https://s3.eu-central-1.amazonaws.com: adapters then go straight to the bucket and from "
+        "it. By default they go through the coordinator.",
     )
     keep_rounds: int = Field(
         default=2,
@@ -116,6 +119,12 @@ class ServerSettings(BaseSettings):
             raise ValueError("require_client_certificate needs proxy_secret")
         return self
 
+    @model_validator(mode="after")
+    def _there_is_a_bucket(self) -> Self:
+        if self.bucket_endpoint and not (self.blob_url or "").startswith("s3://"):
+            raise ValueError("bucket_endpoint needs a bucket: blob_url = s3://bucket/prefix")
+        return self
+
     @field_validator("database_url")
     @classmethod
     def _is_supported(cls, url: str | None) -> str | None:
@@ -134,6 +143,14 @@ class ServerSettings(BaseSettings):
         local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
         if not parts.hostname or not (local or parts.scheme == "https"):
             raise ValueError("it is an https address, or http://127.0.0.1:PORT on this machine")
+        return url
+
+    @field_validator("bucket_endpoint")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        parts = urlsplit(url or "https://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ValueError("it is an address, such as https://s3.eu-central-1.amazonaws.com")
         return url
 
     @property

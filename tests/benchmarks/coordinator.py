@@ -5,7 +5,8 @@
     python tests/benchmarks/coordinator.py --quick                  # small sizes, nothing kept
 
 Each part's figures are merged into results/coordinator.json as soon as they are there. Our side is
-always a real `pubswap serve` with its defaults, SQLite and a local folder: every receipt durable.
+always a real `pubswap serve` with its defaults, SQLite and a local folder (in one part a bucket):
+every receipt durable.
 Clients are processes of their own, on the same machine and cores as the server.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 
 from coordination import (
     aggregation,
+    bucket,
     exchange,
     heartbeats,
     memory,
@@ -39,6 +41,7 @@ PARTS = {
     "exchange": exchange,
     "polls": polls,
     "scale": scale,
+    "bucket": bucket,
 }
 ALL = (*AGAINST, *PARTS)
 

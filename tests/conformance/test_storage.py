@@ -17,6 +17,7 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_server.settings import ServerSettings
+from pubswap_server.storage import opening
 from pubswap_server.storage.opening import Storage, make_storage
 from pubswap_server.storage.store import digest_of_name, file_name
 from support.coordinator.s3 import BUCKET, serving_s3
@@ -141,14 +142,14 @@ def test_an_upload_grows_from_its_offset_on_any_replica(
     with storage.uploads.appending("u", 700) as file:
         file.write(DATA[700:])
     assert [(u.name, u.size) for u in other.uploads.uploads()] == [("u", len(DATA))]
-    with other.uploads.assembled("u") as path:
-        assert path.read_bytes() == DATA
-        other.blobs.keep(path, digest_of(DATA))
+    with other.uploads.assembled("u", len(DATA)) as here:
+        assert here.path.read_bytes() == DATA
+        other.blobs.keep(here.path, digest_of(DATA), here.objects)
     other.uploads.drop("u")
     other.uploads.drop("u")
     assert storage.uploads.offset("u") == 0
     assert storage.blobs.read(digest_of(DATA)) == DATA
-    with pytest.raises(UnknownUpload), storage.uploads.assembled("u"):
+    with pytest.raises(UnknownUpload), storage.uploads.assembled("u", len(DATA)):
         pass
     other.incoming.close()
 
@@ -160,7 +161,7 @@ def test_one_request_at_a_time_writes_to_a_local_upload(tmp_path: Path) -> None:
         file.write(DATA)
         with pytest.raises(Unavailable), storage.uploads.appending("u", len(DATA)):
             pass
-        with pytest.raises(Unavailable), storage.uploads.assembled("u"):
+        with pytest.raises(Unavailable), storage.uploads.assembled("u", len(DATA)):
             pass
     storage.incoming.close()
 
@@ -196,10 +197,9 @@ def test_a_cache_forgets_what_was_used_longest_ago(
     with serving_s3(tmp_path / "s3") as s3:
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(opening, "CACHE_BYTES", 2 * len(DATA))
         storage = make_storage(
-            ServerSettings(
-                data_dir=tmp_path / "data", blob_url=f"s3://{BUCKET}", cache_bytes=2 * len(DATA)
-            )
+            ServerSettings(data_dir=tmp_path / "data", blob_url=f"s3://{BUCKET}")
         )
         digests = [storage.blobs.write([bytes([n]), DATA[1:]])[0] for n in range(3)]
         cached = tmp_path / "data" / "cache"

@@ -19,6 +19,7 @@ class Ask:
     settings: RunSettings
     name: str
     coordinator: str | None = None
+    bucket: str | None = None  # no fact to approve: one that the policy has not is not used
     run: str | None = None
     model: str = ""
     weights: str | None = None
@@ -62,6 +63,7 @@ def ask_of(view: RunView, coordinator: str) -> Ask:
         settings=view.settings,
         name=view.name,
         coordinator=coordinator.rstrip("/"),
+        bucket=view.bucket,
         run=view.id,
         model=view.model.source,
         weights=view.model.weights_digest,

@@ -98,6 +98,13 @@ class Consent:
                 raise RefusedByPolicy(words(refused))
         self.ledger.record(method, target, media_type, pieces)
 
+    def buckets(self) -> tuple[str, ...]:
+        """Where adapters may go beside the coordinator: nowhere unless the policy says so."""
+        try:
+            return load_policy(policy_path(self.state)).buckets
+        except InvalidSettings:
+            return ()  # it is said where it is waited for
+
     def withhold(self, message: M) -> M:
         """A message without the counters that may not be sent."""
         try:

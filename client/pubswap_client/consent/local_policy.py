@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -36,6 +37,11 @@ class LocalPolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     coordinators: Names | None = Field(default=None, description="Their addresses.")
+    buckets: tuple[str, ...] = Field(
+        default=(),
+        description="What the addresses begin with that adapters may also go straight to and come "
+        "from; all others go through the coordinator.",
+    )
     runs: Names | None = Field(default=None, description="Their ids or names.")
     base_models: tuple[ModelDigest, ...] | None = Field(
         default=None, min_length=1, description="The digests of their weights."
@@ -78,6 +84,17 @@ class LocalPolicy(BaseModel):
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no counter; they are {', '.join(COUNTERS)}")
         return counters
+
+    @field_validator("buckets")
+    @classmethod
+    def _are_addresses(cls, buckets: tuple[str, ...]) -> tuple[str, ...]:
+        for url in buckets:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+                raise ValueError(
+                    f"{url!r} is no bucket's address, such as https://s3.example.org/bucket"
+                )
+        return buckets
 
     @field_validator("hours")
     @classmethod
@@ -127,6 +144,7 @@ def default_text(ask: Ask) -> str:
     settings = ask.settings
     pinned = {
         "coordinators": [ask.coordinator],
+        "buckets": [ask.bucket] if ask.bucket else None,
         "runs": [ask.name],
         "base_models": [ask.weights],
         "max_rank": settings.lora.rank,

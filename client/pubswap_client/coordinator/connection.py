@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from pubswap_client.coordinator.bucket import Allowed, Bucket, Hooks
 from pubswap_client.coordinator.retry import FOREVER, Backoff, retrying
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS, open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
@@ -54,6 +55,7 @@ class Connection:
         tls: TlsFiles | None = None,
         on_send: OnSend | None = None,
         withhold: Withhold = lambda message: message,
+        buckets: Allowed = tuple,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION}
         if token and not (token.isascii() and token.isprintable()):
@@ -71,6 +73,8 @@ class Connection:
         if transport is None and spool is not None:
             transport = Spooled(spool, address)
         self._proxy = None if transport else proxy_to(address, tls)
+        asking: Hooks = {"request": [self._before_asking_the_bucket], "response": [self._count]}
+        self.bucket = Bucket(tuple if transport else buckets, tls, asking)
         seconds = {"timeout": RELAY_SECONDS} if isinstance(transport, Spooled) else {}
         self._http = open_http(
             address,
@@ -87,6 +91,7 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.bucket.close()
         self._http.close()
 
     def call(
@@ -150,17 +155,26 @@ class Connection:
                 self._cut = True
 
     @contextmanager
-    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+    def stream(
+        self, path: str, headers: Mapping[str, str], **params: Any
+    ) -> Iterator[httpx.Response]:
         """One try at an answer whose body is read as it arrives."""
-        with self._reaching(), self._http.stream("GET", path, headers=headers) as reply:
-            if not reply.is_success or _is_page(reply):
-                reply.read()
-            self._check(reply)
+        asked = self._http.stream("GET", path, headers=headers, params=params)
+        with self._reaching(), asked as reply:
+            if reply.status_code != 307 or "direct" not in params:
+                if not reply.is_success or _is_page(reply):
+                    reply.read()
+                self._check(reply)
             yield reply
 
     def _before_sending(self, request: httpx.Request) -> None:
+        self._tell(request, request.url.raw_path.decode("ascii"))
+
+    def _before_asking_the_bucket(self, request: httpx.Request) -> None:
+        self._tell(request, str(request.url.copy_with(query=None)))  # which is a secret
+
+    def _tell(self, request: httpx.Request, target: str) -> None:
         if self._on_send is not None:
-            target = request.url.raw_path.decode("ascii")
             media_type = request.headers.get("Content-Type", "")
             # Read here and again to be sent, so it must be no generator.
             body = cast(httpx.SyncByteStream, request.stream)

@@ -33,10 +33,13 @@ def open_http(
     try:
         return httpx.Client(
             proxy=proxy,
-            verify=context_of(tls),
             trust_env=False,  # asked already
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=kept),
-            **{"timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10), **options},
+            **{
+                "timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
+                "verify": context_of(tls),
+                **options,
+            },
         )
     except ImportError as error:  # for a SOCKS proxy
         raise InvalidSettings(str(error)) from None

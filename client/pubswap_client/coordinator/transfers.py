@@ -24,7 +24,7 @@ from pubswap_protocol.errors import (
     UnknownUpload,
     WrongOffset,
 )
-from pubswap_protocol.messages import BlobReceipt, OpenUpload, UploadSession
+from pubswap_protocol.messages import BlobReceipt, OpenUpload, UploadPart, UploadSession
 
 OnBytes = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
@@ -56,12 +56,17 @@ class BlobRequests:
 
     def open(self, wanted: OpenUpload) -> UploadSession:
         """A new session, or the one that is open for this digest."""
-        path = paths.UPLOADS.format(run=self.run)
-        reply = self.connection.once("POST", path, json=wanted.model_dump(mode="json"))
-        session = parse(UploadSession, reply)
+        path, params = paths.UPLOADS.format(run=self.run), self._direct()
+        json = wanted.model_dump(mode="json")
+        session = parse(UploadSession, self.connection.once("POST", path, json=json, params=params))
         if session.upload is None and not session.stored:
             raise ServerFault(f"{path} gave no session for a blob that is not stored.")
-        return session
+        allowed = map(self.connection.bucket.allows, (part.url for part in session.parts))
+        return session if all(allowed) else session.model_copy(update={"parts": []})
+
+    def put(self, part: UploadPart, chunk: memoryview) -> None:
+        """Write a part of the blob to the bucket."""
+        self.connection.bucket.put(part.url, chunk, BLOCK_BYTES)
 
     def send(self, upload: str, first: int, chunk: memoryview) -> None:
         """Add a chunk to a session, from byte `first` of the blob."""
@@ -86,8 +91,25 @@ class BlobRequests:
         if first:
             headers |= {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'}
         path = self.path or paths.BLOB.format(run=self.run, digest=digest)
-        with self.connection.stream(path, headers) as reply:
-            yield Body(*_extent(reply), reply.iter_raw())
+        bucket, params = self.connection.bucket, {} if self.path else self._direct()
+        with self.connection.stream(path, headers, **params) as reply:
+            if reply.status_code != 307:
+                yield Body(*_extent(reply), reply.iter_raw())
+                return
+            there = reply.headers.get("Location", "")
+        if bucket.allows(there):
+            with bucket.stream(there, first) as reply:
+                yield Body(*_extent(reply), reply.iter_raw())
+            return
+        with self.stream(digest, first) as body:  # it is left alone now
+            yield body
+
+    def mismatched(self) -> None:
+        """Other bytes came than were asked for: let the coordinator see that, which mends it."""
+        self.connection.bucket.leave_alone("it gave other bytes than it was asked for")
+
+    def _direct(self) -> dict[str, str]:
+        return {"direct": "true"} if self.connection.bucket.wanted else {}
 
 
 def upload(
@@ -112,10 +134,9 @@ def upload(
             if session.offset > furthest:
                 furthest = session.offset
                 retry.renew()
-            if not session.stored:
-                _send_rest(requests, session, view, on_bytes)
-            on_bytes(len(view), len(view))
-            return
+            if session.stored or _send_rest(requests, session, view, on_bytes):
+                on_bytes(len(view), len(view))
+                return
         except DigestMismatch:
             mismatches += 1
             if mismatches > 1:  # once is the wire's fault, twice is ours
@@ -126,9 +147,18 @@ def upload(
 
 def _send_rest(
     requests: BlobRequests, session: UploadSession, view: memoryview, on_bytes: OnBytes
-) -> None:
+) -> bool:
+    """Whether it is a blob now; if not, the coordinator has to name more parts first."""
     assert session.upload is not None, "a session without an id is of a blob that is stored"
     first, size = session.offset, session.chunk_bytes
+    for part in session.parts:
+        if part.first != first or part.first + part.size > len(view):
+            raise ServerFault("The coordinator named parts that do not follow on each other.")
+        on_bytes(first, len(view))
+        requests.put(part, view[first : first + part.size])
+        first += part.size
+    if session.parts and first < len(view):
+        return False
     while first < len(view):
         on_bytes(first, len(view))
         began = time.monotonic()
@@ -139,6 +169,7 @@ def _send_rest(
         if time.monotonic() - began < QUICK_SECONDS:
             size = min(4 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)
+    return True
 
 
 def download(
@@ -159,6 +190,7 @@ def download(
                 retry.wait(error)
         if part.digester.digest() == digest:
             return part.buffer.toreadonly()
+        requests.mismatched()
     raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
 
 
@@ -208,7 +240,8 @@ class _Download:
 
 def _extent(reply: httpx.Response) -> tuple[int, int]:
     """The first byte of an answer's body in the whole blob, and the whole blob's size."""
-    if reply.status_code == 206:
+    # rclone answers a range with 200, and says in the header that it is one.
+    if reply.status_code == 206 or "Content-Range" in reply.headers:
         form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
     else:
         form, header = r"()(\d{1,15})", "Content-Length"

@@ -310,7 +310,12 @@ def _connected(
     consent = Consent(settings.state, url, ledger)
     consent.check_coordinator()
     with CoordinatorClient(
-        url, member.token, tls=stored.tls, on_send=consent.record, withhold=consent.withhold
+        url,
+        member.token,
+        tls=stored.tls,
+        on_send=consent.record,
+        withhold=consent.withhold,
+        buckets=consent.buckets,
     ) as api:
         yield api, Attendance(api, member.run, consent)
 

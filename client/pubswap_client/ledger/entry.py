@@ -48,7 +48,7 @@ class Entry(BaseModel):
     round: int | None = None
     exchange: int | None = None
     method: str
-    target: str = Field(description="The path and the query.")
+    target: str = Field(description="The path and the query; of a bucket, its address without.")
     size: int = Field(ge=0, description="Bytes of the body.")
     digest: str = Field(pattern=PATTERN, description="Of the body.")
     content: JsonValue = Field(default=None, description="The body, if it is JSON and no secret.")
@@ -85,6 +85,8 @@ def described(method: str, target: str) -> dict[str, Any]:
     for (of, pattern), kind in _PATTERNS.items():
         if of == method and (match := pattern.fullmatch(target)):
             return {"kind": kind, **dict(_places(match.groupdict()))}
+    if method == "PUT" and not target.startswith("/"):  # to a bucket: its whole address
+        return {"kind": "adapter"}
     match = _RUN.fullmatch(target)
     return {"kind": "question" if method == "GET" else "other", "run": match and match["run"]}
 

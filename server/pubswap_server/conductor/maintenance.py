@@ -166,7 +166,7 @@ async def sweep(services: Services) -> None:
     parts = await to_thread.run_sync(lambda: list(services.uploads.uploads()))
     named = await services.database.read(named_digests)
     sessions = await services.database.read(
-        lambda session: set(session.scalars(select(UploadRow.id)))
+        lambda session: {row.id: row.size for row in session.scalars(select(UploadRow))}
     )
     # A blob is on the disk a moment before the transaction that names it: young ones stay.
     moment = time.time() - ORPHAN_SECONDS
@@ -175,5 +175,7 @@ async def sweep(services: Services) -> None:
             await to_thread.run_sync(services.blobs.remove_older, blob.name, moment)
             log.info("orphan removed", digest=blob.name, bytes=blob.size)
     for part in parts:
-        if part.name not in sessions and part.modified < moment:
+        size = sessions.get(part.name)
+        # A URL limits nothing: more than was announced goes at once.
+        if part.size > size if size is not None else part.modified < moment:
             await to_thread.run_sync(services.uploads.drop, part.name)

@@ -135,7 +135,14 @@ def _download(media_type: str, description: str, headers: Json | None = None) ->
     }
 
 
-BLOB_REPLIES = _download(paths.TENSORS_TYPE, f"{ADAPTER}\n\n{RESIDUAL}\n\nOne's own:\n\n{UPDATE}")
+_BLOB = f"{ADAPTER}\n\n{RESIDUAL}\n\nOne's own:\n\n{UPDATE}"
+BLOB_REPLIES: Replies = _download(paths.TENSORS_TYPE, _BLOB) | {
+    307: {
+        "description": "Of `direct`: the bytes, or a range of them, are at another address for "
+        "some minutes. Send no token there.",
+        "headers": {"Location": header("In the bucket.")},
+    }
+}
 ADAPTER_REPLIES = _download(paths.TENSORS_TYPE, ADAPTER, _ROUND)
 SET_REPLIES = _download(paths.JSONL_TYPE, JSONL)
 HEAD_REPLIES: Replies = {

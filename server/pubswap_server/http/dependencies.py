@@ -57,6 +57,11 @@ async def get_peer(request: Request) -> str:
 
 PeerDep = Annotated[str, Depends(get_peer)]
 
+Direct = Annotated[
+    bool,
+    Query(description="Bytes may go straight to the coordinator's bucket, or come from there."),
+]
+
 
 def certificate_of(services: Services, request: Request) -> str | None:
     """The client certificate's fingerprint, if one is required.

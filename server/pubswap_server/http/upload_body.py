@@ -63,8 +63,12 @@ async def append(
 
 @asynccontextmanager
 async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIterator[IO[bytes]]:
-    """The store's `appending`, in a thread: also a local disk that is busy answers late."""
+    """The store's `appending`, in a thread where it may take long."""
     opened = uploads.appending(upload, first)
+    if uploads.at_hand:
+        with opened as file:
+            yield file
+        return
     file = await to_thread.run_sync(opened.__enter__)
     try:
         yield file
@@ -88,15 +92,12 @@ def store_upload(
     min_rank: int | None,
 ) -> str:
     """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
-    with services.uploads.assembled(upload.id) as path:
-        size = path.stat().st_size
-        if size != upload.size:
-            raise LengthMismatch(f"{size} of {upload.size} bytes are here; send the others first.")
-        file = open_update(path, layout, precision, min_rank)
+    with services.uploads.assembled(upload.id, upload.size) as here:
+        file = open_update(here.path, layout, precision, min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
         if not file.is_canonical:
             return services.blobs.write(file.canonical())[0]
-        services.blobs.keep(path, digest)
+        services.blobs.keep(here.path, digest, here.objects)
         return digest

@@ -8,7 +8,7 @@ incoming/…/                    bodies under way, see `spool.py`
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -18,10 +18,12 @@ from pubswap_protocol.files import publish, sync, syncing
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
+    Assembled,
     BlobStore,
     Stored,
     UploadStore,
     check_offset,
+    check_size,
     digest_of_name,
     file_name,
     folder_name,
@@ -45,7 +47,7 @@ class LocalBlobs(BlobStore):
             raise self._missing(digest) from None
         return path
 
-    def keep(self, file: Path, digest: str) -> None:
+    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
         path = self._file(digest)
         with self._locked(fcntl.LOCK_SH):
             path.parent.mkdir(exist_ok=True)
@@ -93,6 +95,8 @@ class LocalBlobs(BlobStore):
 class LocalUploads(UploadStore):
     """One file for each upload, and a lock on it while it is written."""
 
+    at_hand = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = private_folder(folder)
 
@@ -112,7 +116,7 @@ class LocalUploads(UploadStore):
             yield file
 
     @contextmanager
-    def assembled(self, upload: str) -> Iterator[Path]:
+    def assembled(self, upload: str, size: int) -> Iterator[Assembled]:
         path = self.folder / upload
         try:
             file = path.open("r+b", buffering=0)
@@ -120,8 +124,9 @@ class LocalUploads(UploadStore):
             raise UnknownUpload("Nothing of this upload is here; send it from the start.") from None
         with file:
             _lock(path, file)
+            check_size(file.seek(0, os.SEEK_END), size)
             with syncing(file.fileno()):  # so that `keep` waits for little
-                yield path
+                yield Assembled(path)
 
     def drop(self, upload: str) -> None:
         (self.folder / upload).unlink(missing_ok=True)

@@ -13,8 +13,11 @@ from pubswap_server.storage.store import BlobStore, UploadStore
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
+    from pubswap_server.storage.presigned import Presigned
+
 # A bucket that is away is told to the client, who waits better than a thread here does.
 _RETRIES: "RetryConfig" = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
+CACHE_BYTES = 32 << 30
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Storage:
     incoming: Spool
     blobs: BlobStore
     uploads: UploadStore
+    presigned: "Presigned | None" = None  # where members reach the bucket themselves
 
 
 def make_storage(settings: ServerSettings) -> Storage:
@@ -36,18 +40,21 @@ def make_storage(settings: ServerSettings) -> Storage:
             LocalUploads(settings.data_dir / "uploads"),
         )
     from obstore.exceptions import BaseError
-    from obstore.store import from_url
+    from obstore.store import S3Store, from_url
 
+    from pubswap_server.storage.presigned import Presigned
     from pubswap_server.storage.s3 import BucketBlobs, BucketUploads
 
+    url, endpoint, presigned = settings.blob_url, settings.bucket_endpoint, None
     try:
         # Credentials, region and endpoint come from the environment, as AWS_… names them.
-        store = from_url(settings.blob_url, retry_config=_RETRIES)
+        store = from_url(url, retry_config=_RETRIES)
+        if endpoint is not None:
+            # Of what is signed, the host is a part: the members' own, which may be another.
+            presigned = Presigned(store, S3Store.from_url(url, endpoint=endpoint.rstrip("/")))
     except (BaseError, ValueError) as error:
-        raise InvalidSettings(f"blob_url {settings.blob_url!r} cannot be used: {error}") from None
-    cache = settings.data_dir / "cache"
+        raise InvalidSettings(f"blob_url {url!r} cannot be used: {error}") from None
+    blobs = BucketBlobs(store, settings.data_dir / "cache", CACHE_BYTES, incoming)
     return Storage(
-        incoming,
-        BucketBlobs(store, cache, settings.cache_bytes, incoming),
-        BucketUploads(store, incoming),
+        incoming, blobs, BucketUploads(store, incoming, presigned is not None), presigned
     )

@@ -1,18 +1,25 @@
 """Blobs and uploads in an S3 bucket, which replicas on several machines share.
 
-    <prefix>/blobs/ab/blake3-abcd…    a blob, see `digests.py` for the names
-    <prefix>/damaged/ab/blake3-abcd…  one whose bytes were found to be others
-    <prefix>/uploads/<id>/<n>         an upload's bytes from n (16 digits) on
+    <prefix>/blobs/ab/blake3-abcd…            a blob, see `digests.py` for the names
+    <prefix>/blobs/ab/blake3-abcd….parts/<n>  or its bytes from n (16 digits) on
+    <prefix>/damaged/ab/blake3-abcd…          one whose bytes were found to be others
+    <prefix>/uploads/<id>/<n>                 an upload's bytes from n on
+    <prefix>/uploads/<id>.<random>/<n>        the same, while they are checked
 
 What is read is fetched into a local cache first, checked there, and mapped from there: aggregation
 and downloads read files, and a blob never changes.
 """
 
+import math
+import secrets
+import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -25,16 +32,20 @@ from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
 from pubswap_server.storage.private import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
+    Assembled,
     BlobStore,
     Stored,
     UploadStore,
     check_offset,
+    check_size,
     digest_of_name,
     file_name,
     folder_name,
 )
 
 _PIECE = 4 << 20
+_PARTS = ".parts"
+_COPIES = 8
 _IN_USE_SECONDS = 60
 
 
@@ -66,29 +77,38 @@ class BucketBlobs(BlobStore):
         self._fetch_once(digest)
         return path
 
-    def keep(self, file: Path, digest: str) -> None:
-        with _reachable():
-            obstore.put(self._store, _key("blobs", digest), file)
+    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
+        whole, folder = blob_key(digest), f"{blob_key(digest)}{_PARTS}/"
+        parts = [folder + key.rpartition("/")[2] for key in objects]
+        if len(objects) == 1:
+            _copy(self._store, objects, [whole])
+        # Who reads meanwhile must find no parts of another division between them.
+        elif objects and {key for key, _, _ in _listed(self._store, folder)} <= {*parts}:
+            _copy(self._store, objects, parts)
+        else:
+            with reachable():
+                obstore.put(self._store, whole, file)
         self._into_cache(file, digest)
 
     def set_aside(self, digest: str) -> None:
         self._damaged.discard(digest)
-        with _reachable(), suppress(FileNotFoundError):
-            obstore.rename(self._store, _key("blobs", digest), _key("damaged", digest))
+        for key in self._objects(digest):
+            with reachable(), suppress(FileNotFoundError):
+                obstore.rename(self._store, key, key.replace("blobs", "damaged", 1))
         self._cached(digest).unlink(missing_ok=True)
 
     def remove_older(self, digest: str, moment: float) -> None:
-        key = _key("blobs", digest)
-        with _reachable(), suppress(FileNotFoundError):
-            # A bucket cannot remove on a condition; its time is asked for just before.
-            if obstore.head(self._store, key)["last_modified"].timestamp() > moment:
-                return
-            obstore.delete(self._store, key)
+        for key in self._objects(digest):
+            with reachable(), suppress(FileNotFoundError):
+                # A bucket cannot remove on a condition; its time is asked for just before.
+                if obstore.head(self._store, key)["last_modified"].timestamp() > moment:
+                    return
+                obstore.delete(self._store, key)
         self._cached(digest).unlink(missing_ok=True)
 
     def blobs(self) -> Iterator[Stored]:
-        for key, size, modified in _listed(self._store, "blobs/"):
-            yield Stored(digest_of_name(key.rsplit("/", 1)[-1]), size, modified)
+        for blob in _grouped(_listed(self._store, "blobs/"), place=2):
+            yield replace(blob, name=digest_of_name(blob.name.removesuffix(_PARTS)))
 
     def check(self) -> None:
         try:
@@ -101,6 +121,12 @@ class BucketBlobs(BlobStore):
 
     def _cached(self, digest: str) -> Path:
         return self._cache / file_name(digest)
+
+    def _objects(self, digest: str) -> list[str]:
+        return [blob_key(digest), *self._parts(digest)]
+
+    def _parts(self, digest: str) -> list[str]:
+        return [key for key, _ in _in_order(self._store, f"{blob_key(digest)}{_PARTS}/")]
 
     def _fetch_once(self, digest: str) -> None:
         """Fetch a blob, once for all who ask meanwhile; none waits for another blob."""
@@ -124,7 +150,12 @@ class BucketBlobs(BlobStore):
     def _fetch(self, digest: str) -> None:
         temporary = self._incoming.new()
         try:
-            _download(self._store, [_key("blobs", digest)], temporary)
+            try:
+                _download(self._store, [blob_key(digest)], temporary)
+            except FileNotFoundError:
+                if not (parts := self._parts(digest)):
+                    raise
+                _download(self._store, parts, temporary)
             actual = digest_of_file(temporary)
             if actual != digest:
                 self._damaged.add(digest)
@@ -145,7 +176,7 @@ class BucketBlobs(BlobStore):
         self._evict()
 
     def _evict(self) -> None:
-        """Make room in the cache, least recently used first.
+        """Make room in the cache, least recently used first; half of a small disk is left free.
 
         What was used a moment ago may be about to be opened; a file that is open stays readable.
         """
@@ -154,7 +185,8 @@ class BucketBlobs(BlobStore):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 files.append((status.st_mtime, status.st_size, path))
-        left = sum(size for _, size, _ in files) - self._cache_bytes
+        held, free = sum(size for _, size, _ in files), shutil.disk_usage(self._cache).free
+        left = held - min(self._cache_bytes, (held + free) // 2)
         for used, size, path in sorted(files):
             if left <= 0 or used > time.time() - _IN_USE_SECONDS:
                 return
@@ -165,9 +197,12 @@ class BucketBlobs(BlobStore):
 class BucketUploads(UploadStore):
     """Each request's bytes are an object of their own."""
 
-    def __init__(self, store: ObjectStore, incoming: Spool) -> None:
+    at_hand = False
+
+    def __init__(self, store: ObjectStore, incoming: Spool, members_write: bool = False) -> None:
         self._store = store
         self._incoming = incoming
+        self._members_write = members_write
 
     def offset(self, upload: str) -> int:
         return sum(size for _, size in self._pieces(upload))
@@ -183,73 +218,114 @@ class BucketUploads(UploadStore):
                     yield file
                 finally:
                     if file.tell():
-                        with _reachable():
-                            obstore.put(self._store, f"uploads/{upload}/{offset:016d}", path)
+                        with reachable():
+                            obstore.put(self._store, part_key(upload, offset), path)
         finally:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def assembled(self, upload: str) -> Iterator[Path]:
-        """A local copy, so that a late request cannot change it."""
+    def assembled(self, upload: str, size: int) -> Iterator[Assembled]:
+        """A local copy, so that a late request cannot change it.
+
+        Where members write, it is one of a copy in the bucket that they have no URL for: what is
+        checked here then needs not be sent there once more.
+        """
         pieces = self._pieces(upload)
         if not pieces:
             raise UnknownUpload("Nothing of this upload is here; send it from the start.")
-        path = self._incoming.new()
+        check_size(sum(size for _, size in pieces), size)
+        path, keys = self._incoming.new(), [key for key, _ in pieces]
+        apart = f"{upload}.{secrets.token_hex(8)}"
         try:
-            _download(self._store, [key for key, _ in pieces], path)
-            yield path
+            if self._members_write:
+                theirs, keys = keys, [key.replace(upload, apart) for key in keys]
+                _copy(self._store, theirs, keys)
+            check_size(_download(self._store, keys, path, size), size)
+            yield Assembled(path, keys if self._members_write else ())
+        except FileNotFoundError:
+            raise UnknownUpload("This upload is over, or was begun anew; open it again.") from None
         finally:
             path.unlink(missing_ok=True)
+            if self._members_write:
+                self.drop(apart)
 
     def drop(self, upload: str) -> None:
-        with _reachable(), suppress(FileNotFoundError):
+        with reachable(), suppress(FileNotFoundError):
             keys = [key for key, _, _ in _listed(self._store, f"uploads/{upload}/")]
             if keys:
                 obstore.delete(self._store, keys)
 
     def uploads(self) -> Iterator[Stored]:
-        uploads: dict[str, Stored] = {}
-        for key, size, modified in _listed(self._store, "uploads/"):
-            name = key.split("/")[-2]
-            before = uploads.get(name, Stored(name, 0, 0.0))
-            uploads[name] = Stored(name, before.size + size, max(before.modified, modified))
-        yield from uploads.values()
+        return _grouped(_listed(self._store, "uploads/"), place=1)
 
     def _pieces(self, upload: str) -> list[tuple[str, int]]:
-        """Keys and sizes of the bytes that follow on each other from the first one on.
-
-        Two requests may have sent from one offset: the later one's object replaced the other's,
-        and what was sent after a longer one is then not reached.
-        """
-        pieces, end = [], 0
-        for key, size, _ in sorted(_listed(self._store, f"uploads/{upload}/")):
-            if int(key.rsplit("/", 1)[-1]) == end:
-                pieces.append((key, size))
-                end += size
-        return pieces
+        return _in_order(self._store, f"uploads/{upload}/")
 
 
-def _key(kind: str, digest: str) -> str:
-    return f"{kind}/{folder_name(digest)}/{file_name(digest)}"
+def blob_key(digest: str) -> str:
+    """Where a blob is, if it is one object."""
+    return f"blobs/{folder_name(digest)}/{file_name(digest)}"
+
+
+def part_key(upload: str, first: int) -> str:
+    """Where an upload's bytes from `first` on are."""
+    return f"uploads/{upload}/{first:016d}"
+
+
+def _in_order(store: ObjectStore, prefix: str) -> list[tuple[str, int]]:
+    """Keys and sizes of the bytes that follow on each other from the first one on.
+
+    Two requests may have sent from one offset: the later one's object replaced the other's, and
+    what was sent after a longer one is then not reached.
+    """
+    pieces, end = [], 0
+    for key, size, _ in sorted(_listed(store, prefix)):
+        if int(key.rsplit("/", 1)[-1]) == end:
+            pieces.append((key, size))
+            end += size
+    return pieces
+
+
+def _grouped(listed: Iterable[tuple[str, int, float]], place: int) -> Iterator[Stored]:
+    """What has one name at a place of its keys, as one."""
+    found: dict[str, Stored] = {}
+    for key, size, modified in listed:
+        name = key.split("/")[place]
+        before = found.get(name, Stored(name, 0, 0.0))
+        found[name] = Stored(name, before.size + size, max(before.modified, modified))
+    yield from found.values()
+
+
+def _copy(store: ObjectStore, keys: Sequence[str], to: Sequence[str]) -> None:
+    """Copy objects within the bucket, several at a time: each is a wait."""
+    with ThreadPoolExecutor(_COPIES) as pool, reachable():
+        list(pool.map(partial(obstore.copy, store), keys, to))
 
 
 def _listed(store: ObjectStore, prefix: str) -> Iterator[tuple[str, int, float]]:
-    with _reachable():
+    with reachable():
         for page in obstore.list(store, prefix=prefix):
             for entry in page:
                 yield entry["path"], entry["size"], entry["last_modified"].timestamp()
 
 
-def _download(store: ObjectStore, keys: Iterable[str], path: Path) -> None:
-    """Objects, one after the other, as a local file."""
-    with path.open("wb") as file, _reachable():
+def _download(store: ObjectStore, keys: Iterable[str], path: Path, most: float = math.inf) -> int:
+    """Objects, one after the other, as a local file; returns its size.
+
+    It ends with the first piece beyond `most` bytes: an object may be another than was listed.
+    """
+    size = 0
+    with path.open("wb") as file, reachable():
         for key in keys:
             for piece in obstore.get(store, key).stream(min_chunk_size=_PIECE):
-                file.write(piece)
+                size += file.write(piece)
+                if size > most:
+                    return size
+    return size
 
 
 @contextmanager
-def _reachable() -> Iterator[None]:
+def reachable() -> Iterator[None]:
     """Turn the bucket's failures into Unavailable; FileNotFoundError is for the caller."""
     try:
         yield

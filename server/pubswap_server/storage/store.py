@@ -8,14 +8,14 @@ for a day.
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
 from pubswap_protocol.digests import Digester, digest_of_file, hexadecimal
-from pubswap_protocol.errors import DamagedBlob, WrongOffset
+from pubswap_protocol.errors import DamagedBlob, LengthMismatch, WrongOffset
 from pubswap_server.storage.spool import Spool
 
 _PIECE = 1 << 20
@@ -47,6 +47,14 @@ class Stored:
     modified: float
 
 
+@dataclass(frozen=True)
+class Assembled:
+    """An upload as one local file, and the objects of a bucket that have the same bytes, if any."""
+
+    path: Path
+    objects: Sequence[str] = ()
+
+
 class BlobStore(ABC):
     """Blobs, each either whole and durable or absent.
 
@@ -72,10 +80,11 @@ class BlobStore(ABC):
         return self.path(digest).read_bytes()
 
     @abstractmethod
-    def keep(self, file: Path, digest: str) -> None:
+    def keep(self, file: Path, digest: str, objects: Sequence[str] = ()) -> None:
         """Make a local file, whose digest was computed, a blob: durable on return.
 
-        The file is moved or copied. Raises NoSpace or another OSError; there is no blob then.
+        The file is moved or copied; `objects` are those of `Assembled`. Raises NoSpace or another
+        OSError; there is no blob then.
         """
 
     def write(self, parts: Iterable[bytes]) -> tuple[str, int]:
@@ -150,6 +159,9 @@ def _state(path: Path) -> tuple[int, ...]:
 class UploadStore(Protocol):
     """Uploads under way, shared by all replicas."""
 
+    at_hand: bool
+    """Whether `appending` takes no longer than a few calls of the system, as on a local disk."""
+
     def offset(self, upload: str) -> int:
         """How many of the first bytes are here; 0 for an upload that has none."""
 
@@ -160,10 +172,11 @@ class UploadStore(Protocol):
         writes to the upload.
         """
 
-    def assembled(self, upload: str) -> AbstractContextManager[Path]:
-        """A local file of all bytes, which nobody else changes meanwhile; it may be moved away.
+    def assembled(self, upload: str, size: int) -> AbstractContextManager[Assembled]:
+        """All bytes, which nobody else changes meanwhile; the file may be moved away.
 
-        Raises UnknownUpload if there are none, Unavailable while another request writes.
+        Raises UnknownUpload if there are none, LengthMismatch unless there are `size` of them,
+        Unavailable while another request writes.
         """
 
     def drop(self, upload: str) -> None:
@@ -171,6 +184,12 @@ class UploadStore(Protocol):
 
     def uploads(self) -> Iterator[Stored]:
         """All uploads that have bytes here."""
+
+
+def check_size(stored: int, size: int) -> None:
+    """Raises LengthMismatch unless as many bytes are stored as were announced."""
+    if stored != size:
+        raise LengthMismatch(f"{stored} of {size} bytes are here; send the others first.")
 
 
 def check_offset(stored: int, offset: int) -> None:

@@ -63,3 +63,18 @@ def test_a_setting_that_makes_no_sense_is_named() -> None:
         assert done.returncode == 1
         assert done.stderr.startswith("error: spare_bytes: Input should be greater")
         assert "Traceback" not in done.stderr
+
+
+def test_a_bucket_s_endpoint_is_an_address_and_has_a_bucket() -> None:
+    """What members are to be told must make sense before there are any."""
+    for endpoint, bucket, said in (
+        ("s3.example.org", "s3://bucket", "bucket_endpoint: "),
+        ("https://s3.example.org", "", "bucket_endpoint needs a bucket"),
+        ("https://s3.example.org", "gs://bucket", "bucket_endpoint needs a bucket"),
+    ):
+        given = {"PUBSWAP_BUCKET_ENDPOINT": endpoint} | (
+            {"PUBSWAP_BLOB_URL": bucket} if bucket else {}
+        )
+        done = called("serve", **given)
+        assert done.returncode == 1
+        assert said in done.stderr and "Traceback" not in done.stderr, done.stderr

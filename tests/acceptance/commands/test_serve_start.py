@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.demo.processes import free_port
-from support.coordinator.s3 import ACCESS, SECRET
+from support.coordinator.s3 import ACCESS, BUCKET, SECRET, serving_s3
 from support.coordinator.serving import serve
 from support.forked import pubswap
 
@@ -88,3 +88,21 @@ def test_a_bucket_that_does_not_answer_is_said_in_a_line(tmp_path: Path) -> None
     assert "blob store does not answer" in begun_badly(*data, env=dead | region | keys)
     none = {"AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}"}
     assert "blob store does not answer" in begun_badly(*data, env=dead | region | none)
+    members = {"PUBSWAP_BUCKET_ENDPOINT": "https://s3.example.org"}
+    assert "blob store does not answer" in begun_badly(*data, env=dead | region | none | members)
+
+
+def test_the_way_that_adapters_take_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the coordinator, or straight to the bucket by the address that members are told."""
+    with serve(tmp_path, f"sqlite:///{tmp_path / 'one.sqlite'}") as one:
+        assert "adapters go through the coordinator\n" in one.log.read_text()
+    with serving_s3(tmp_path / "s3") as s3:
+        for name, value in s3.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PUBSWAP_BUCKET_ENDPOINT", "https://s3.example.org/")
+        options = ["--blob-url", f"s3://{BUCKET}/prefix"]
+        with serve(tmp_path, f"sqlite:///{tmp_path / 'two.sqlite'}", options) as two:
+            said = two.log.read_text()
+    assert f"straight to the bucket, https://s3.example.org/{BUCKET}/prefix" in said

@@ -15,9 +15,17 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, decode_adapter
 class OurClient:
     """Sends its update, waits for the next round, fetches the adapter."""
 
-    def __init__(self, seat: Seat, layout: AdapterLayout, payload: Payload, index: int) -> None:
+    def __init__(
+        self,
+        seat: Seat,
+        layout: AdapterLayout,
+        payload: Payload,
+        index: int,
+        buckets: tuple[str, ...] = (),
+    ) -> None:
+        """Straight to the coordinator's bucket, if it is one of these."""
         self._seat, self._layout, self._payload = seat, layout, payload
-        self._api = CoordinatorClient(seat.url, seat.token)
+        self._api = CoordinatorClient(seat.url, seat.token, buckets=lambda: buckets)
         self._numbers = np.load(payload.update(index))
         self._round = 0
         self._file = self._received = b""

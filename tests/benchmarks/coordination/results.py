@@ -13,6 +13,7 @@ from rich.table import Table
 
 from coordination import (
     aggregation,
+    bucket,
     exchange,
     heartbeats,
     memory,
@@ -43,6 +44,7 @@ FIGURES = {
     "polls": polls.figures,
     "rounds": rounds.figures,
     "scale": scale.figures,
+    "bucket": bucket.figures,
 }
 ORDER = (
     "round_vs_flower",
@@ -57,6 +59,7 @@ ORDER = (
     "long_poll_seconds",
     "scale_members_growth",
     "scale_rounds_growth",
+    "bucket_cpu_ratio",
 )
 # What the issue asks for: the figure's name there, and what it must reach.
 LINES = {
@@ -75,6 +78,7 @@ LINES = {
     "long_poll_seconds": ("1,000 long polls: the last is answered, s", "<= 1"),
     "scale_members_growth": ("CPU of a round, 64 to 1,000 members: growth / linear", "<= 1.3"),
     "scale_rounds_growth": ("CPU of run show, 100 to 10,000 rounds: growth / linear", "<= 1.3"),
+    "bucket_cpu_ratio": ("CPU of a round: bytes through us / straight to the bucket", ">= 3"),
 }
 
 

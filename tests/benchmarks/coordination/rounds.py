@@ -42,13 +42,15 @@ NVFLARE_CAP_SECONDS = 360.0
 
 
 @contextmanager
-def our_fleet(coordinator: Coordinator, payload: Payload, rounds: int) -> Iterator[Fleet]:
+def our_fleet(
+    coordinator: Coordinator, payload: Payload, rounds: int, buckets: tuple[str, ...] = ()
+) -> Iterator[Fleet]:
     """Our clients in a run that has begun and does not end within `rounds` rounds."""
     run = opened(coordinator, payload.megabytes, clients=payload.clients, rounds=rounds + 1)
     layout = run.model.layout
     assert layout.parameters == payload.parameters
     seats = seated(coordinator, run)
-    makers = [partial(OurClient, seat, layout, payload, n) for n, seat in enumerate(seats)]
+    makers = [partial(OurClient, seat, layout, payload, n, buckets) for n, seat in enumerate(seats)]
     with Fleet(makers) as fleet:
         start(coordinator, run)
         yield fleet

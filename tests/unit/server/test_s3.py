@@ -39,6 +39,12 @@ class Slow(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body or b"")
 
+    def do_PROPFIND(self) -> None:
+        """The names of what is below a folder: of a blob in parts, and there is none."""
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def log_message(self, *args: object) -> None:
         """Nothing."""
 

@@ -1,9 +1,11 @@
 """Adapters as blobs, named by their digests."""
 
+from contextlib import suppress
 from typing import Annotated
 
 from anyio import to_thread
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import RedirectResponse
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
@@ -14,7 +16,7 @@ from pubswap_protocol.messages import Role
 from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, UpdateRow
 from pubswap_server.http.blob_response import BlobResponse
 from pubswap_server.http.bodies import BLOB_REPLIES, CONDITIONAL, HEAD_REPLIES
-from pubswap_server.http.dependencies import MemberDep, ServicesDep
+from pubswap_server.http.dependencies import Direct, MemberDep, ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import MemberPrincipal
@@ -50,19 +52,31 @@ async def has_blob(
     openapi_extra=CONDITIONAL,
 )
 async def get_blob(
-    run: Word, digest: BlobName, member: MemberDep, services: ServicesDep
+    run: Word,
+    digest: BlobName,
+    member: MemberDep,
+    services: ServicesDep,
+    request: Request,
+    direct: Direct = False,
 ) -> Response:
     """Takes Range and If-None-Match. Members see the global adapters, and of what they
     sent what is kept: this round's adapters, and the updates of the last rounds."""
     row, stored = await services.database.read(
         lambda session: _visible(session, run, digest, member)
     )
-    path = await to_thread.run_sync(services.blobs.path, stored)
 
     def count(size: int) -> None:
         if member.role is Role.CLIENT:
             services.heartbeats.downloaded(member, row.round, "adapters_down", size)
 
+    if direct and services.presigned is not None:
+        with suppress(FileNotFoundError):  # then it is missed below
+            size = await to_thread.run_sync(services.presigned.size, stored)
+            url = await to_thread.run_sync(services.presigned.blob, stored)
+            if "Range" not in request.headers:  # what was cut is counted already
+                count(size)
+            return RedirectResponse(url, headers={"Cache-Control": "private, no-store"})
+    path = await to_thread.run_sync(services.blobs.path, stored)
     return BlobResponse(path, stored, paths.TENSORS_TYPE, on_start=count)
 
 

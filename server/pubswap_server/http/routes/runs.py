@@ -103,7 +103,9 @@ async def list_runs(
 async def show_run(run: PrincipalRun) -> RunView:
     """Members see their own run, without the list of members."""
     await run.services.heartbeats.flush()
-    return await run.read(lambda session, row: runs.view(session, row, run.principal))
+    view = await run.read(lambda session, row: runs.view(session, row, run.principal))
+    presigned = run.services.presigned
+    return view.model_copy(update={"bucket": presigned.url}) if presigned else view
 
 
 @router.get(paths.ROUNDS, summary="A run's rounds")

@@ -16,13 +16,13 @@ from pubswap_protocol.errors import (
     UnknownUpload,
     WrongOffset,
 )
-from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadSession
+from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadPart, UploadSession
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
-from pubswap_server.http.dependencies import ClientRun
+from pubswap_server.http.dependencies import ClientRun, Direct
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.problems import refusal
 from pubswap_server.http.upload_body import append, chunk_range, store_upload
@@ -51,7 +51,9 @@ ContentRange = Annotated[
     summary="Announce an adapter",
     responses={200: {"model": UploadSession, "description": "It is stored already."}},
 )
-async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> UploadSession:
+async def open_upload(
+    run: ClientRun, body: OpenUpload, response: Response, direct: Direct = False
+) -> UploadSession:
     """Reserves its room, or finds the session again that was opened for the same digest."""
     services = run.services
     free = await to_thread.run_sync(services.blobs.free_bytes)
@@ -79,7 +81,7 @@ async def open_upload(run: ClientRun, body: OpenUpload, response: Response) -> U
             largest_chunk_bytes=LARGEST_CHUNK_BYTES,
             expires_at=None,
         )
-    return await _session(services, upload_row)
+    return await _session(services, upload_row, direct)
 
 
 def _form(run: RunRow) -> tuple[AdapterLayout, Precision, int | None]:
@@ -88,12 +90,21 @@ def _form(run: RunRow) -> tuple[AdapterLayout, Precision, int | None]:
     return runs.sent_layout_of(run), settings.wire.precision, settings.lora.min_rank
 
 
-async def _session(services: Services, row: UploadRow) -> UploadSession:
+async def _session(services: Services, row: UploadRow, direct: bool = False) -> UploadSession:
+    offset = await to_thread.run_sync(services.uploads.offset, row.id)
+    if offset > row.size:  # a URL limits nothing
+        await to_thread.run_sync(services.uploads.drop, row.id)
+        offset = 0
+    parts: list[UploadPart] = []
+    if direct and services.presigned is not None:
+        signed = await to_thread.run_sync(services.presigned.parts, row.id, offset, row.size)
+        parts = [UploadPart(first=first, size=size, url=url) for first, size, url in signed]
     return UploadSession(
         upload=row.id,
         digest=row.digest,
         size=row.size,
-        offset=await to_thread.run_sync(services.uploads.offset, row.id),
+        offset=offset,
+        parts=parts,
         stored=False,
         chunk_bytes=CHUNK_BYTES,
         largest_chunk_bytes=LARGEST_CHUNK_BYTES,

@@ -37,6 +37,7 @@ from support.coordinator.coordinator import merged
 URL = "https://c.example"
 ANSWERS = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
 CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
+PART = ("PUT", "https://s3.example/bucket/uploads/u/0", paths.BYTES_TYPE)
 BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json")
 EVENING = datetime(2026, 11, 23, 19, 0, tzinfo=UTC)
 
@@ -98,6 +99,22 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
     assert path.read_text() == "max_rank = 2"
 
 
+def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_path: Path) -> None:
+    """The default one names the run's; should the run name another later, that is not added."""
+    consent = member(tmp_path)
+    assert consent.buckets() == ()
+    bucket = "https://s3.example/bucket/prefix"
+    asked = view().model_copy(update={"bucket": bucket})
+    assert consent.attend(asked) == ()  # it is no reason to stay away
+    assert consent.buckets() == ()
+    policy_path(tmp_path).unlink()
+    assert consent.buckets() == ()
+    adopt(tmp_path, asked, URL)
+    assert consent.buckets() == (bucket,)
+    changed(tmp_path, max_rnak="3")
+    assert consent.buckets() == ()
+
+
 def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> None:
     """Nothing of it is taken."""
     path = policy_path(tmp_path)
@@ -111,6 +128,7 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         ('days = ["monday"]', "days.0: Input should be 'mon'"),
         ('counters = ["rewards"]', "'rewards' is no counter; they are reward, loss"),
         ("coordinators = []", "coordinators"),
+        ('buckets = ["s3://bucket"]', "'s3://bucket' is no bucket's address"),
         ('base_models = ["org/model"]', "base_models"),
         ("min_kl = nan", "min_kl"),
         ('approve = "always"', "approve: Input should be 'first'"),
@@ -136,7 +154,7 @@ def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None
     consent = member(tmp_path)
     consent.record(*ANSWERS, [b"1"])
     changed(tmp_path, hours='"08:00-18:00"')
-    for request in (ANSWERS, CHUNK):
+    for request in (ANSWERS, CHUNK, PART):
         with pytest.raises(RefusedByPolicy, match="Outside of this organisation's hours until"):
             consent.record(*request, [b"2"])
     consent.record(*BEAT, [b"{}"])

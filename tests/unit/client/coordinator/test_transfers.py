@@ -85,6 +85,9 @@ class Memory:
         first = first if self.ranges else 0
         yield Body(first, len(data), self._pieces(data[first:]))
 
+    def mismatched(self) -> None:
+        """There is no bucket."""
+
     def _pieces(self, data: bytes) -> Iterator[bytes]:
         part = self._cut(data)
         for at in range(0, len(part), 3):

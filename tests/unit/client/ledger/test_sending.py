@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -11,7 +11,7 @@ from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.transfers import BlobRequests
 from pubswap_protocol import paths
 from pubswap_protocol.errors import NotSaved, PubSwapError
-from pubswap_protocol.messages import Enroll
+from pubswap_protocol.messages import Enroll, UploadPart
 
 
 class Counting(BaseHTTPRequestHandler):
@@ -34,12 +34,19 @@ class Counting(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[HTTPServer]:
+def server() -> Iterator[ThreadingHTTPServer]:
     Counting.came = []
-    with HTTPServer(("127.0.0.1", 0), Counting) as listening:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         yield listening
         listening.shutdown()
+
+
+PART, SECRET, PART_BYTES = (
+    "/bucket/uploads/u/0",
+    "?X-Amz-Signature=secret",
+    memoryview(b"the part."),
+)
 
 
 def everything(api: CoordinatorClient) -> int:
@@ -53,6 +60,7 @@ def everything(api: CoordinatorClient) -> int:
         lambda: blobs.finish("u", "blake3:0"),
         lambda: list(blobs.stream("blake3:0", 3).__enter__().chunks),
         lambda: api.once("DELETE", "/v1/x?y=%C3%BC"),
+        lambda: blobs.put(UploadPart(first=0, size=9, url=api.url + PART + SECRET), PART_BYTES),
     )
     refused = 0
     for act in acts:
@@ -63,8 +71,9 @@ def everything(api: CoordinatorClient) -> int:
     return refused
 
 
-def test_each_request_is_recorded_as_it_arrives(server: HTTPServer) -> None:
-    """Method, path with its query, and all of the body, a chunk of a megabyte too."""
+def test_each_request_is_recorded_as_it_arrives(server: ThreadingHTTPServer) -> None:
+    """Method, path with its query, and all of the body, a chunk of a megabyte too; of a
+    bucket, its whole address without the signature."""
     recorded: list[tuple[str, str, bytes]] = []
 
     def record(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
@@ -73,13 +82,16 @@ def test_each_request_is_recorded_as_it_arrives(server: HTTPServer) -> None:
     with CoordinatorClient(
         f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=record
     ) as api:
-        assert everything(api) == 7
-    assert recorded == Counting.came
-    assert len(recorded) == 7
+        assert everything(api) == 8
+    *others, part = Counting.came
+    assert recorded[:-1] == others
+    assert len(recorded) == 8
+    assert part == ("PUT", PART + SECRET, bytes(PART_BYTES))
+    assert recorded[-1] == ("PUT", api.url + PART, bytes(PART_BYTES))
     assert recorded[1] == ("POST", paths.ENROLL, Enroll(invite="code").model_dump_json().encode())
 
 
-def test_what_cannot_be_recorded_is_not_sent(server: HTTPServer) -> None:
+def test_what_cannot_be_recorded_is_not_sent(server: ThreadingHTTPServer) -> None:
     """Not a byte of it, whatever its kind."""
 
     def refuse(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
@@ -88,5 +100,5 @@ def test_what_cannot_be_recorded_is_not_sent(server: HTTPServer) -> None:
     with CoordinatorClient(
         f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=refuse
     ) as api:
-        assert everything(api) == 7
+        assert everything(api) == 8
     assert Counting.came == []
