@@ -1,16 +1,13 @@
 """What the guides tell a reader to type, run as it is written."""
 
-import json
 import os
 import re
 import signal
-import socketserver
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ import pytest
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.demo.processes import free_port
+from support.client.shims import pubswap_on_path
 from support.eventually import until
 from support.forked import Forked
 
@@ -63,17 +61,6 @@ READERS = {
     "Qwen/Qwen3-1.7B": MODEL,
     "method=pubswap,fedavg": "method=fedavg",
 }
-SHIM = """#!{python} -IS
-import json, os, socket, sys
-with socket.socket(socket.AF_UNIX) as connection:
-    connection.connect({socket!r})
-    order = [sys.argv[1:], os.getcwd(), dict(os.environ)]
-    connection.sendall(json.dumps(order).encode() + b"\\n")
-    status, said, errors = json.loads(connection.makefile().read())
-sys.stdout.write(said)
-sys.stderr.write(errors)
-sys.exit(status)
-"""
 
 
 def blocks(page: str) -> Iterator[tuple[str, str, str, str]]:
@@ -124,27 +111,13 @@ class Commands:
     @contextmanager
     def on_path(self, folder: Path) -> Iterator[None]:
         """Have a program `pubswap` in a folder; in the end, end what runs."""
-        commands = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                answer: Any = commands.run(*json.loads(self.rfile.readline()))
-                self.wfile.write(json.dumps(answer).encode())
-
-        address = str(folder / "socket")
-        with socketserver.ThreadingUnixStreamServer(address, Handler) as server:
-            server.daemon_threads = True
-            Thread(target=server.serve_forever, daemon=True).start()
-            program = folder / "pubswap"
-            program.write_text(SHIM.format(python=sys.executable, socket=address))
-            program.chmod(0o755)
+        with pubswap_on_path(folder, self.run):
             try:
                 yield
             finally:
                 for forked in list(self.running):
                     forked.terminate()
                 until(lambda: not self.running)
-                server.shutdown()
 
 
 @contextmanager

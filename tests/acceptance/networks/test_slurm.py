@@ -1,0 +1,203 @@
+"""deploy/slurm, with a stand-in for Slurm: jobs that come again, and nodes without a network."""
+
+import json
+import re
+import signal
+import time
+import tomllib
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from pubswap_client.demo.federation import MODEL
+from support.client.shims import pubswap_on_path
+from support.coordinator.processes import (
+    ONE_THREAD,
+    client_command,
+    create_run,
+    enroll,
+    federated_adapter,
+    serve,
+    start,
+    wait_finished,
+)
+from support.eventually import until
+from support.forked import Forked, ForkedProcesses
+from support.networks.fake_slurm import Slurm
+from support.privacy import namespace
+
+ROOT = Path(__file__).parents[3]
+SLURM = ROOT / "deploy" / "slurm"
+MISSING = namespace.missing()
+
+RECORDER = """#!/usr/bin/env python3
+import json, os, sys, time
+names = ("CUDA_VISIBLE_DEVICES", "PUBSWAP_CLIENT_PROCESSES", "PUBSWAP_CLIENT_ENGINE",
+         "PUBSWAP_CLIENT_VLLM__URLS", "PUBSWAP_CLIENT_VLLM__ADAPTER_DIR")
+with open({out!r}, "a") as file:
+    env = {{name: os.environ.get(name) for name in names}}
+    file.write(json.dumps([os.path.basename(sys.argv[0]), os.getpid(), sys.argv[1:], env]) + "\\n")
+if sys.argv[1] == "serve":
+    time.sleep(600)
+time.sleep(0.5)
+with open({statuses!r}) as file:
+    left = file.read().split()
+with open({statuses!r}, "w") as file:
+    file.write(" ".join(left[1:]))
+sys.exit(int(left[0]))
+"""
+
+
+def recorded(folder: Path, slurm: Slurm, statuses: str) -> Path:
+    """Put programs into the job's path that say how they were called and end so."""
+    out, left = folder / "called", folder / "statuses"
+    left.write_text(statuses)
+    for name in ("pubswap", "vllm"):
+        program = slurm.programs / name
+        program.write_text(RECORDER.format(out=str(out), statuses=str(left)))
+        program.chmod(0o755)
+    return out
+
+
+@pytest.mark.parametrize(("statuses", "starts"), [("75 75 0", 3), ("3", 1), ("1", 1), ("130", 1)])
+def test_a_job_comes_again_as_its_status_says(statuses: str, starts: int, tmp_path: Path) -> None:
+    """After 75 alone; each is told the time that its limit leaves."""
+    slurm = Slurm(tmp_path / "slurm", {"margin": "60"}, lambda start: 3600 if start else None)
+    with slurm.running():
+        called = recorded(tmp_path, slurm, statuses)
+        slurm.submit(SLURM / "pubswap.sbatch")
+        until(lambda: not (slurm.folder / "queued").exists(), 20)
+        time.sleep(0.2)
+        assert slurm.statuses == [int(each) for each in statuses.split()]
+    calls = [json.loads(line) for line in called.read_text().splitlines()]
+    assert len(calls) == starts
+    assert calls[0][2] == ["client", "start"]
+    for _, _, arguments, _ in calls[1:]:
+        assert arguments[:3] == ["client", "start", "--until"]
+        assert 3530 <= int(arguments[3].removesuffix("s")) <= 3540
+
+
+def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
+    """The others train; in the end it is gone, and so are the adapters that it read."""
+    env = {
+        "CUDA_VISIBLE_DEVICES": "4,5,6",
+        "vllm_options": "--dtype bfloat16 --max-model-len 64",
+        "PUBSWAP_CLIENT_MODEL": "/models/it",
+    }
+    slurm = Slurm(tmp_path / "slurm", env, lambda start: 3600)
+    with slurm.running():
+        called = recorded(tmp_path, slurm, "0")
+        slurm.submit(SLURM / "pubswap.sbatch")
+        until(lambda: slurm.statuses == [0], 20)
+        calls = [json.loads(line) for line in called.read_text().splitlines()]
+        served, trains = sorted(calls, key=lambda call: str(call[0]), reverse=True)
+        until(lambda: not Path(f"/proc/{served[1]}").exists(), 10)
+    begin = ["serve", "/models/it", "--dtype", "bfloat16", "--max-model-len", "64"]
+    assert served[2] == [*begin, "--host", "127.0.0.1", "--port", "20007"]
+    assert served[3]["CUDA_VISIBLE_DEVICES"] == "6"
+    assert trains[3]["CUDA_VISIBLE_DEVICES"] == "4,5"
+    assert trains[3]["PUBSWAP_CLIENT_PROCESSES"] == "2"
+    assert trains[3]["PUBSWAP_CLIENT_ENGINE"] == "vllm-server"
+    assert json.loads(trains[3]["PUBSWAP_CLIENT_VLLM__URLS"]) == ["http://127.0.0.1:20007"]
+    assert not Path(trains[3]["PUBSWAP_CLIENT_VLLM__ADAPTER_DIR"]).exists()
+
+
+def test_the_container_names_what_there_is() -> None:
+    """Its files, and extras and versions of the project."""
+    text = (SLURM / "pubswap.def").read_text()
+    copied = re.search(r"^%files\n(.*?)^\n", text, re.MULTILINE | re.DOTALL)
+    assert copied is not None
+    sources = [line.split()[0] for line in copied[1].splitlines()]
+    assert len(sources) == 9
+    assert all((ROOT / source).exists() for source in sources)
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        known = tomllib.load(file)["project"]["optional-dependencies"].keys()
+    assert {
+        each for found in re.findall(r"EXTRAS=(\S+)", text) for each in found.split(",")
+    } <= known
+    image = (ROOT / "deploy/client.Dockerfile").read_text()
+    assert re.findall(r"PINNED='(.*?)'", text) == re.findall(r"PINNED='(.*?)'", image)
+
+
+STEPS = 10
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+def test_a_run_of_several_jobs_on_nodes_without_a_network(tmp_path: Path) -> None:
+    """Jobs that end in time, a node that dies and a relay that is killed: the same bits.
+
+    The nodes are a namespace without network; the run is longer than a job.
+    """
+    overrides = {"clients": 1, "rounds": 1, "local_steps": STEPS}
+    _, undisturbed = federated_adapter(tmp_path / "undisturbed", overrides, ("alpha",))
+    folder, relay_folder = tmp_path / "jobs", tmp_path / "relay"
+    folder.mkdir()
+    with (
+        ForkedProcesses(folder / "logs") as processes,
+        namespace.without_network() as alone,
+    ):
+        coordinator = serve(processes, folder)
+        run = create_run(coordinator, overrides)
+        state = enroll(coordinator, run, "alpha")
+        client_command(state, 3)  # writes the private problems
+        start(coordinator, run)
+        env = ONE_THREAD | {
+            "margin": "1",
+            "PUBSWAP_CLIENT_STATE": str(state),
+            "PUBSWAP_CLIENT_DATA": str(state / "private.jsonl"),
+            "PUBSWAP_CLIENT_MODEL": str(MODEL),
+            "PUBSWAP_CLIENT_THREADS": "1",
+            "PUBSWAP_RELAY": str(relay_folder),
+        }
+        slurm = Slurm(tmp_path / "slurm", env, lambda start: 3 if start == 2 else None)
+        daemons: list[Forked] = []
+
+        def pubswap(arguments: list[str], cwd: str, env: dict[str, str]) -> tuple[int, str, str]:
+            out = folder / f"{len(daemons)}.log"
+            install = ["support.privacy.namespace", alone]
+            daemons.append(Forked(arguments, out, env=env, cwd=Path(cwd), install=install))
+            return daemons[-1].wait(), "", out.read_text()
+
+        def relay() -> Forked:
+            command = ["relay", str(relay_folder), "--coordinator", coordinator.api.url]
+            return Forked(command, folder / "relay.log")
+
+        def made() -> int:
+            """The steps that the daemon which runs has made, and others before it."""
+            said = (folder / f"{len(daemons) - 1}.log").read_text() if daemons else ""
+            return max(map(int, re.findall(rf" step=(\d+) steps={STEPS}", said)), default=0)
+
+        def alarm() -> None:
+            """What a deadline does once a step is kept."""
+            daemons[-1].send_signal(signal.SIGALRM)
+            daemons[-1].wait(30)
+
+        def nothing() -> None:
+            """It ends by itself: the time of --until is up, or the run is finished."""
+
+        with coordinator.api, slurm.running(), pubswap_on_path(slurm.programs, pubswap):
+            relaying, random = relay(), Random(1)
+            try:
+                slurm.submit(SLURM / "pubswap.sbatch")
+                for ended, ending in enumerate((slurm.kill_node, alarm, nothing, nothing)):
+                    while len(slurm.statuses) == ended:
+                        if ending is not nothing and made() >= 3 * ended + 2:
+                            ending()
+                            daemons[-1].kill()
+                        elif random.random() < 0.04:
+                            relaying.kill()
+                            relaying.wait(10)
+                            relaying = relay()
+                        time.sleep(0.05)
+            finally:
+                relaying.kill()
+                for daemon in daemons:
+                    daemon.kill()
+            log = (slurm.folder / "log").read_text()
+            assert slurm.statuses == [-signal.SIGKILL, 75, 75, 0], log
+            assert min(map(int, re.findall(r"goes on after step (\d+)", log))) >= 2, log
+            wait_finished(coordinator, run)
+            assert coordinator.api.global_adapter(run.id, "final") == undisturbed
