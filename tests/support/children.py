@@ -6,13 +6,17 @@ which verifiers' processes are forked; real ones are started by the tests of ver
 """
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver, util
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any, Self, cast
 
 PUBSWAP = [sys.executable, "-m", "pubswap_protocol"]
 WORKER = ["-m", "pubswap_simulation.worker"]
@@ -68,27 +72,89 @@ def _spawned(path: object, arguments: Sequence[str], descriptors: Sequence[int])
         os._exit(0)
 
 
-class _Child(subprocess.Popen[Any]):
-    """A Python program that is known here, begun in a fork."""
+class _Child:
+    """A Python program that is known here, begun in a fork; of Popen, what these commands use."""
 
-    def _execute_child(self, *given: Any) -> None:
-        """The arguments are private to the standard library, in this order."""
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        stdin: int | None = None,
+        stdout: int | IO[Any] | None = None,
+        stderr: int | IO[Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        text: bool = False,
+        start_new_session: bool = False,
+    ) -> None:
+        assert stdin in (None, subprocess.DEVNULL)
+        self.args = args
+        self.returncode: int | None = None
+        self.stdout: IO[Any] | None = None
+        self._lock = threading.Lock()
+        if stdout == subprocess.PIPE:
+            ours, stdout = os.pipe()
+            self.stdout = os.fdopen(ours, "r" if text else "rb")
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid:
-            self._child_created = True
-            self._close_pipe_fds(*given[10:16])  # type: ignore[attr-defined]
+            if self.stdout is not None:
+                os.close(cast(int, stdout))
             return
-        if given[21]:  # start_new_session
+        if start_new_session:
             os.setsid()
-        for number, descriptor in enumerate((given[10], given[13], given[15])):
-            if descriptor != -1:
-                os.dup2(descriptor, number)
+        if stdin is not None:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        _become(1, stdout)
+        _become(2, 1 if stderr == subprocess.STDOUT else stderr)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        os.environ.clear()
-        os.environ.update(given[6])
-        _live(given[0])
+        if env is not None:
+            os.environ.clear()
+            os.environ.update(env)
+        if cwd is not None:
+            os.chdir(cwd)
+        _live(args)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, float(timeout or 0))
+            time.sleep(0.005)
+        return status
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _become(number: int, of: int | IO[Any] | None) -> None:
+    """Let a standard stream be another's; None leaves it."""
+    if of is not None:
+        os.dup2(of if isinstance(of, int) else of.fileno(), number)
 
 
 def _live(arguments: Sequence[str]) -> None:
