@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter
+
 from pubswap_protocol.messages import SetKind
 from pubswap_protocol.problems import Problem, PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.settings import RunSettings
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
     from pubswap_server.storage.presigned import Presigned
 
 
+# Uploads that are fetched from a bucket and checked at a time. More come no faster, each in pieces
+# that are smaller and cost more.
+CHECKS = 4
+
+
 @dataclass
 class Services:
     """The coordinator's parts."""
@@ -56,6 +63,8 @@ class Services:
     def __post_init__(self) -> None:
         self.answers = Answers(self.blobs)
         self.attempts = Attempts(self.settings.tick_seconds)
+        self.finishing: set[str] = set()  # uploads that are being checked
+        self.checks = CapacityLimiter(CHECKS)
         self.webhook = Webhook(self.settings.notify_url)
         self.past_counts = prompts.PastCounts()
         self.snapshots = SingleFlight(self._read_snapshot)

@@ -1,7 +1,9 @@
 """Adapters that go straight to the bucket and come from it, on a real S3 server behind a proxy."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +271,33 @@ def test_what_is_used_is_what_was_checked(direct: Direct, monkeypatch: pytest.Mo
     assert direct.finish(session).status_code == 201
     assert direct.member(direct.allowed).blob(direct.fed.run.id, session.digest) == data
     assert direct.stored(digest_of(data)) == data
+
+
+def test_an_upload_is_checked_once_however_often_it_is_asked_for(
+    direct: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has lost patience is told to come again, and then has the receipt."""
+    data, check = adapter(direct), upload_body.open_update
+    session, begun_ = direct.open(data), threading.Event()
+    checks: list[int] = []
+
+    def slow(*arguments: Any) -> Any:
+        checks.append(len(checks))
+        begun_.set()
+        time.sleep(1.5)
+        return check(*arguments)
+
+    for part in session.parts:
+        assert put(part.url, data[part.first : part.first + part.size]) == 200
+    monkeypatch.setattr(upload_body, "open_update", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(direct.finish, session)
+        assert begun_.wait(20)
+        impatient = direct.finish(session)
+        assert (impatient.status_code, impatient.headers["Retry-After"]) == (503, "2")
+        assert first.result().status_code == 201
+    assert direct.finish(session).status_code == 201
+    assert len(checks) == 1
 
 
 def test_other_bytes_are_no_adapter_and_no_blob(direct: Direct) -> None:

@@ -1,6 +1,8 @@
 """Resumable uploads of adapters, after the OCI distribution specification."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -13,6 +15,7 @@ from pubswap_protocol.errors import (
     LengthMismatch,
     NoSpace,
     PubSwapError,
+    Unavailable,
     UnknownUpload,
     WrongOffset,
 )
@@ -172,17 +175,38 @@ async def finish_upload(
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
     if upload_row.digest != digest:
         raise DigestMismatch(f"The upload was announced as {upload_row.digest}, not {digest}.")
+    with _alone(services, upload_row.id):
+        await _store(run, upload_row, *_form(row))
+    return BlobReceipt(digest=digest, size=upload_row.size)
+
+
+@contextmanager
+def _alone(services: Services, upload: str) -> Iterator[None]:
+    """Raises Unavailable while another request finishes the upload: one has not waited for it."""
+    if upload in services.finishing:
+        raise Unavailable("This upload is being checked already; ask again.", retry_after=2)
+    services.finishing.add(upload)
     try:
-        stored = await to_thread.run_sync(store_upload, services, upload_row, *_form(row))
+        yield
+    finally:
+        services.finishing.discard(upload)
+
+
+async def _store(run: ClientRun, row: UploadRow, *form: Any) -> None:
+    """Check the bytes, keep them, and note that the upload is a blob."""
+    services = run.services
+    limiter = None if services.uploads.at_hand else services.checks
+    try:
+        stored = await to_thread.run_sync(store_upload, services, row, *form, limiter=limiter)
     except UnknownUpload:
         raise
     except PubSwapError as error:
         if not error.retryable and not isinstance(error, LengthMismatch):
-            await _forget(services, upload_row.id)
+            await _forget(services, row.id)
         raise
-    await run.write(lambda session, row: uploads.finish(session, row, member, upload_row, stored))
-    await to_thread.run_sync(services.uploads.drop, upload_row.id)
-    return BlobReceipt(digest=digest, size=upload_row.size)
+    member = run.principal
+    await run.write(lambda session, run_row: uploads.finish(session, run_row, member, row, stored))
+    await to_thread.run_sync(services.uploads.drop, row.id)
 
 
 @router.delete(paths.UPLOAD, status_code=204, summary="Give an upload up")
