@@ -24,7 +24,11 @@ def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
     (folder / "client.toml").write_text(
         "rank = 1\nprompts_per_step = 2\nresponses_per_prompt = 2\nmicro_batch_tokens = 200\n"
     )
-    settings = {"aggregation.rule": "svd", "lora.rank": {"min": 1, "max": 8}}
+    settings = {
+        "aggregation.rule": "svd",
+        "lora.rank": {"min": 1, "max": 8},
+        "wire.precision": "bfloat16",
+    }
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api as api:
@@ -37,6 +41,6 @@ def test_daemons_of_unequal_means_make_one_adapter(tmp_path: Path) -> None:
             sent = {m.name: m.traffic.adapters_up for m in api.members(view.id).members}
             kinds = [event.kind for event in api.events(view.id).events]
     assert [summary.updates for summary in done.rounds[1:]] == [2, 2]
-    assert 6 < sent["beta"] / sent["alpha"] < 8
+    assert 5 < sent["beta"] / sent["alpha"] < 8
     assert kinds.count("rank truncated") == 2
     assert done.rounds[2].swaps[0].clients == 2

@@ -24,7 +24,7 @@ from pubswap_protocol.tensors.update_encoding import encode_update
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 from support.coordinator.postgres import postgres
 
-RULES = ("fedit", "ffa", "fedex", "median", "trimmed_mean", "multi_krum")
+RULES = ("fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum")
 BEYOND = (np.nan, np.inf, -np.inf, 1e20, -3.4e38, 4 * LARGEST)
 WITHIN = (LARGEST, -LARGEST, 1.0)
 CASES = [
@@ -35,7 +35,7 @@ CASES = [
         ("none", "momentum", "adam", "yogi"),
         ("uniform", "examples"),
     )
-    if not (rule == "fedex" and optimizer != "none")
+    if not (rule in ("fedex", "svd") and optimizer != "none")
     and not (rule in ("median", "trimmed_mean") and weights == "examples")
 ]
 MESSAGES = ("NaN", "Infinity", "1e400", "-1", "true", "1.0", "9" * 400, "1" + "0" * 5000)

@@ -82,6 +82,15 @@ def test_a_lower_rank_trains_the_first_directions_and_keeps_the_others_to_the_bi
     )
 
 
+def test_a_lower_rank_s_gradient_is_that_of_its_directions(made: Made) -> None:
+    """The others' part makes no clipping harder: its norm is less than the whole one's."""
+    norms = []
+    for trainer in (made(), made(own_rank=OwnRank(1))):
+        trainer.begin_round(1, global_adapter(trainer))
+        norms.append(trainer.private_step(1).grad_norm)
+    assert 0 < norms[1] < 0.99 * norms[0]
+
+
 def test_a_lower_rank_begins_at_the_global_adapter_itself(made: Made) -> None:
     """Its first responses are those of a member of the run's rank, under the same draws."""
     rewards = [made(), made(own_rank=OwnRank(1))]
