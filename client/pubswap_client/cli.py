@@ -24,6 +24,7 @@ from pubswap_client.operator.commands import (
 from pubswap_client.operator.members import invite
 from pubswap_client.organisation.commands import adapter, leave, status
 from pubswap_client.organisation.relaying import relay
+from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
 from pubswap_protocol.command_line.durations import seconds_of
@@ -59,6 +60,7 @@ def register(app: typer.Typer) -> None:
     client_commands.command("status")(status)
     client_commands.command("leave")(leave)
     client_commands.command("adapter")(adapter)
+    client_commands.command("personalize")(personalize)
     app.add_typer(client_commands, name="client")
     app.add_typer(data_commands, name="data")
     app.add_typer(recipe_commands, name="recipe")

@@ -23,6 +23,7 @@ from pathlib import Path
 from pubswap_client.base_model import MODEL_FILES, model_folder
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Recipe
+from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.signed_manifest import make_key, sign, write_sums
 from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.errors import Conflict, InvalidSettings, LocalFault, StateInUse
@@ -30,7 +31,7 @@ from pubswap_protocol.files import publish, sync
 from pubswap_protocol.messages import CreateRun
 from pubswap_protocol.model import model_card
 
-CARD, WHEELS, MODEL = "run.json", "wheels", "model"
+WHEELS, MODEL = "wheels", "model"
 
 _README = """\
 A run of PubSwap, {name}, for machines without internet.
@@ -92,7 +93,7 @@ def make(it: Wanted, out: Path, key: Path | None, say: Callable[[str], object]) 
         _begin(making, it.digest())
         _get_wheels(it, making / WHEELS, say)
         _copy_model(it, making / MODEL, say)
-        (making / CARD).write_text(it.card.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        (making / CARD).write_bytes(card_bytes(it.card))
         say("computing digests")
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
         here = {"python": _python(), "platform": sysconfig.get_platform()}

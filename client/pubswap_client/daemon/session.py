@@ -37,7 +37,9 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.files import write_whole
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership, load_membership
@@ -279,6 +281,8 @@ def _open_session(
         )
         card = model_card(folder, run.settings.lora, str(folder), settings.revision)
         run.model.check_same(card)
+        if role is Role.CLIENT:
+            write_whole(settings.state / CARD, card_bytes(run))  # for `client personalize`
         hello = hello_of(card, run.settings.verifier)
         api.hello(run.id, hello)
         if attendance is not None:

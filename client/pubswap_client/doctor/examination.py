@@ -7,12 +7,10 @@ no lock is taken, and the trial step's adapter is in memory alone.
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
@@ -57,17 +55,17 @@ from pubswap_client.doctor.state_folder import (
 from pubswap_client.doctor.trial import check_trial, load_for_trial
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.progress_bar import next_stage, progress_bar
+from pubswap_client.run_card import read_card
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
-from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.messages import CreateRun, Role, RunState, RunView, SetKind
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
-_LARGEST_CARD = 4 << 20
 _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
 
 
@@ -333,27 +331,6 @@ def run_doctor(
         examination.findings["settings"] = ok(f"{source}; engine {settings.engine}")
         checklist = examination.examine()
     return _print(checklist, as_json)
-
-
-def read_card(path: Path) -> RunView:
-    """The run of a card, as if it were to begin. Raises InvalidSettings for what is no card."""
-    try:
-        with path.open("rb") as file:
-            card = CreateRun.model_validate_json(file.read(_LARGEST_CARD))
-    except OSError as error:
-        raise InvalidSettings(f"{path} cannot be read: {error.strerror}.") from None
-    except ValidationError as error:
-        raise InvalidSettings(
-            f"{path} is no run card, such as run.json of a bundle that this version of PubSwap "
-            f"made: {first_fault(error)}."
-        ) from None
-    begun: dict[str, Any] = {
-        "state": RunState.CREATED,
-        "paused": False,
-        "round": 0,
-        "created_at": datetime.now(UTC),
-    }
-    return RunView(id="unknown", name=card.name, settings=card.settings, model=card.model, **begun)
 
 
 def _print(checklist: Checklist, as_json: bool) -> bool:

@@ -104,6 +104,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
         (COORDINATOR,): "--state state --out {new}",
         (NAMES,): "--state none --out {new}",
     },
+    "client personalize": {(NAMES,): "--state none --data none"},
     "evaluate": {
         (READ_ONLY,): "--state judge --model {model}",
         (NAMES,): "--state none --adapters none",

@@ -1,0 +1,198 @@
+"""Train a private adapter on top of the shared one; no connection is opened, to any host.
+
+The shared adapter's products are added to the base weights, and a new adapter, whose product begins
+at zero, is trained on private problems by the run's private steps. Both are written as one, with
+the run's scale alpha / r: B A + B' A' = [B B'] [A; A'].
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from pubswap_client.base_model import local_folder
+from pubswap_client.daemon.comparison import open_adapter
+from pubswap_client.daemon.factories import make_engine, make_trainer
+from pubswap_client.daemon.own_share import own_settings
+from pubswap_client.data.holdout import split
+from pubswap_client.distributed.launch import load_policy
+from pubswap_client.operator.adapter_folder import require_vacant
+from pubswap_client.policy.self_check import check_packed_path
+from pubswap_client.run_card import CARD, read_card
+from pubswap_client.settings import ClientSettings
+from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import load_membership
+from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.files import whole_folder
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem, read_problems
+from pubswap_protocol.settings import AggregationSettings, PrivacySettings, RunSettings
+from pubswap_protocol.tensors.adapter import (
+    Adapter,
+    AdapterFile,
+    AdapterLayout,
+    encode_adapter,
+    initial_adapter,
+    is_a,
+    modules,
+    stack_layout,
+)
+from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
+from pubswap_protocol.verifiers import VerifierPool
+
+PROGRESS = "personal"  # in the state folder
+
+
+@dataclass(frozen=True)
+class Measured:
+    """pass@1 on the organisation's held-out problems, with the same draws for both adapters."""
+
+    problems: int
+    shared: float
+    personal: float
+
+
+def personalize(
+    settings: ClientSettings, shared: Path, steps: int, out: Path, say: Callable[[str], object]
+) -> Measured:
+    """Train for so many steps, going on after the last one that is kept; write the PEFT folder.
+
+    Raises InvalidSettings, InvalidProblems or InvalidAdapter, before anything is trained, for what
+    is not there or not of the run.
+    """
+    require_vacant(out)
+    # An engine with a copy of the base model does not see the shared adapter in it.
+    settings = settings.model_copy(update={"engine": "transformers", "rank": None})
+    name, member = settings.state / CARD, load_membership(settings.state).membership
+    if not name.exists():
+        raise InvalidSettings(
+            f"{name} is not there: start the run's daemon once more, which writes it."
+        )
+    if not (shared / WEIGHTS).is_file():
+        raise InvalidSettings(
+            f"{shared} holds no adapter. `pubswap client adapter --out FOLDER` gets the run's: "
+            "name it with --adapter."
+        )
+    run = read_card(name)
+    rules = _private(own_settings(settings, run.settings), steps)
+    problems, held_out = _problems(settings, rules)
+    source, folder = open_adapter(shared, run), _model(settings, run)
+    terms = f"{rules.model_dump_json()}{run.model.model_dump_json()}"
+    with (
+        locked(settings.state),
+        VerifierPool(settings.verifier_workers, settings.verifier_seconds) as pool,
+    ):
+        say("loading the model")
+        policy = load_policy(settings, folder, run.model, rules)
+        check_packed_path(policy)
+        with closing(make_engine(settings, policy, folder)) as engine:
+            score = partial(pool.score_many, rules.verifier)
+            trainer = make_trainer(
+                settings, policy, engine, member.name, problems, score, None, None
+            )
+            trainer.rebase([source])
+            start = initial_adapter(run.model.layout, rules.seed)  # B = 0: the shared one alone
+            say(f"measuring the shared adapter on {len(held_out)} held-out problems")
+            before = trainer.pass_at_1(start, held_out)
+            owner = JournalOwner(member.run, member.name, digest_of(terms.encode()))
+            journal = Journal(settings.state / PROGRESS, owner)
+            own = _trained(trainer, journal, source.digest(), start, run.settings.rounds + 1, say)
+            say(f"measuring the personal adapter on {len(held_out)} held-out problems")
+            after = trainer.pass_at_1(own, held_out)
+    with whole_folder(out) as making:
+        layout, both = stacked(source, own)
+        write_peft_folder(
+            making, encode_adapter(layout, both), rules.lora, run.model, run.model.source
+        )
+        (making / "README.md").write_text(_README.format(name=run.name), encoding="utf-8")
+    return Measured(len(held_out), before, after)
+
+
+_README = """\
+# The adapter of {name} with this organisation's own on top
+
+Trained on private problems, and no part of the run: it was sent to nobody, no differential privacy
+bounds what it tells of them, and it is this organisation's to keep.
+"""
+
+
+def _trained(
+    trainer: LocalTrainer,
+    journal: Journal,
+    shared: str,
+    start: Adapter,
+    round_: int,
+    say: Callable[[str], object],
+) -> Adapter:
+    """The adapter after all steps, each on disk before the next one.
+
+    The round behind the run's last gives draws that no step of the run had.
+    """
+    kept = journal.checkpoint()
+    if kept is not None and kept.start != shared:
+        kept = None
+    trainer.begin_round(round_, start)
+    if kept is not None:
+        trainer.restore(kept.snapshot)
+    done = list(kept.steps) if kept is not None else []
+    steps = trainer.settings.local_steps
+    for step in range(len(done) + 1, steps + 1):
+        done.append(trainer.private_step(step))
+        journal.save(Checkpoint(round_, shared, tuple(done), trainer.snapshot()))
+        say(f"step {step} of {steps}: reward {done[-1].reward:.3f}")
+    return trainer.adapter()
+
+
+def stacked(shared: AdapterFile, own: Adapter) -> tuple[AdapterLayout, Adapter]:
+    """The two as one adapter, whose ranks are the sums of theirs."""
+    both = {
+        name: np.concatenate([shared.tensor(name), own[name]], axis=0 if is_a(name) else 1)
+        for name in own
+    }
+    ranks = {a: both[a].shape[0] for a, _ in modules(shared.layout)}
+    return stack_layout(shared.layout, ranks), both
+
+
+def _private(run: RunSettings, steps: int) -> RunSettings:
+    """A run of nobody else's: private steps alone, from which nothing is released."""
+    alone = {"method": "fedavg", "local_steps": steps}
+    default = {"aggregation": AggregationSettings(), "privacy": PrivacySettings()}
+    return run.model_copy(update={**alone, **default})
+
+
+def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Problem], list[Problem]]:
+    """What is trained on, and what is held out, as in the run."""
+    if settings.data is None:
+        raise InvalidSettings("Say where the private problems are: --data private.jsonl")
+    if not settings.holdout:
+        raise InvalidSettings(
+            "Nothing is held out, and so nothing would tell whether the personal adapter is "
+            "better. Give `holdout` in client.toml, as in the run."
+        )
+    problems, held_out = split(read_problems(settings.data), settings.holdout)
+    if len(problems) < (least := rules.grpo.prompts_per_step):
+        raise InvalidProblems(
+            f"{settings.data} holds {len(problems)} problems besides {len(held_out)} held-out "
+            f"ones; a step takes {least} different ones."
+        )
+    return problems, held_out
+
+
+def _model(settings: ClientSettings, run: RunView) -> Path:
+    """The base model's folder, if it is here."""
+    source = settings.model or run.model.source
+    folder = local_folder(source, settings.revision or run.model.revision)
+    if folder is None:
+        raise InvalidSettings(
+            f"The base model {source} is not on this machine, and nothing is asked of a hub here: "
+            "name its folder with --model."
+        )
+    run.model.check_same(model_card(folder, run.settings.lora, str(folder), settings.revision))
+    return folder
