@@ -165,35 +165,36 @@ def put(path: Path, message: Asked | Answered, body: bytes = b"", mode: int = 0o
 
 
 def foreign(kind: str, path: Path, spare: Path) -> None:
-    """A file that no member has written, or not to its end."""
+    """A file that no member has written, or not to its end; but for that, all is well with it."""
+    good = asked(name=path.stem)
     if kind == "link":
-        put(spare, asked())
+        put(spare, good)
         path.symlink_to(spare)
     elif kind == "pipe":
         os.mkfifo(path)
     elif kind == "half":
-        put(spare, asked())
+        put(spare, good)
         path.write_bytes(spare.read_bytes()[:-1])
     elif kind == "garbage":
         path.write_bytes(b"x" * 40 + b"00000020 pubswap")
     elif kind == "others may write":
-        put(path, asked(), mode=0o622)
+        put(path, good, mode=0o622)
     elif kind == "another name":
         put(path, asked(name="f" * 32))
     elif kind == "another host":
-        put(path, asked(target="//127.0.0.1:1/v1/version"))
+        put(path, asked(name=path.stem, target="//127.0.0.1:1/v1/version"))
     elif kind == "another service":
-        put(path, asked(target="/admin"))
+        put(path, asked(name=path.stem, target="/admin"))
     elif kind == "another method":
-        put(path, asked(method="DELETE"))
+        put(path, asked(name=path.stem, method="DELETE"))
     elif kind == "two requests":
-        put(path, asked(headers=[("Accept", "x\r\n\r\nGET /v1/runs HTTP/1.1")]))
+        put(path, asked(name=path.stem, headers=[("Accept", "x\r\n\r\nGET /v1/runs HTTP/1.1")]))
     elif kind == "a longer body":
-        put(path, asked(method="POST", headers=[("Content-Length", "3")]), b"four")
+        put(path, asked(name=path.stem, method="POST", headers=[("Content-Length", "3")]), b"four")
     elif kind == "a body of no length":
-        put(path, asked(method="POST"), b"four")
+        put(path, asked(name=path.stem, method="POST"), b"four")
     else:
-        put(path, asked())
+        put(path, good)
         os.chown(path, 12345, 12345)
 
 
@@ -222,7 +223,7 @@ def test_a_file_of_another_is_not_forwarded(
     names = [f"{number:032x}.request" for number in range(len(kinds))]
     for name, kind in zip(names, kinds, strict=True):
         making = tmp_path / name
-        foreign(kind, making, tmp_path / "spare")
+        foreign(kind, making, making.with_suffix(".spare"))
         making.rename(relay.folder / name)
     until(lambda: all(name in relay.log.read_text() for name in names), 20)
     assert ask(relay) == "1"
@@ -277,20 +278,22 @@ def test_an_answer_of_another_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
     put(tmp_path / "old", Answered(name=NAME, status=200, headers=[]))
+    (tmp_path / "half").write_bytes(b"half")
+    (tmp_path / "link").symlink_to(tmp_path / "old")
 
-    def answers(make: Callable[[Path], object]) -> None:
+    def answers(kind: str) -> None:
         until(lambda: list(folder.glob("*.request")) != [], 10)
         (request,) = folder.glob("*.request")
-        make(request.with_suffix(".answer"))
+        (tmp_path / kind).rename(request.with_suffix(".answer"))
 
-    makers: list[tuple[Callable[[Path], object], str]] = [
-        (lambda path: shutil.copy(tmp_path / "old", path), f"it is of {NAME}"),
-        (lambda path: path.write_bytes(b"half"), "it has 4 bytes"),
-        (lambda path: path.symlink_to(tmp_path / "old"), "Too many levels|no file of ours"),
-    ]
+    kinds = {
+        "link": "Too many levels|no file of ours",
+        "old": f"it is of {NAME}",
+        "half": "it has 4 bytes",
+    }
     with ThreadPoolExecutor(1) as thread:
-        for make, said in makers:
-            answering = thread.submit(answers, make)
+        for kind, said in kinds.items():
+            answering = thread.submit(answers, kind)
             with (
                 pytest.raises(Unreachable, match=said),
                 CoordinatorClient("http://c", None, ONCE) as api,
