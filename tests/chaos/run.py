@@ -41,6 +41,7 @@ FAULTS = (
     Fault("coordinator", 200, "SIGKILL at named points and random times: same adapters"),
     Fault("order", 300, "each receipt after its fsyncs and its commit (strace)"),
     Fault("cuts", 1000, "cut connections: no byte wrong, little sent again"),
+    Fault("bucket", 300, "cut connections to the bucket: no byte wrong, all goes on"),
     Fault("postgres", 50, "PostgreSQL killed: receipts hold"),
     Fault("replica", 100, "a replica stopped and continued after its lease: nothing stale"),
     Fault("disk", 20, "disk full: refused in words, and on when there is room"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.faults import bucket
 from chaos.faults.cuts import cutting, run
 from support.chaos.proxy import seeded
 
@@ -15,6 +16,17 @@ def test_adapters_travel_whole_through_cut_connections(tmp_path: Path) -> None:
     assert found["tried"] >= 16
     assert (found["lost"], found["corrupt"]) == (0, 0)
     assert 0 < found["resent_share"] <= 0.05
+
+
+@pytest.mark.full
+def test_adapters_travel_whole_to_and_from_a_bucket_through_cut_connections(
+    tmp_path: Path,
+) -> None:
+    """None is lost or changed, and most of the bytes go there all the same."""
+    found = bucket.run(8, seed=4, folder=tmp_path)
+    assert found["tried"] >= 8
+    assert (found["lost"], found["corrupt"]) == (0, 0)
+    assert found["direct_share"] > 0.5
 
 
 def test_a_seed_cuts_at_the_same_bytes_again() -> None:

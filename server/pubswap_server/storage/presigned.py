@@ -17,7 +17,7 @@ from obstore.store import ObjectStore, S3Store
 from pubswap_server.storage.s3 import blob_key, part_key, reachable
 
 URL_SECONDS = 900.0  # a request has to begin within them
-PART_BYTES = 8 << 20  # sent again where it is cut
+PART_BYTES = 8 << 20  # sent again where it is cut; each costs the coordinator some requests
 MOST_PARTS = 64  # signed at a time; the member asks again for more
 
 

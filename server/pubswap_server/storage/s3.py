@@ -234,11 +234,13 @@ class BucketUploads(UploadStore):
         if not pieces:
             raise UnknownUpload("Nothing of this upload is here; send it from the start.")
         check_size(sum(size for _, size in pieces), size)
-        path, keys = self._incoming.new(), [key for key, _ in pieces]
-        apart = f"{upload}.{secrets.token_hex(8)}"
+        theirs = keys = [key for key, _ in pieces]
+        if self._members_write:
+            apart = f"{upload}.{secrets.token_hex(8)}"
+            keys = [key.replace(upload, apart) for key in theirs]
+        path = self._incoming.new()
         try:
             if self._members_write:
-                theirs, keys = keys, [key.replace(upload, apart) for key in keys]
                 _copy(self._store, theirs, keys)
             check_size(_download(self._store, keys, path, size), size)
             yield Assembled(path, keys if self._members_write else ())
@@ -247,7 +249,8 @@ class BucketUploads(UploadStore):
         finally:
             path.unlink(missing_ok=True)
             if self._members_write:
-                self.drop(apart)
+                with reachable(), suppress(FileNotFoundError):
+                    obstore.delete(self._store, keys)
 
     def drop(self, upload: str) -> None:
         with reachable(), suppress(FileNotFoundError):

@@ -87,18 +87,19 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
-            member = _member(coordinator)
+            member = new_member(coordinator)
         port = int(coordinator.api.url.rsplit(":", 1)[-1])
         number = 0
         while tally.cuts < count:
             processes.check()
             digest = _one_adapter(tally, port, member, (seed, number))
             number += 1
-            _hand_in(coordinator.api.url, member, digest, number)
+            hand_in(coordinator.api.url, member, digest, number)
     return tally.result()
 
 
-def _member(coordinator: Coordinator) -> tuple[str, str]:
+def new_member(coordinator: Coordinator) -> tuple[str, str]:
+    """A run that has begun, and the token of its one member."""
     settings = RunSettings(
         method="fedavg", verifier="exact", chat_template="none", clients=1, rounds=100_000
     )
@@ -141,7 +142,7 @@ def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[in
     return digest
 
 
-def _hand_in(url: str, member: tuple[str, str], digest: str, round_: int) -> None:
+def hand_in(url: str, member: tuple[str, str], digest: str, round_: int) -> None:
     """Make an adapter its round's update: of others, few are taken in a round."""
     update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
     with CoordinatorClient(url, member[1]) as api:
