@@ -4,7 +4,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
+.PHONY: demo test test-full coverage screenshots test-vllm venv-vllm bench bench-grpo bench-coordinator bench-sampling bench-scale gpu gpu-wheels venv-bench chaos study study-report study-first docs check release-check format install up down clean
 
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
@@ -29,7 +29,7 @@ test-vllm: .venv-vllm/stamp  ## the rollout engines on a real vLLM (CPU build)
 
 venv-vllm: .venv-vllm/stamp
 
-bench: bench-grpo bench-coordinator bench-sampling  ## all benchmarks
+bench: bench-grpo bench-coordinator bench-sampling bench-scale  ## all benchmarks
 
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
@@ -39,6 +39,9 @@ bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
+
+bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; 20 minutes
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/benchmarks/scale.py
 
 # PART=tests|update|rollout|step|learning, WHEELS=folder, DRY=1. With the Python that is there: a venv
 # would not find a GPU machine's torch.

@@ -1,7 +1,7 @@
 """A real `pubswap serve` with its defaults, and runs on it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +49,17 @@ class Seat:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Coordinator]:
-    """`pubswap serve` on SQLite and a local folder, until the block ends."""
+def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[Coordinator]:
+    """`pubswap serve` on SQLite and a local folder, unless options say else; until the block ends.
+
+    Several may share a folder where they may share the database.
+    """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [*PUBSWAP, "serve", "--port", str(port), "--data-dir", str(folder / "data")]
-    with running(command, folder / "serve.log", lambda: listens(port)) as process:
+    with running(
+        [*command, *options], folder / f"serve-{port}.log", lambda: listens(port)
+    ) as process:
         token = operator_token(folder / "data" / "operator-token")
         with CoordinatorClient(url, token, ONCE) as api:
             wait_until_ready(api, 60)

@@ -53,6 +53,12 @@ class Postgres:
         command = [str(programs() / "initdb"), "-D", str(self._data), *options]
         subprocess.run(command, check=True, capture_output=True, cwd="/", **self._who)
 
+    @property
+    def pid(self) -> int:
+        """Of the process whose children do the work."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start, and wait until it answers."""
         deadline = time.monotonic() + 60

@@ -1,0 +1,158 @@
+"""Whole rounds of up to 1,000 members: public steps, uploads, heartbeats, long polls.
+
+Each member has a connection of its own. A few threads do what members send; all that members wait
+for are long polls on one event loop, as many as there are members. Meanwhile one thread beats for
+one member after another and notes how long the answers take.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Self
+
+import httpx
+import numpy as np
+
+from coordination.serving import LETTERS, Seat
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.coordinator.route import LONG_POLL_SECONDS
+from pubswap_client.demo.federation import MODEL
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Progress, RunView, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.tensors.adapter import initial_file
+from pubswap_protocol.tensors.responses import Response, encode_responses
+from pubswap_protocol.tokenizer import load_tokenizer
+
+STEPS = 4  # all of them public
+PROMPTS, RESPONSES, TOKENS = 8, 8, 32
+THREADS = 4
+BEAT_SECONDS = 0.1
+Until = Callable[[httpx.Response], bool]
+
+
+class Crowd:
+    """All members of a run, each with its connection, until the block ends."""
+
+    def __init__(self, seats: Sequence[Seat], run: RunView) -> None:
+        self._run = run
+        self._seats = seats
+        self._clients = [CoordinatorClient(s.url, s.token, Backoff(tries=5)) for s in seats]
+        self._waits = Waits()
+        self._tokenizer = load_tokenizer((MODEL / "tokenizer.json").read_bytes())
+        self._made: dict[tuple[int, int, bool], bytes] = {}
+        self._making = threading.Lock()
+        self.beats: list[float] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.__exit__()
+        self._waits.close()
+
+    def round(self, number: int) -> None:
+        """A round, from its task to the next one's, of every member."""
+        over = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(over, number))
+        beating.start()
+        try:
+            for swap in range(1, 1 + STEPS):
+                self._all(partial(self._answer, number, swap))
+                path = paths.SWAP_EXCHANGED.format(run=self._run.id, round=number, swap=swap)
+                self._waits.all(self._seats, path, lambda reply: reply.status_code == 200)
+            self._all(partial(self._hand_in, number))
+            path = paths.TASK.format(run=self._run.id)
+            self._waits.all(self._seats, path, lambda reply: reply.json()["round"] > number)
+        finally:
+            over.set()
+            beating.join()
+
+    def _all(self, work: Callable[[int], None]) -> None:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(work, range(len(self._seats))))
+
+    def _answer(self, number: int, swap: int, member: int) -> None:
+        """Hand in the responses to a public step; every second member's are mostly right."""
+        client, run = self._clients[member], self._run.id
+        wanted = client.swap_prompts(run, number, swap).prompts
+        with self._making:
+            key = (number, swap, bool(member % 2))
+            if key not in self._made:
+                groups = [self._group(entry.problem.answer, key[2]) for entry in wanted]
+                indexes = tuple(entry.index for entry in wanted)
+                self._made[key] = encode_responses(indexes, groups)
+        client.submit_responses(run, number, swap, self._made[key])
+
+    def _group(self, answer: str, right: bool) -> list[Response]:
+        wrong = LETTERS[(LETTERS.index(answer) + 1) % len(LETTERS)]
+        count = RESPONSES - 2 if right else 1
+        return [self._response(answer if k < count else wrong) for k in range(RESPONSES)]
+
+    def _response(self, answer: str) -> Response:
+        said = self._tokenizer.encode(f"\nAnswer: {answer}").ids
+        tokens = np.array([*said, self._run.model.eos_token_ids[0]], np.int32)[-TOKENS:]
+        return Response(tokens, np.full(len(tokens), -0.5, np.float32))
+
+    def _hand_in(self, number: int, member: int) -> None:
+        client, run = self._clients[member], self._run.id
+        data = b"".join(initial_file(self._run.model.layout, 1000 * number + member))
+        update = SubmitUpdate(
+            adapter=client.put_blob(run, data), metrics=UpdateMetrics(examples=1, steps=STEPS)
+        )
+        client.submit_update(run, number, update)
+
+    def _beat(self, over: threading.Event, number: int) -> None:
+        progress = Progress(round=number, step=1, steps=STEPS)
+        for beat in range(1 << 30):
+            if over.wait(BEAT_SECONDS):
+                return
+            seat = self._seats[beat % len(self._seats)]
+            with CoordinatorClient(seat.url, seat.token, Backoff(tries=1)) as client:
+                began = time.monotonic()
+                client.heartbeat(self._run.id, progress)
+                self.beats.append(time.monotonic() - began)
+
+
+class Waits:
+    """Long polls on an event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def all(self, seats: Sequence[Seat], path: str, until: Until) -> None:
+        """Have all members ask until they are told."""
+        asyncio.run_coroutine_threadsafe(self._all(seats, path, until), self._loop).result()
+
+    async def _all(self, seats: Sequence[Seat], path: str, until: Until) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(timeout=60, verify=False, limits=limits) as http:
+            await asyncio.gather(*(self._one(http, seat, path, until) for seat in seats))
+
+    async def _one(self, http: httpx.AsyncClient, seat: Seat, path: str, until: Until) -> None:
+        headers = {"Authorization": f"Bearer {seat.token}"}
+        while True:
+            wait = {"wait": LONG_POLL_SECONDS}
+            reply = await http.get(seat.url + path, params=wait, headers=headers)
+            if until(reply.raise_for_status()):
+                return
+
+    def close(self) -> None:
+        """End the loop."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def settings() -> dict[str, Any]:
+    """The run's settings beside its size."""
+    grpo = {
+        "prompts_per_step": PROMPTS,
+        "responses_per_prompt": RESPONSES,
+        "max_response_tokens": TOKENS,
+    }
+    swap = {"period": 1, "deadline_seconds": 3600}
+    return {"method": "pubswap", "local_steps": STEPS, "grpo": grpo, "swap": swap}

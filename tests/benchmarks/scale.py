@@ -1,0 +1,159 @@
+"""Rounds of 64, 250 and 1,000 members with public steps: CPU, memory, heartbeats, blocks.
+
+    PYTHONPATH=tests python tests/benchmarks/scale.py           # into results/scale.json
+    PYTHONPATH=tests python tests/benchmarks/scale.py --quick   # a few members; keeps nothing
+
+Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps. Once a real
+`pubswap serve` with its defaults, SQLite and a local folder; once two of them on PostgreSQL, which
+share the folder and have every second member each. Members are on the same cores. Peak memory is
+one server's own (anonymous) memory. CPU seconds are of all servers, and of PostgreSQL if there is
+one; growth is theirs from a size to the next, over linear growth.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from coordination.crowd import Crowd, settings
+from coordination.memory import Watch
+from coordination.results import machine
+from coordination.scale import growth
+from coordination.serving import Coordinator, opened, seated, serving, start
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+from pubswap_protocol import paths
+from support.coordinator.postgres import postgres
+
+RESULT = Path(__file__).parent / "results" / "scale.json"
+MEMBERS, QUICK_MEMBERS = (64, 250, 1000), (4, 8)
+MEGABYTES = 1
+LOAD = {"429", "503", "507"}  # what a request that is refused for load is answered
+LINES = {
+    "members_growth": "<= 1.2",
+    "slowest_heartbeat_seconds": "<= 2",
+    "longest_block_seconds": "<= 0.1",
+    "refused_for_load": "0",
+    "peak_mb": "reported",
+}
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[tuple[list[Coordinator], list[psutil.Process]]]:
+    """One coordinator with its defaults; and the processes that work for it."""
+    with serving(folder) as one:
+        yield [one], [psutil.Process(one.pid)]
+
+
+@contextmanager
+def replicas(folder: Path) -> Iterator[tuple[list[Coordinator], list[psutil.Process]]]:
+    """Two coordinators on PostgreSQL, with one folder."""
+    with postgres() as server, ExitStack() as stack:
+        database = ["--database-url", server.new_database()]
+        both = [stack.enter_context(serving(folder, database)) for _ in range(2)]
+        yield both, [psutil.Process(pid) for pid in (*(one.pid for one in both), server.pid)]
+
+
+WAYS = {"one process, SQLite": sqlite, "two processes, PostgreSQL": replicas}
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """Of all these, their children and those that have ended."""
+    family = [p for process in processes for p in (process, *process.children(recursive=True))]
+    return sum(sum(process.cpu_times()[:2]) for process in family)
+
+
+def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
+    """One round, after a first one that warms up."""
+    with WAYS[way](folder) as (coordinators, processes):
+        first = coordinators[0]
+        run = opened(first, MEGABYTES, clients=members, rounds=3, **settings())
+        seats = [
+            replace(seat, url=coordinators[number % len(coordinators)].url)
+            for number, seat in enumerate(seated(first, run))
+        ]
+        with Crowd(seats, run) as crowd, Watch(first.pid) as watch:
+            start(first, run)
+            crowd.round(1)
+            before, began = cpu_seconds(processes), time.monotonic()
+            crowd.round(2)
+            return {
+                "cpu_seconds": cpu_seconds(processes) - before,
+                "seconds": time.monotonic() - began,
+                "heartbeats": len(crowd.beats),
+                "slowest_heartbeat_seconds": max(crowd.beats),
+                "longest_block_seconds": max(one.longest_block for one in coordinators),
+                "refused_for_load": sum(map(refused, coordinators)),
+                "peak_mb": watch.entry()["peak_mb"],
+            }
+
+
+def refused(coordinator: Coordinator) -> float:
+    """How many requests it has refused because there were too many."""
+    text = httpx.get(coordinator.url + paths.METRICS).text
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "pubswap_http_requests_total" and sample.labels["status"] in LOAD
+    )
+
+
+def figures(details: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    """The worst of both ways and all sizes."""
+    entries = [entry for sizes in details.values() for entry in sizes.values()]
+    return {
+        "members_growth": max(
+            growth({int(n): entry["cpu_seconds"] for n, entry in sizes.items()})
+            for sizes in details.values()
+        )
+    } | {name: max(entry[name] for entry in entries) for name in [*LINES][1:]}
+
+
+def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> None:
+    """Each figure, and each round."""
+    table = Table("", "measured", "to reach", title="Rounds of many members")
+    for name, goal in LINES.items():
+        table.add_row(name.replace("_", " "), f"{found[name]:.3g}", goal)
+    console.print(table)
+    rounds = Table("members", "", "CPU s", "s", "MB", "slowest heartbeat, s", "longest block, s")
+    for way, sizes in details.items():
+        for members, entry in sizes.items():
+            names = ("cpu_seconds", "seconds", "peak_mb")
+            names += ("slowest_heartbeat_seconds", "longest_block_seconds")
+            rounds.add_row(members, way, *(f"{entry[name]:.3g}" for name in names))
+    console.print(rounds)
+
+
+def main() -> None:
+    """Measure, keep, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="A few members; keeps nothing.")
+    chosen, console = parser.parse_args(), Console()
+    details: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="pubswap-scale-") as scratch:
+        for way in WAYS:
+            sizes = details.setdefault(way, {})
+            for members in QUICK_MEMBERS if chosen.quick else MEMBERS:
+                sizes[str(members)] = measured(way, members, Path(scratch) / f"{way[:3]}{members}")
+                console.log(f"{members} members, {way}: {sizes[str(members)]}")
+    found = {name: round(value, 4) for name, value in figures(details).items()}
+    if not chosen.quick:
+        kept = {**found, "details": details, "machine": machine()}
+        RESULT.write_text(json.dumps(kept, indent=2) + "\n")
+    show(console, found, details)
+
+
+if __name__ == "__main__":
+    main()
