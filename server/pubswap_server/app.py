@@ -30,6 +30,7 @@ from pubswap_server.http.routes import (
     uploads,
     viewers,
 )
+from pubswap_server.monitoring import event_loop
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.monitoring.readiness import (
     Readiness,
@@ -112,6 +113,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     services.background = Background(
         {
             "conductor": conduct(services),
+            "event loop": event_loop.watch(metrics),
             "housekeeping": keep_house(services),
             "hints": services.heartbeats.flush_for_ever(),
             "verification": services.verification.run(),

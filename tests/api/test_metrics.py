@@ -94,3 +94,13 @@ def test_numbers_that_are_none_are_not_told(server: Server) -> None:
     (member,) = [m for m in fed.operator.members(fed.run.id).members if m.name == "a"]
     assert member.progress is not None
     assert (member.progress.step, member.progress.loss) == (1, None)
+
+
+def test_an_event_loop_that_is_held_up_is_measured(server: Server) -> None:
+    """A call that does not yield for 0.3 s is a look at the clock that comes as late."""
+    seen = scraped(server)["pubswap_event_loop_late_seconds_count", ""]
+    server.app.state.loop.call_soon_threadsafe(time.sleep, 0.3)
+    deadline = time.monotonic() + 10
+    while (after := scraped(server))["pubswap_event_loop_longest_seconds", ""] < 0.25:
+        assert time.monotonic() < deadline
+    assert after["pubswap_event_loop_late_seconds_count", ""] > seen

@@ -63,12 +63,8 @@ async def append(
 
 @asynccontextmanager
 async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIterator[IO[bytes]]:
-    """The store's `appending`, in a thread where it may take long."""
+    """The store's `appending`, in a thread: also a local disk that is busy answers late."""
     opened = uploads.appending(upload, first)
-    if uploads.at_hand:
-        with opened as file:
-            yield file
-        return
     file = await to_thread.run_sync(opened.__enter__)
     try:
         yield file

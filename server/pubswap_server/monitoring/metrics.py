@@ -16,6 +16,8 @@ from pubswap_server.runs.traffic import Kind, by_kind
 # Rounds take hours, exchanges minutes, tests fractions of a second.
 MINUTES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 
+LATE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
 
 class Metrics:
     """One application's registry."""
@@ -54,6 +56,14 @@ class Metrics:
         self.drift_no_number = counter(
             "pubswap_drift_no_number_total",
             "Published rounds whose clients' drift is no number.",
+        )
+        self.loop_late = seconds(
+            "pubswap_event_loop_late_seconds",
+            "How late the event loop came to look at its clock, every 0.02 s.",
+            buckets=LATE,
+        )
+        self.loop_longest = gauge(
+            "pubswap_event_loop_longest_seconds", "The latest such look since the start."
         )
         self.waiting = gauge("pubswap_long_polls", "Long polls that wait now.")
         self.backlog = gauge("pubswap_conductor_backlog", "Runs that are being looked at.")

@@ -95,8 +95,6 @@ class LocalBlobs(BlobStore):
 class LocalUploads(UploadStore):
     """One file for each upload, and a lock on it while it is written."""
 
-    at_hand = True
-
     def __init__(self, folder: Path) -> None:
         self.folder = private_folder(folder)
 

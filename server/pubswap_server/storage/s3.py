@@ -197,8 +197,6 @@ class BucketBlobs(BlobStore):
 class BucketUploads(UploadStore):
     """Each request's bytes are an object of their own."""
 
-    at_hand = False
-
     def __init__(self, store: ObjectStore, incoming: Spool, members_write: bool = False) -> None:
         self._store = store
         self._incoming = incoming

@@ -159,9 +159,6 @@ def _state(path: Path) -> tuple[int, ...]:
 class UploadStore(Protocol):
     """Uploads under way, shared by all replicas."""
 
-    at_hand: bool
-    """Whether `appending` takes no longer than a few calls of the system, as on a local disk."""
-
     def offset(self, upload: str) -> int:
         """How many of the first bytes are here; 0 for an upload that has none."""
 

@@ -90,6 +90,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
             start(ours, run)
             tell(f"{clients} clients send {ADAPTERS_A_ROUND} adapters of {megabytes} MB and beat")
             went = fleet.race(1)
+        blocked = ours.longest_block
     beats = [beat for client in went.measured for beat in client["beats"]]
     least = clients * int(went.seconds / pause / 4)
     assert len(beats) >= least, f"only {len(beats)} heartbeats were answered in time, not {least}"
@@ -104,6 +105,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
         "slowest": max(beats),
         "median": median(beats),
         "p99": float(np.quantile(beats, 0.99)),
+        "longest_block": blocked,
     }
 
 

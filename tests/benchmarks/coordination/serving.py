@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
 from coordination.payload import RANK, shapes
 from coordination.programs import listens, running
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
@@ -24,6 +27,7 @@ from pubswap_protocol.verifiers import verifier_version
 
 PUBLIC = 64  # problems
 LETTERS = "ABCDE"
+LONGEST = "pubswap_event_loop_longest_seconds"
 
 _names = (f"bench-{number}" for number in itertools.count())
 
@@ -36,6 +40,13 @@ class Coordinator:
     api: CoordinatorClient
     pid: int
     folder: Path
+
+    @property
+    def longest_block(self) -> float:
+        """Seconds that its event loop was held up at most since the start, as it tells itself."""
+        text = httpx.get(self.url + paths.METRICS).text
+        families = text_string_to_metric_families(text)
+        return next(f.samples[0].value for f in families if f.name == LONGEST)
 
 
 @dataclass(frozen=True)
