@@ -22,11 +22,11 @@ from typing import Any
 
 import httpx
 import psutil
-from coordination.crowd import Crowd, settings
 from coordination.memory import Watch
 from coordination.results import machine
 from coordination.scale import growth
 from coordination.serving import Coordinator, opened, seated, serving, start
+from crowd import Crowd, settings
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table

@@ -195,9 +195,10 @@ def _alone(services: Services, upload: str) -> Iterator[None]:
 async def _store(run: ClientRun, row: UploadRow, *form: Any) -> None:
     """Check the bytes, keep them, and note that the upload is a blob."""
     services = run.services
-    limiter = None if services.uploads.at_hand else services.checks
     try:
-        stored = await to_thread.run_sync(store_upload, services, row, *form, limiter=limiter)
+        stored = await to_thread.run_sync(
+            store_upload, services, row, *form, limiter=services.checks
+        )
     except UnknownUpload:
         raise
     except PubSwapError as error:

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 import httpx
 import numpy as np
-
 from coordination.serving import LETTERS, Seat
+
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
