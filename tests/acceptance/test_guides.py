@@ -29,7 +29,6 @@ EXCEPTIONS = {
     "it needs the Hugging Face hub",
     "it needs systemd",
     "it needs Docker",
-    "it needs a bucket",
     "it needs PostgreSQL and a bucket",
 }
 # The pages in the order in which they are run, all in one folder and with one coordinator; and what
