@@ -40,7 +40,7 @@ bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/coordinator.py
 
-bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; 20 minutes
+bench-scale: .venv/dev.stamp  ## rounds of 64, 250 and 1,000 members, SQLite and PostgreSQL; an hour
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/benchmarks/scale.py
 
 # PART=tests|update|rollout|step|learning, WHEELS=folder, DRY=1. With the Python that is there: a venv

@@ -111,12 +111,14 @@ def refused(coordinator: Coordinator) -> float:
 def figures(details: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
     """The worst of both ways and all sizes."""
     entries = [entry for sizes in details.values() for entry in sizes.values()]
-    return {
-        "members_growth": max(
-            growth({int(n): entry["cpu_seconds"] for n, entry in sizes.items()})
-            for sizes in details.values()
-        )
-    } | {name: max(entry[name] for entry in entries) for name in [*LINES][1:]}
+    growths = [
+        growth({int(n): entry["cpu_seconds"] for n, entry in sizes.items()})
+        for sizes in details.values()
+        if len(sizes) > 1
+    ]
+    return {"members_growth": max(growths, default=0.0)} | {
+        name: max(entry[name] for entry in entries) for name in [*LINES][1:]
+    }
 
 
 def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> None:
@@ -148,10 +150,10 @@ def main() -> None:
             for members in QUICK_MEMBERS if chosen.quick else MEMBERS:
                 sizes[str(members)] = measured(way, members, Path(scratch) / f"{way[:3]}{members}")
                 console.log(f"{members} members, {way}: {sizes[str(members)]}")
-    found = {name: round(value, 4) for name, value in figures(details).items()}
-    if not chosen.quick:
-        kept = {**found, "details": details, "machine": machine()}
-        RESULT.write_text(json.dumps(kept, indent=2) + "\n")
+                found = {name: round(value, 4) for name, value in figures(details).items()}
+                if not chosen.quick:  # what was measured is kept, should it be stopped
+                    kept = {**found, "details": details, "machine": machine()}
+                    RESULT.write_text(json.dumps(kept, indent=2) + "\n")
     show(console, found, details)
 
 
