@@ -19,6 +19,7 @@ from pubswap_client.recipes.recipe import Recipe, known_keys
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import PubSwapError, tree
+from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -100,13 +101,14 @@ def values_of(schema: Any) -> Iterator[str]:
 
 @cache
 def named_values() -> set[str]:
-    """The values of settings, and the codes of errors and of consent."""
+    """The values of settings, the codes of errors and of consent, and the metrics."""
     values = {
         *values_of(Recipe.model_json_schema()),
         *values_of(ClientSettings.model_json_schema()),
         *values_of(LocalPolicy.model_json_schema()),
     }
-    return values | {error.code for error in tree(PubSwapError)} | {*Code}
+    metrics = {family.name for family in Metrics().registry.collect()}
+    return values | {error.code for error in tree(PubSwapError)} | {*Code} | metrics
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from pubswap_client.coordinator.answered import AnsweredRequests
 from pubswap_client.coordinator.route import open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spool import (
     ANSWER,
@@ -30,7 +31,6 @@ from pubswap_client.coordinator.spool import (
     read,
 )
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_client.state.files import write_whole
 from pubswap_protocol import paths
 from pubswap_protocol.command_line.locking import lock
 from pubswap_protocol.errors import Unreachable
@@ -41,7 +41,6 @@ LOOK_SECONDS = 0.25
 IDLE_SECONDS = 3.0  # without a request, after which `once` is over
 AT_ONCE = 64
 KEPT_SECONDS = 24 * 3600.0  # of what nobody has taken
-REMEMBERED = 100_000
 # All that a member's requests have; what else a file says is not forwarded.
 FORWARDED = {
     *("accept", "accept-encoding", "authorization", "content-length", "content-range"),
@@ -68,7 +67,7 @@ class Relay:
         Raises Held if another relay serves the folder.
         """
         with lock(self._folder / "lock"):
-            self._done = _Done(self._folder / "done")
+            self._done = AnsweredRequests(self._folder / "done")
             self._http = open_http(self._url, self._tls, proxy_to(self._url, self._tls))
             swept, busy = -KEPT_SECONDS, time.monotonic()
             while not once or self._busy or time.monotonic() - busy < IDLE_SECONDS:
@@ -181,22 +180,3 @@ def _as_it_is(path: Path) -> tuple[str, int, int]:
     except OSError:
         return path.name, 0, 0
     return path.name, found.st_size, found.st_mtime_ns
-
-
-class _Done:
-    """The names of the requests that were answered, in a file: such a one may not come again."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        names = path.read_text(errors="replace").split() if path.exists() else []
-        self._names = set(names[-REMEMBERED:])
-        # Written anew, for what a kill has left of a line.
-        write_whole(path, "".join(f"{name}\n" for name in self._names).encode())
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names
-
-    def add(self, name: str) -> None:
-        with self._lock, self._path.open("a") as file:
-            self._names.add(name)
-            file.write(f"{name}\n")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import ASKING, Reporter
 from pubswap_client.daemon.round import LocalRound
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.state.journal import Journal
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.state.residuals import Residuals
@@ -43,7 +43,7 @@ class Daemon:
     attendance: Attendance | None = None
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
-    haste: Haste = field(default_factory=Haste)
+    limits: RoundLimits = field(default_factory=RoundLimits)
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
@@ -87,7 +87,7 @@ class Daemon:
             task.adapter,
             self.privacy,
             self.held_out,
-            self.haste,
+            self.limits,
         )
         local.train()
         local.hand_in(self.examples)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pubswap_client.daemon.own_share import own_rank, own_settings
+from pubswap_client.daemon.own_settings import own_rank, own_settings
 from pubswap_client.distributed.local_engine import start_engine
 from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
 from pubswap_client.policy.policy import Policy

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import Reporter, Reporters, RoundReport, StepReport
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.state.journal import (
     Checkpoint,
     ExchangeKey,
@@ -81,7 +81,7 @@ class LocalRound:
     start: Digest
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
-    haste: Haste = field(default_factory=Haste)
+    limits: RoundLimits = field(default_factory=RoundLimits)
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class LocalRound:
         ):
             reporter = Reporters([self.reporter, heartbeats])
             for step in update_order(self.run.settings)[len(self._done) :]:
-                if self.haste.over(self._done):
+                if self.limits.over(self._done):
                     log.info("Round %d is handed in after step %d.", self.number, len(self._done))
                     break
                 metrics = self._step(step)

@@ -19,11 +19,11 @@ from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
-from pubswap_client.daemon.haste import Haste
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_share import own_rank, own_settings
+from pubswap_client.daemon.own_settings import own_rank, own_settings
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
@@ -138,7 +138,7 @@ def make_daemon(
         attendance=session.attendance,
         privacy=privacy,
         held_out=HeldOut(settings.state, run.id, held_out) if held_out else None,
-        haste=Haste.of(settings, run.settings),
+        limits=RoundLimits.of(settings, run.settings),
     )
 
 
@@ -230,7 +230,7 @@ def check_possible(run: RunSettings, client: ClientSettings, alone: bool) -> Non
             "and the processes of `--processes` have copies of their own. Use engine = "
             "'transformers' and one process."
         )
-    Haste.of(client, run)
+    RoundLimits.of(client, run)
     own_settings(client, run)
     own_rank(client, run)
     if run.method == "pubswap" and run.swap.donors == "likely" and client.shard:

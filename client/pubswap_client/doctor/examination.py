@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from pubswap_client.daemon.own_share import own_settings
+from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.distributed.launch import launched_rank, run_follower
 from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
-from pubswap_client.daemon.own_share import own_settings
+from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning

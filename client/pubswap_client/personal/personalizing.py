@@ -16,7 +16,7 @@ import numpy as np
 from pubswap_client.base_model import local_folder
 from pubswap_client.daemon.comparison import open_adapter
 from pubswap_client.daemon.factories import make_engine, make_trainer
-from pubswap_client.daemon.own_share import own_settings
+from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.operator.adapter_folder import require_vacant

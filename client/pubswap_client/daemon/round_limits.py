@@ -11,7 +11,7 @@ from pubswap_protocol.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Haste:
+class RoundLimits:
     """A member's own limits of a round; without any it makes all steps."""
 
     fewest: int = 1

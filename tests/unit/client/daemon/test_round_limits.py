@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.daemon.haste import Haste
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.errors import InvalidSettings
@@ -16,20 +16,20 @@ STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=3, grad_norm=0, waited=1)
 
 
 @pytest.mark.parametrize(
-    ("limits", "made"),
+    ("own", "made"),
     [({}, 8), ({"round_steps": 3}, 3), ({"round_seconds": 9}, 3), ({"round_seconds": 0.1}, 2)],
 )
 def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
-    limits: dict[str, Any], made: int
+    own: dict[str, Any], made: int
 ) -> None:
     """Waiting counts as time, and so does what an earlier process did."""
-    haste = Haste.of(ClientSettings(**limits), RUN)
-    over = [haste.over([replace(STEP)] * done) for done in range(8)]
+    limits = RoundLimits.of(ClientSettings(**own), RUN)
+    over = [limits.over([replace(STEP)] * done) for done in range(8)]
     assert (over.index(True) if True in over else 8) == made
 
 
 @pytest.mark.parametrize(
-    ("limits", "run", "said"),
+    ("own", "run", "said"),
     [
         ({"round_steps": 3}, {}, "takes updates of all 40"),
         ({"round_seconds": 3}, {}, "takes updates of all 40"),
@@ -42,8 +42,8 @@ def test_it_ends_after_its_steps_or_its_time_and_never_below_the_fewest(
     ],
 )
 def test_limits_that_the_run_does_not_allow_are_refused(
-    limits: dict[str, Any], run: dict[str, Any], said: str
+    own: dict[str, Any], run: dict[str, Any], said: str
 ) -> None:
     """Before anything is trained, with what to do."""
     with pytest.raises(InvalidSettings, match=said):
-        Haste.of(ClientSettings(**limits), RunSettings(**run))
+        RoundLimits.of(ClientSettings(**own), RunSettings(**run))

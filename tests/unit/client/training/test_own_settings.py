@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pubswap_client.daemon.own_share import own_rank, own_settings
+from pubswap_client.daemon.own_settings import own_rank, own_settings
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings

@@ -1,0 +1,27 @@
+"""Which requests a relay has answered."""
+
+from pathlib import Path
+
+from pubswap_client.coordinator.answered import AnsweredRequests
+
+
+def test_the_last_requests_are_remembered_and_no_more_than_twice_as_many(tmp_path: Path) -> None:
+    """In memory, in the file and by a relay that is started again."""
+    path = tmp_path / "done"
+    names = [f"request-{number}" for number in range(100)]
+    answered = AnsweredRequests(path, most=4)
+    for name in names:
+        answered.add(name)
+        assert len(path.read_text().split()) <= 8
+        assert sum(each in answered for each in names) <= 8
+    for relay in (answered, AnsweredRequests(path, most=4)):
+        assert all(name in relay for name in names[-4:])
+        assert names[0] not in relay
+
+
+def test_half_a_line_of_a_killed_relay_harms_no_other_name(tmp_path: Path) -> None:
+    """The next name begins a line of its own."""
+    path = tmp_path / "done"
+    path.write_text("first\nsec")
+    AnsweredRequests(path).add("third")
+    assert path.read_text().split() == ["first", "sec", "third"]
