@@ -3,18 +3,18 @@
 Of a token y that was sent, with z the logits by our own policy, over the temperature, and g the
 noise of its seed and position (see rollout/gumbel.py),
 
-    margin m = max_i (z_i + g_i) - (z_y + g_y) >= 0,   p = softmax(z)_y,  q = 1 - p
+    other(y) = softmax(z)_y,   sampled(y) = softmax((z + g) / s)_y
 
-Whoever draws y without regard to the noise has m = 0 with probability p, and else a difference of
-two Gumbel variables, whose density is p q e^m / (q + p e^m)^2. The sampler of our own policy has
-m = 0. One of a similar policy, whose logits differ by Laplace noise of scale s, has m = 0 with
-probability 1 - s q / 2 and else the density q e^(-m/s) / 2, for a small s. The evidence is the
-log-likelihood ratio of the two,
+are the probabilities of drawing it without regard to the noise, and by the sampler of a similar
+policy, whose logits differ by Gumbel noise of scale s. So that no single token decides, `sampled`
+has a part of OTHERWISE of `other`. Who rewrites the end of a response has sampled its beginning;
+where that ends is not known, so that all n + 1 places, also before the first token and after the
+last one, are equally likely. The evidence against n tokens is the log-likelihood ratio
 
-    evidence = sum_t log [other(m_t) / sampled(m_t)],
+    evidence = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled(y_i)],
 
-in nats: below 0 for sampled responses and above it for others. So that no single token decides,
-`sampled` has a part of OTHERWISE of `other`. p is taken over the 64 likeliest tokens and y.
+in nats: below 0 for sampled responses and above it for others. Both are taken over the 64
+likeliest tokens and y.
 """
 
 import math
@@ -30,34 +30,26 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_noise
 
 LIKELIEST = 64
-DRIFT = 0.5  # s: how far logits of the federation's policies are apart in the middle of a round
-OTHERWISE = 0.01  # the share of honest tokens of which nothing is assumed
-CERTAIN = 1e-6  # of p, what it is less than 1 by at least
+DRIFT = 0.3  # s: how far logits of the federation's policies are apart in the middle of a round
+OTHERWISE = 0.03  # the share of honest tokens of which nothing is assumed
 
 
 @torch.no_grad()
 def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """The evidence (n,) against `tokens` (n,), in nats, by logits / temperature (n, V)."""
+    """log other / sampled (n,) of `tokens` (n,), in nats, by logits / temperature (n, V)."""
+    sent = tokens[:, None]
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1)
-    z = logits.gather(1, tokens[:, None]).squeeze(1)
-    total = top.logsumexp(dim=1)
-    total = torch.where(z < top[:, -1], torch.logaddexp(total, z), total)
-    log_p = (z - total).clamp_(max=-CERTAIN)
-    log_q = torch.log(-torch.expm1(log_p))
-    ids, values = torch.cat([ids, tokens[:, None]], dim=1), torch.cat([top, z[:, None]], dim=1)
+    top.masked_fill_(ids == sent, -torch.inf)  # it is counted once
+    ids, values = torch.cat([sent, ids], dim=1), torch.cat([logits.gather(1, sent), top], dim=1)
     noised = values + gumbel_noise(seeds[:, None], positions[:, None], ids)
-    margin = noised.amax(dim=1) - noised[:, -1]
-    other = log_p + log_q + margin - 2 * torch.logaddexp(log_q, log_p + margin)
-    sampled = log_q - math.log(2) - margin / DRIFT
-    drawn = margin == 0
-    other = torch.where(drawn, log_p, other)
-    sampled = torch.where(drawn, torch.log1p(-DRIFT / 2 * log_q.exp()), sampled)
+    other = values.log_softmax(dim=1)[:, 0]
+    sampled = (noised / DRIFT).log_softmax(dim=1)[:, 0]
     least = torch.full_like(other, math.log(OTHERWISE))
     return -torch.logaddexp(sampled - other + math.log1p(-OTHERWISE), least)
 
 
 class EvidenceTable:
-    """The evidence against some rows of a batch, filled in while a pass goes over its packs."""
+    """The evidence against some rows of a batch, while a pass fills in that of their tokens."""
 
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
@@ -100,7 +92,12 @@ class EvidenceTable:
 
     def sums(self) -> Tensor:
         """The evidence against each row (B,), on the CPU; 0 for rows not looked at."""
-        return self._evidence.cpu().double().view(self._batch.rows, -1).sum(dim=1)
+        lengths = torch.tensor(self._batch.lengths)[:, None]
+        tokens = self._evidence.cpu().double().view(self._batch.rows, -1)
+        ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
+        ends.masked_fill_(torch.arange(tokens.shape[1]) >= lengths, -torch.inf)
+        none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
+        return torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p()
 
     def by_donor(self) -> dict[str, list[float]]:
         """Of the rows that were looked at, by their donors: how many, and the evidence."""

@@ -19,7 +19,7 @@ from pubswap_protocol.tensors.responses import UNVERIFIED, Response
 
 BITS = 53  # what every JSON reader keeps exactly
 ENOUGH = 128  # responses for a verdict
-LIMIT = math.log(1000)  # nats: of sampled responses, one in 1,000 exceeds it at most
+LIMIT = math.log(1e6)  # nats: one verdict in 10^6 exceeds it, where policies drift as assumed
 
 
 def doubtful(responses: int, evidence: float) -> bool | None:

@@ -1,5 +1,7 @@
 """Evidence: below 0 for what was sampled, above it for what was not; in the update itself, too."""
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -8,10 +10,12 @@ import pytest
 import torch
 
 from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.logprobs import score_pack
+from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.transformers_engine import TransformersEngine
-from pubswap_client.training.evidence import response_evidence, token_evidence
+from pubswap_client.training.evidence import EvidenceTable, response_evidence, token_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import seeded
 from pubswap_client.training.update import update
@@ -55,23 +59,42 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
 
 
 def test_evidence_is_a_likelihood_ratio() -> None:
-    """For draws by other noise the mean of sampled / other is 1, whatever the distribution's shape.
+    """Over what other noise draws, the mean of sampled / other is 1, for each noise.
 
-    That holds of any two densities; and in the mean the evidence is for whoever is right.
+    That holds of any two distributions; and in the mean the evidence is for whoever is right.
     """
     torch.manual_seed(0)
-    count = 100_000
+    count, words = 5000, 20
     for spread in (0.3, 1.0, 3.0):
-        logits = torch.randn(count, 20) * spread
+        logits = torch.randn(count, words) * spread
         seeds, positions = torch.arange(count), torch.full((count,), 9)
-        own = gumbel_sample(logits, 1.0, seeds, positions)
+        all_words = [
+            token_evidence(logits, torch.full((count,), word), seeds, positions)
+            for word in range(words)
+        ]
+        means = (logits.softmax(dim=1) * torch.stack(all_words, dim=1).neg().exp()).sum(dim=1)
+        assert means.numpy() == pytest.approx(1, abs=1e-4)
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
-        found = token_evidence(logits, other, seeds, positions)
-        assert float(found.neg().exp().mean()) == pytest.approx(1, abs=0.03)
-        assert float(found.mean()) > 0
-        assert float(token_evidence(logits, own, seeds, positions).max()) < 0
-        near = gumbel_sample(logits + 0.2 * torch.randn_like(logits), 1.0, seeds, positions)
-        assert float(token_evidence(logits, near, seeds, positions).mean()) < 0
+        assert float(token_evidence(logits, other, seeds, positions).mean()) > 0
+        for by in (0.0, 0.2):
+            near = gumbel_sample(logits + by * torch.randn_like(logits), 1.0, seeds, positions)
+            assert float(token_evidence(logits, near, seeds, positions).mean()) < 0
+
+
+def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
+    policy: Policy,
+) -> None:
+    """The mean, over all places after which it may be other noise's, of the tokens' ratios."""
+    batch = batch_of(replayed(policy))
+    found = response_evidence(policy, batch, TEMPERATURE, budget=200)
+    table, rows = EvidenceTable(batch, range(batch.rows), policy.device), range(batch.rows)
+    part = pack(batch, rows, policy.device)
+    with torch.no_grad(), policy.packed():
+        score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
+    for row, tokens in enumerate(table.tensors[0].view(batch.rows, -1).tolist()):
+        count = batch.lengths[row]
+        ratios = [math.exp(sum(tokens[place:count])) for place in range(count + 1)]
+        assert float(found[row]) == pytest.approx(math.log(statistics.mean(ratios)), abs=1e-4)
 
 
 def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
