@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from pubswap_server.clock import steady
+from pubswap_server.turns import Turns
 
 T = TypeVar("T")
 
@@ -15,6 +16,7 @@ class ChangeNotifier:
     """Wake-ups by run: of the conductor at every change, of members at those that they await."""
 
     def __init__(self) -> None:
+        self._turns = Turns()
         self._awaited: dict[str, asyncio.Event] = {}
         self._closed = False
         self._changed: set[str | None] = set()
@@ -56,11 +58,13 @@ class ChangeNotifier:
             # Before reading, so that a change in between is not missed.
             event = self._awaited.setdefault(run, asyncio.Event())
             result = await read()
+            await self._turns.take()  # of all that this reading was for
             left = deadline - time.monotonic()
             if holds(result) or left <= 0 or self._closed:
                 return result
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), left)
+            await self._turns.take()
 
     async def changed_runs(self, seconds: float) -> set[str] | None:
         """Wait for changes, `seconds` at most; None if none came or any run may have changed."""

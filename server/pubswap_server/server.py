@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -119,6 +120,24 @@ def keep_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+SWITCH_SECONDS = 0.001
+OLD_COLLECTIONS = 1000  # of the middle generation, before one of the oldest
+
+
+def keep_the_loop_going() -> None:
+    """Let the event loop wait less for threads, and for Python's collections of garbage.
+
+    While a collection goes through all that lives nothing else runs, and it finds next to nothing:
+    what a request leaves in a cycle is found while it is young.
+    """
+    # A thread that works in Python keeps the others waiting for so long, by default five times.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # Modules stay for good: no collection needs to visit them again.
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, OLD_COLLECTIONS)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """The socket to serve on; raises InvalidSettings if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -191,8 +210,7 @@ class ServingProcess:
             threading.Thread(target=_end_with_parent, daemon=True).start()
         keep_one_arena()
         self._app = create_app(self._settings)
-        # Modules stay for good: no collection needs to visit them again.
-        gc.freeze()
+        keep_the_loop_going()
         return self._app
 
     async def check(self) -> None:

@@ -1,10 +1,13 @@
 """Waiting is cheap, and heartbeats wait for nothing."""
 
+import asyncio
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Progress
@@ -66,6 +69,28 @@ def test_a_heartbeat_is_answered_while_somebody_holds_the_database(server: Serve
     seen = next(m for m in fed.operator.members(fed.run.id).members if m.name == "a")
     assert seen.progress is not None
     assert seen.progress.step == 2
+
+
+def test_a_heartbeat_does_not_stand_behind_what_all_others_ask(server: Server) -> None:
+    """It is answered while the threads that read are at work on what takes long."""
+    fed = begun(server)
+    database, over = server.app.state.services.database, threading.Event()
+
+    def long(session: Session) -> None:
+        session.execute(text("SELECT 1"))
+        over.wait(30)
+
+    async def hold() -> None:
+        await asyncio.gather(*(database.read(long) for _ in range(40)))
+
+    holding = asyncio.run_coroutine_threadsafe(hold(), server.app.state.loop)
+    try:
+        until(lambda: database.engine.pool.checkedout() >= READERS)
+        fed.members["a"].heartbeat(fed.run.id, Progress(round=1, step=1, steps=2))
+        assert not holding.done()
+    finally:
+        over.set()
+        holding.result(30)
 
 
 def test_a_download_is_counted_without_a_write_before_it(server: Server) -> None:

@@ -42,6 +42,7 @@ OTHER_WORDS = {
     *("reasoning_gym", "score_answer", "zebra_puzzles"),  # reasoning-gym's
     *("pubswap_protocol", "create_app", "waiting_for", "ca_file"),  # in the code
     "vllm_options",  # of deploy/slurm
+    "pubswap_event_loop_late_seconds",  # a metric
 }
 PACKAGES = {
     f"{name}/…/": f"{name}/pubswap_{name}/"

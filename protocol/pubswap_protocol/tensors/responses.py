@@ -90,24 +90,44 @@ def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
     return data
 
 
-def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[list[Response]]:
-    """The groups (P lists of K responses) of a file, in the order of `rules.prompts`.
+class ResponseFile:
+    """A file's responses, checked; each is made when it is asked for.
 
-    Raises InvalidResponses for anything that the rules do not allow: other prompts, another K,
-    token ids outside the vocabulary, an empty or overlong response, a log-probability that is
-    positive or not finite.
+    A thousand members' are some arrays then, and no heap of small objects, which Python's garbage
+    collector would go through again and again while everything else waits.
     """
-    arrays = read_arrays(data, _DTYPES, _ORIGINS)
-    check_prompts(arrays["prompts"], rules)
-    shape = (len(rules.prompts), rules.responses_per_prompt)
-    lengths, donated = arrays["lengths"], arrays["donated"]
-    if lengths.shape != shape or donated.shape != shape:
-        raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
-    flat = split(lengths.flatten(), arrays["tokens"], arrays["logprobs"], rules)
-    flat = _with_origins(flat, arrays, shape)
-    flags = iter(donated.flatten())
-    marked = iter([response.as_donated() if next(flags) else response for response in flat])
-    return [[next(marked) for _ in range(shape[1])] for _ in range(shape[0])]
+
+    def __init__(self, data: bytes | memoryview, rules: ResponseRules) -> None:
+        """Raises InvalidResponses for anything that the rules do not allow.
+
+        That is: other prompts, another K, token ids outside the vocabulary, an empty or overlong
+        response, a log-probability that is positive or not finite.
+        """
+        arrays = read_arrays(data, _DTYPES, _ORIGINS)
+        check_prompts(arrays["prompts"], rules)
+        shape = (len(rules.prompts), rules.responses_per_prompt)
+        lengths, donated = arrays["lengths"], arrays["donated"]
+        if lengths.shape != shape or donated.shape != shape:
+            raise InvalidResponses(f"lengths and donated must have the shape {shape}.")
+        self._shape = shape
+        self._flat = Flat(lengths.flatten(), arrays, shape, rules)
+        self._donated = donated.flatten()
+
+    def response(self, prompt: int, index: int) -> Response:
+        """The index-th (0..K-1) response to the prompt-th (0..P-1) prompt."""
+        number = prompt * self._shape[1] + index
+        response = self._flat[number]
+        return response.as_donated() if self._donated[number] else response
+
+    def groups(self) -> list[list[Response]]:
+        """The groups (P lists of K responses), in the order of the rules' prompts."""
+        prompts, size = self._shape
+        return [[self.response(prompt, k) for k in range(size)] for prompt in range(prompts)]
+
+
+def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[list[Response]]:
+    """The groups of a file; see `ResponseFile`, which says what is refused."""
+    return ResponseFile(data, rules).groups()
 
 
 def _origins(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDArray[np.int64]]:
@@ -116,22 +136,6 @@ def _origins(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDAr
     donors = np.array([response.donor for response in flat], dtype=np.int64).reshape(shape)
     known = {"seeds": seeds} if (seeds != UNVERIFIED).any() else {}
     return known | ({"donors": donors} if (donors != NOBODY).any() else {})
-
-
-def _with_origins(
-    flat: Sequence[Response], arrays: Mapping[str, NDArray[np.generic]], shape: tuple[int, ...]
-) -> list[Response]:
-    """The responses with what the file says of their origin; raises InvalidResponses."""
-    values = []
-    for name, unknown in (("seeds", UNVERIFIED), ("donors", NOBODY)):
-        array = arrays.get(name, np.full(shape, unknown))
-        if array.shape != shape or array.min() < unknown:
-            raise InvalidResponses(f"{name} must be numbers from {unknown} on, of shape {shape}.")
-        values.append(array.flatten().tolist())
-    return [
-        replace(response, seed=seed, donor=donor)
-        for response, seed, donor in zip(flat, *values, strict=True)
-    ]
 
 
 def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
@@ -143,30 +147,53 @@ def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
         )
 
 
-def split(
-    lengths: NDArray[np.generic],
-    tokens: NDArray[np.generic],
-    logprobs: NDArray[np.generic],
-    rules: ResponseRules,
-) -> list[Response]:
-    """The responses of these `lengths` (n,), which stand one after another.
+class Flat:
+    """Responses of these `lengths` (n,), whose `tokens` and `logprobs` stand one after another."""
 
-    Raises InvalidResponses for anything that the rules do not allow.
-    """
-    if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
-        raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
-    total = int(lengths.sum(dtype=np.int64))
-    if tokens.shape != (total,) or logprobs.shape != (total,):
-        raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
-    if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
-        raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
-    if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
-        raise InvalidResponses("Log-probabilities must be finite and at most 0.")
-    ends = np.cumsum(lengths)
-    return [
-        Response(tokens[end - length : end], logprobs[end - length : end])  # type: ignore[arg-type]
-        for end, length in zip(ends, lengths, strict=True)
-    ]
+    def __init__(
+        self,
+        lengths: NDArray[np.generic],
+        arrays: Mapping[str, NDArray[np.generic]],
+        shape: tuple[int, ...],
+        rules: ResponseRules,
+    ) -> None:
+        """`shape` is that of the seeds and donors; raises InvalidResponses."""
+        if lengths.min() < 1 or lengths.max() > rules.max_response_tokens:
+            raise InvalidResponses(f"A response has 1 to {rules.max_response_tokens} tokens.")
+        tokens, logprobs = arrays["tokens"], arrays["logprobs"]
+        total = int(lengths.sum(dtype=np.int64))
+        if tokens.shape != (total,) or logprobs.shape != (total,):
+            raise InvalidResponses(f"tokens and logprobs must have the shape ({total},).")
+        if tokens.min() < 0 or tokens.max() >= rules.vocabulary:
+            raise InvalidResponses(f"Token ids must be in 0..{rules.vocabulary - 1}.")
+        if not np.isfinite(logprobs).all() or logprobs.max() > 1e-4:
+            raise InvalidResponses("Log-probabilities must be finite and at most 0.")
+        self._tokens, self._logprobs = tokens, logprobs
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self._lengths = lengths
+        self._seeds = _origin("seeds", arrays, shape, UNVERIFIED)
+        self._donors = _origin("donors", arrays, shape, NOBODY)
+
+    def __getitem__(self, number: int) -> Response:
+        """The response of this number, from 0 on."""
+        end = int(self._ends[number])
+        begin = end - int(self._lengths[number])
+        return Response(
+            self._tokens[begin:end],  # type: ignore[arg-type]
+            self._logprobs[begin:end],  # type: ignore[arg-type]
+            seed=int(self._seeds[number]),
+            donor=int(self._donors[number]),
+        )
+
+
+def _origin(
+    name: str, arrays: Mapping[str, NDArray[np.generic]], shape: tuple[int, ...], unknown: int
+) -> NDArray[np.int64]:
+    """What the file says of the responses' origin (n,); raises InvalidResponses."""
+    array = arrays.get(name, np.full(shape, unknown))
+    if array.shape != shape or array.min() < unknown:
+        raise InvalidResponses(f"{name} must be numbers from {unknown} on, of shape {shape}.")
+    return array.flatten().astype(np.int64)
 
 
 def read_arrays(
@@ -261,8 +288,8 @@ def decode_offers(data: bytes | memoryview, rules: ResponseRules) -> list[Offer]
         raise InvalidResponses(
             "An offer fills at most half a group, and has a candidate for each place."
         )
-    responses = split(lengths, arrays["tokens"], arrays["logprobs"], rules)
-    flat = iter(_with_origins(responses, arrays, (total,)))
+    responses = Flat(lengths, arrays, (total,), rules)
+    flat = iter(responses[number] for number in range(total))
     own = [[next(flat) for _ in range(size)] for _ in range(count)]
     return [
         Offer(

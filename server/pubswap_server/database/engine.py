@@ -32,6 +32,7 @@ CLOSE_SECONDS = 10.0
 # Threads, and connections, of each kind. Reading never waits for writing, nor either for work on
 # blobs, which has threads of its own.
 READERS = 4
+URGENT = 1
 WRITERS = 4
 TRIES = 4
 # A replica that is stopped in the middle of a transaction keeps its locks no longer than this; a
@@ -72,7 +73,7 @@ class Database:
         writing = self.engine.execution_options(immediate=True)
         self._reading = sessionmaker(self._snapshots, expire_on_commit=False)
         self._writing = sessionmaker(writing, expire_on_commit=False)
-        self._readers = CapacityLimiter(READERS)
+        self._readers, self._urgent = CapacityLimiter(READERS), CapacityLimiter(URGENT)
         # SQLite has one writer: those that wait stand in a queue rather than try its lock.
         self._writers = CapacityLimiter(1 if sqlite else WRITERS)
 
@@ -80,10 +81,14 @@ class Database:
         """A transaction that sees one moment, and keeps nobody from writing meanwhile."""
         return self._snapshots.begin()
 
-    async def read(self, work: Callable[[Session], T]) -> T:
-        """The result of `work` in one transaction that changes nothing."""
+    async def read(self, work: Callable[[Session], T], *, urgent: bool = False) -> T:
+        """The result of `work` in one transaction that changes nothing.
+
+        What is urgent is short, and waits for nothing that is not.
+        """
         call = partial(self._transact, self._reading, work)
-        return (await to_thread.run_sync(call, limiter=self._readers))[0]
+        limiter = self._urgent if urgent else self._readers
+        return (await to_thread.run_sync(call, limiter=limiter))[0]
 
     async def write(self, work: Callable[[Session], T]) -> T:
         """The result of `work` in one transaction, which is committed before this returns.
@@ -183,7 +188,7 @@ def _postgres(url: str) -> Engine:
     return create_engine(
         url,
         json_serializer=_json,
-        pool_size=READERS + WRITERS,
+        pool_size=READERS + URGENT + WRITERS,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
         pool_pre_ping=True,
@@ -195,7 +200,7 @@ def _sqlite(url: str) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,
-        pool_size=READERS + 1,
+        pool_size=READERS + URGENT + 1,
         max_overflow=0,
         connect_args={"timeout": BUSY_SECONDS},
     )

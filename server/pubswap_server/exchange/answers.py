@@ -6,24 +6,28 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.tensors.responses import (
     Offer,
     Response,
+    ResponseFile,
     ResponseRules,
-    decode_responses,
     encode_offers,
     encode_responses,
 )
 from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.storage.store import BlobStore
+from pubswap_server.turns import Turns
 
 # Each file is a mapping of its own, of which Linux allows a process some 65,000.
 MOST_FILES = 4096
 LEAST_KEPT = 4
+# Answers that are put together at a time: more threads of Python come no faster, and the event loop
+# has to wait for each of them before it goes on.
+AT_ONCE = 2
 
 Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swap
 
@@ -44,8 +48,8 @@ class ResponsePool:
     def __init__(self, closed: ClosedExchange, blobs: BlobStore) -> None:
         """Open and check the files; raises DamagedBlob."""
         self._closed = closed
-        self._groups = {
-            name: decode_responses(_mapped(blobs, digest), closed.rules)
+        self._files = {
+            name: ResponseFile(_mapped(blobs, digest), closed.rules)
             for name, digest in closed.digests.items()
         }
 
@@ -55,7 +59,7 @@ class ResponsePool:
         A peer's response is flagged as donated; whose it is, is not told. Where the member chooses
         itself, it gets the offers. With `seeds` it gets what it needs to check the responses.
         """
-        if member not in self._groups:
+        if member not in self._files:
             raise RoundClosed("The exchange closed without responses of yours; train on your own.")
         if self._closed.exchange.candidates is not None:
             return encode_offers(self._closed.rules.prompts, self._offers(member, seeds))
@@ -79,7 +83,7 @@ class ResponsePool:
         ]
 
     def _response(self, member: str, prompt: int, choice: Choice, seeds: bool) -> Response:
-        response = self._groups[choice.client][prompt][choice.index]
+        response = self._files[choice.client].response(prompt, choice.index)
         if not seeds or self._closed.secret is None:
             response = response.anonymous()
         elif choice.client != member:
@@ -93,6 +97,7 @@ class Answers:
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
+        self._threads, self._turns = CapacityLimiter(AT_ONCE), Turns()
         self._pools: OrderedDict[Key, asyncio.Task[ResponsePool]] = OrderedDict()
         self._files: dict[Key, int] = {}
 
@@ -109,7 +114,8 @@ class Answers:
             task = self._pools[key] = asyncio.create_task(self._open(key, load))
         self._pools.move_to_end(key)
         pool = await asyncio.shield(task)
-        return await to_thread.run_sync(pool.answer, member, seeds)
+        await self._turns.take()
+        return await to_thread.run_sync(pool.answer, member, seeds, limiter=self._threads)
 
     async def _open(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
         closed = await load()
@@ -117,7 +123,7 @@ class Answers:
         while len(self._pools) > LEAST_KEPT and sum(self._files.values()) > MOST_FILES:
             oldest, _ = self._pools.popitem(last=False)
             self._files.pop(oldest, None)
-        return await to_thread.run_sync(ResponsePool, closed, self._blobs)
+        return await to_thread.run_sync(ResponsePool, closed, self._blobs, limiter=self._threads)
 
 
 def _mapped(blobs: BlobStore, digest: str) -> memoryview:

@@ -20,6 +20,7 @@ from pubswap_protocol.errors import Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.database.tables import RunRow
+from pubswap_server.http.middleware import is_heartbeat
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import (
     MemberPrincipal,
@@ -103,7 +104,7 @@ async def get_principal(
         return principal
 
     try:
-        principal = await services.database.read(identify)
+        principal = await services.database.read(identify, urgent=is_heartbeat(request.scope))
     except Unauthenticated:
         services.limits.failed(peer)
         raise

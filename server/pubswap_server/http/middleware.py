@@ -20,10 +20,11 @@ from pubswap_protocol.errors import (
     TooSlow,
     UnsupportedEncoding,
 )
-from pubswap_protocol.paths import PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
+from pubswap_protocol.paths import HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_VERSION, REQUEST_ID_HEADER
 from pubswap_server.http.certificates import vouched_certificate
 from pubswap_server.http.problems import SAFETY_HEADERS, refusal
 from pubswap_server.monitoring.metrics import Metrics
+from pubswap_server.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +36,22 @@ PIECE_SECONDS = 60.0
 # would be reset, and the answer with it be lost.
 LINGER_BYTES = 64 << 20
 
+_HEARTBEAT = re.compile(HEARTBEAT.format(run="[^/]+"))
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class InTurns:
+    """Begin requests a few at a time, however many come at once; heartbeats wait for none."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._turns = Turns()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application when it is the request's turn."""
+        if scope["type"] == "http" and not is_heartbeat(scope):
+            await self._turns.take()
+        await self.app(scope, receive, send)
 
 
 class BodyDeadlines:
@@ -114,6 +130,11 @@ class _Body:
 def _has_body(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+def is_heartbeat(scope: Scope) -> bool:
+    """Whether it is a request that waits for no others."""
+    return _HEARTBEAT.fullmatch(scope["path"]) is not None
 
 
 class RequestLog:

@@ -81,6 +81,7 @@ class RunSnapshot:
     state: RunState
     paused_since: datetime | None
     round: int
+    rollbacks: int
     adapter: str | None
     handed_in: frozenset[str]
     awaited: Awaited
@@ -116,6 +117,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         state=RunState(row.state),
         paused_since=last_at(session, run, ["paused"]) if row.paused else None,
         round=row.round,
+        rollbacks=row.rollbacks,
         adapter=before.adapter if before is not None else None,
         handed_in=handed_in,
         awaited=_awaited(
@@ -220,7 +222,8 @@ def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
 
 def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
     under_way = snapshot.state in ROUND_UNDER_WAY and snapshot.paused_since is None
-    return under_way and member.name not in snapshot.handed_in | snapshot.joining
+    there = member.name in snapshot.handed_in or member.name in snapshot.joining
+    return under_way and not there
 
 
 def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:

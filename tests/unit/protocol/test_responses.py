@@ -1,5 +1,6 @@
 """Responses as they travel."""
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from safetensors.numpy import load, save
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.tensors.responses import (
     Response,
+    ResponseFile,
     ResponseRules,
     decode_responses,
     encode_responses,
@@ -25,6 +27,18 @@ def response(*tokens: int) -> Response:
 
 
 GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8).as_donated()]]
+
+
+def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
+    """The garbage collector has a few objects to go through, however many responses there are."""
+    rules = replace(RULES, responses_per_prompt=50)
+    data = encode_responses(rules.prompts, [[response(1, 9)] * 50] * 2)
+    gc.collect()
+    before = len(gc.get_objects())
+    held = [ResponseFile(data, rules) for _ in range(10)]
+    gc.collect()
+    assert len(gc.get_objects()) - before < 10 * len(held)
+    assert len(held[0].groups()[1]) == 50
 
 
 def test_responses_come_back_as_they_were_sent() -> None:

@@ -1,10 +1,12 @@
 """Wake-ups of members and of the conductor, and shared readings."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from pubswap_server.notifications import ChangeNotifier, SingleFlight
+from pubswap_server.turns import AT_ONCE, Turns
 
 
 class Readings:
@@ -136,3 +138,30 @@ def test_work_is_what_changed_or_else_everything() -> None:
         assert await changes.changed_runs(60) == {"c"}
 
     asyncio.run(play())
+
+
+def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
+    """Of a thousand, a few go on in each turn, in their order; one that is cancelled is no gap."""
+    turn, ended = 0, list[tuple[int, int]]()
+
+    async def count() -> None:
+        nonlocal turn
+        while len(ended) < 999:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def play() -> None:
+        turns = Turns()
+
+        async def one(number: int) -> None:
+            await turns.take()
+            ended.append((turn, number))
+
+        waiting = [asyncio.create_task(one(number)) for number in range(1000)]
+        await asyncio.sleep(0)
+        waiting[500].cancel()
+        await asyncio.gather(count(), *waiting, return_exceptions=True)
+
+    asyncio.run(play())
+    assert [number for _, number in ended] == [n for n in range(1000) if n != 500]
+    assert max(Counter(turn for turn, _ in ended).values()) <= AT_ONCE

@@ -1,7 +1,6 @@
 """Public steps: the prompts, the responses, and what the exchange gives back."""
 
 from functools import partial
-from operator import itemgetter
 
 from anyio import to_thread
 from fastapi import APIRouter, Request, Response
@@ -31,7 +30,7 @@ from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import runs, traffic
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_own
-from pubswap_server.runs.snapshot import settled, waits_for
+from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
 router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
@@ -164,19 +163,20 @@ async def get_exchanged(
     member, services = run.principal, run.services
     require_own(run.name, member)
 
-    async def state() -> tuple[bool, str]:
-        snapshot = await services.snapshots.get(run.name)
-        return settled(snapshot, member, round, swap), waits_for(snapshot, swap)
+    async def current() -> RunSnapshot:
+        return await services.snapshots.get(run.name)
+
+    def ready(snapshot: RunSnapshot) -> bool:
+        return settled(snapshot, member, round, swap)
 
     seconds = min(wait, services.settings.max_wait_seconds)
     with services.metrics.waiting.track_inprogress():
-        ready, reason = await services.changes.until(run.name, state, itemgetter(0), seconds)
-    if not ready:
+        snapshot = await services.changes.until(run.name, current, ready, seconds)
+    if not ready(snapshot):
+        reason = waits_for(snapshot, swap)
         return Response(status_code=204, headers={paths.WAITS_HEADER: reason})
-    # Who asks may have been revoked while it waited.
-    rollbacks = await run.read(lambda session, row: row.rollbacks)
     data = await services.answers.answer(
-        (run.name, rollbacks, round, swap),
+        (run.name, snapshot.rollbacks, round, swap),
         member.name,
         lambda: run.read(lambda session, row: exchanges.closed(session, row, round, swap)),
         seeds,
