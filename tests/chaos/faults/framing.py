@@ -12,10 +12,10 @@ through nginx where that is installed, whose own reading comes first then.
 import contextlib
 import itertools
 import re
+import select
 import shutil
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -370,24 +370,33 @@ def _ids(requests: list[Framed], directly: bool) -> list[str]:
 
 
 def _exchanged(peer: Peer, shot: Shot, rng: Random) -> bytes:
-    """All answers to bytes that are sent in random pieces."""
-    answers = bytearray()
+    """All answers to bytes that are sent in random pieces, from one thread: TLS is for one."""
+    answers, pieces = bytearray(), list(_pieces(shot, rng))
+    pauses = [rng.random() * 0.1 / len(pieces) if rng.random() < 0.5 else 0.0 for _ in pieces]
+    deadline, go_on = time.monotonic() + 60, 0.0
     with peer.connected() as connection:
-
-        def read() -> None:
-            with contextlib.suppress(OSError):
+        connection.setblocking(False)
+        while time.monotonic() < deadline:
+            try:
                 while piece := connection.recv(1 << 16):
-                    answers.extend(piece)
-
-        reading = threading.Thread(target=read)
-        reading.start()
-        with contextlib.suppress(OSError):
-            pieces = list(_pieces(shot, rng))
-            for piece in pieces:
-                connection.sendall(piece)
-                if rng.random() < 0.5:
-                    time.sleep(rng.random() * 0.1 / len(pieces))
-        reading.join()
+                    answers += piece
+                break
+            except (BlockingIOError, ssl.SSLWantReadError):
+                pass
+            except OSError:
+                break
+            if pieces and time.monotonic() >= go_on:
+                try:
+                    pieces[0] = pieces[0][connection.send(pieces[0]) :]
+                except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    pass
+                except OSError:
+                    pieces.clear()  # what was answered before may still be read
+                if pieces and not pieces[0]:
+                    pieces.pop(0)
+                    go_on = time.monotonic() + pauses.pop(0)
+            writing = [connection] if pieces and time.monotonic() >= go_on else []
+            select.select([connection], writing, [], 0.01 if pieces else 1.0)
     return bytes(answers)
 
 
