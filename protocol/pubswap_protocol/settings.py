@@ -89,6 +89,13 @@ class GrpoSettings(Strict):
     )
     gradient_epochs: Group = Field(default=2, description="Optimizer steps on one batch.")
     learning_rate: PositiveFactor = Field(default=1e-5, description="AdamW's, at the clients.")
+    # Left out unless it is set, so that a run from before it is the same run.
+    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
+        default="constant",
+        exclude_if=lambda shape: shape == "constant",
+        description="Over the steps of each round: as it is, growing to it in the first tenth, "
+        "falling to 0 by the end, or both. constant is the paper's.",
+    )
     weight_decay: Factor = Field(default=0.01, description="AdamW's.")
     max_grad_norm: PositiveFactor = Field(
         default=1.0, description="A longer gradient is scaled down."

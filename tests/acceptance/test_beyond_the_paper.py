@@ -33,9 +33,10 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
     "changes",
     [
         {"swap.schedule": "late", "swap.replay": True, "grpo.clipping": "soft"},
+        {"grpo.learning_rate_shape": "decay"},
         {"swap.schedule": "early", "grpo.donor_ratio": "shaped", "grpo.clipping": "sequence"},
     ],
-    ids=["late, replay, soft", "early, shaped, by sequence"],
+    ids=["late, replay, soft", "decay", "early, shaped, by sequence"],
 )
 def test_a_run_with_these_settings_trains_another_adapter(
     tmp_path: Path, changes: dict[str, Any]

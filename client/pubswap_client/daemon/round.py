@@ -185,6 +185,7 @@ class LocalRound:
         if self.held_out is not None:
             before = self.number - 1
             self.held_out.measure(self.trainer, self.reporter, before, self.start, adapter)
+        begin = partial(self.trainer.begin_round, self.number, adapter, steps=self.limits.steps)
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None and self.privacy is not None:
             self.privacy.pay(checkpoint.snapshot.beginning)
@@ -195,19 +196,19 @@ class LocalRound:
             self.number,
             self.start,
         ):
-            self.trainer.begin_round(self.number, adapter)
+            begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
             log.info("Round %d goes on after step %d.", self.number, len(self._done))
         elif self.privacy is not None:
             beginning = self.privacy.next_beginning()
-            self.trainer.begin_round(self.number, adapter, beginning)
+            begin(beginning=beginning)
             # Kept before it is paid for: else a kill between the two would begin it once more.
             snapshot = self.trainer.snapshot()
             self.journal.save(Checkpoint(self.number, self.start, (), snapshot))
             self.privacy.pay(beginning)
         else:
-            self.trainer.begin_round(self.number, adapter)
+            begin()
 
     def _step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:

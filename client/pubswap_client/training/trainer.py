@@ -22,6 +22,7 @@ from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.training.evidence import response_evidence
+from pubswap_client.training.learning_rate import learning_rate
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.own_rank import OwnRank
@@ -110,6 +111,7 @@ class LocalTrainer:
     rollout_seconds: float = field(default=0.0, init=False)
     _optimizer: torch.optim.Optimizer | None = field(default=None, init=False)
     _round_start: list[Tensor] = field(default_factory=list, init=False)
+    _round_steps: int = field(default=0, init=False)
     _own_rewards: list[list[float]] = field(default_factory=list, init=False)
     _ahead: PrivateRollout | None = field(default=None, init=False)
     _resampled: int = field(default=0, init=False)
@@ -130,12 +132,16 @@ class LocalTrainer:
         """Train on the base model with the products of these stacks added; before a round."""
         self.policy.rebase(residuals)
 
-    def begin_round(self, round_: int, adapter: Adapter, beginning: int = 0) -> None:
+    def begin_round(
+        self, round_: int, adapter: Adapter, beginning: int = 0, steps: int | None = None
+    ) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it.
 
         No two rounds with privacy may have the same `beginning`: noise and batches come from it.
+        `steps` is how many will be made, if it is known that they are fewer than all.
         """
         self.round = round_
+        self._round_steps = min(steps or self.settings.local_steps, self.settings.local_steps)
         self._beginning = beginning
         self._ahead = None
         self.policy.load_adapter(adapter)
@@ -199,6 +205,7 @@ class LocalTrainer:
         sampled = time.monotonic()
         with self._sampling(ahead):
             metrics = self._update(
+                step,
                 [self.problems[group.problem] for group in rollout.groups],
                 [group.responses for group in rollout.groups],
                 [group.rewards for group in rollout.groups],
@@ -263,7 +270,7 @@ class LocalTrainer:
         with self._sampling(ahead):
             # As in a private step.
             max_mismatch = None if stale else self.max_mismatch
-            metrics = self._update(problems, groups, rewards, max_mismatch)
+            metrics = self._update(step, problems, groups, rewards, max_mismatch)
         own = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
@@ -384,6 +391,7 @@ class LocalTrainer:
 
     def _update(
         self,
+        step: int,
         problems: Sequence[Problem],
         groups: Groups,
         rewards: Sequence[Sequence[float]],
@@ -392,6 +400,8 @@ class LocalTrainer:
     ) -> StepMetrics:
         if self._optimizer is None:
             raise WrongState("A step was asked for before a round began.")
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self.settings, step, self._round_steps)
         batch = collate(
             [
                 Group(self.policy.encode(problem.prompt), group, scores)

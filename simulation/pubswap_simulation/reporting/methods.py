@@ -32,6 +32,7 @@ _OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
     "grpo.donor_ratio": "{} donor ratio",
+    "grpo.learning_rate_shape": "{} of the rate in a round",
     "grpo.overlap": "sampled {} update ahead",
     "grpo.prompts_per_step": "{} prompts a step",
     "grpo.resample": "dead groups resampled {} times",

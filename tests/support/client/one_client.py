@@ -13,6 +13,7 @@ from typing import Any
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.trainer import LocalTrainer
@@ -170,6 +171,7 @@ class World:
     trained_on: dict[tuple[int, int], set[str]]
     privacy: Callable[[], PrivacyBudget | None] = lambda: None
     held_out: Sequence[Problem] = ()
+    limits: RoundLimits = dataclasses.field(default_factory=RoundLimits)
 
     def live(self, reporter: Reporter | None = None) -> None:
         """One process: a new trainer and store, then every round that is not handed in."""
@@ -187,7 +189,8 @@ class World:
                 told = reporter or LogLines()
                 held_out = HeldOut(self.state, run.id, self.held_out) if self.held_out else None
                 one = LocalRound(
-                    *(api, run, trainer, journal, told, number, start, privacy, held_out)
+                    *(api, run, trainer, journal, told, number, start, privacy, held_out),
+                    limits=self.limits,
                 )
                 one.train()
                 one.hand_in(examples=8)

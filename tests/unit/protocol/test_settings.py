@@ -53,6 +53,7 @@ def test_a_run_without_resampling_or_overlap_is_the_run_it_was() -> None:
         ("swap", "replay", True),
         ("swap", "schedule", "late"),
         ("grpo", "clipping", "sequence"),
+        ("grpo", "learning_rate_shape", "decay"),
     ],
 )
 def test_a_run_without_a_later_setting_is_the_run_it_was(table: str, name: str, value: Any) -> None:
@@ -122,6 +123,7 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),
         ({"grpo": {"clipping": "soft", "dual_clip": 3.0}}, "use clipping = 'token'"),
         ({"grpo": {"clipping": "hard"}}, "grpo.clipping"),
+        ({"grpo": {"learning_rate_shape": "cosine"}}, "grpo.learning_rate_shape"),
         ({"grpo": {"donor_ratio": "luffy"}}, "grpo.donor_ratio"),
         ({"grpo": {"resample": -1}}, "grpo.resample"),
         ({"grpo": {"resample": 65}}, "grpo.resample"),

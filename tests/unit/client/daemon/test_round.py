@@ -13,6 +13,7 @@ import pytest
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, StepReport
+from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.state.history import history_path, read
@@ -78,7 +79,11 @@ RUNS = {
     },
     "pipelined likely keep": {
         "swap": BOTH,
-        "grpo": {"optimizer_state": "keep", "donor_ratio": "decoupled"},
+        "grpo": {
+            "optimizer_state": "keep",
+            "donor_ratio": "decoupled",
+            "learning_rate_shape": "warmup_decay",
+        },
     },
 }
 
@@ -107,6 +112,18 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
     assert killed.coordinator.mismatches == 0
     for number, update in undisturbed.coordinator.updates.items():
         assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
+
+
+def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
+    world: Callable[..., World],
+) -> None:
+    """Three steps of four, by its own limit, are those of a round of three."""
+    settings: dict[str, Any] = {"method": "fedavg", "grpo": {"learning_rate_shape": "decay"}}
+    limited, short = world(**settings), world(**settings, local_steps=3)
+    limited.limits = RoundLimits(steps=3)
+    limited.live()
+    short.live()
+    assert limited.adapters()[0] == short.adapters()[0]
 
 
 @pytest.mark.full

@@ -126,6 +126,30 @@ def test_a_kept_optimizer_remembers_the_last_round(
     assert files[0] != files[1]
 
 
+def test_a_decaying_rate_is_that_of_constant_ones_step_by_step(
+    make_trainer: MakeTrainer, run_settings: RunSettings
+) -> None:
+    """Each step has the bits of a process of its own, whose constant rate is that of the step."""
+
+    def shaped(rate: float, shape: str) -> LocalTrainer:
+        grpo = {"learning_rate": rate, "learning_rate_shape": shape}
+        changed = run_settings.grpo.model_copy(update=grpo)
+        update = {"grpo": changed, "local_steps": 4, "method": "fedavg"}
+        return make_trainer(settings=run_settings.model_copy(update=update))
+
+    decaying, snapshot = shaped(0.01, "decay"), None
+    decaying.begin_round(1, start(decaying), steps=3)
+    for done in range(3):
+        decaying.private_step(done + 1)
+        constant = shaped(0.01 * (1 - done / 3), "constant")
+        constant.begin_round(1, start(constant))
+        if snapshot is not None:
+            constant.restore(snapshot)
+        constant.private_step(done + 1)
+        snapshot = constant.snapshot()
+        assert file_of(decaying) == file_of(constant)
+
+
 def test_a_pipelined_step_is_one_update_late_and_no_mistake_of_the_engine(
     make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
 ) -> None:
