@@ -138,7 +138,9 @@ class RunModel:
             return
         exchange = self.exchanges.get(self.round)
         if exchange is not None:
-            arrived = set(exchange.members)
+            # Who has handed in its update answers no more.
+            done = {member for member, round_ in self.updates if round_ == self.round}
+            arrived = exchange.members.keys() | done
             exchange.closed |= self._due(arrived, exchange.first_at, self.exchange_deadline)
             if exchange.closed:
                 self.state = "training"
