@@ -140,6 +140,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
 
     async def never(services: Any) -> None:
         """Work that is done when it is asked for."""
+        await asyncio.Future()  # a task that returns has died
 
     def unlock(self: Any) -> None:
         os.close(self._lock)  # what a dead process's end does, and no more
