@@ -457,7 +457,13 @@ class UpdateMetrics(Message):
         description="Of record-level differential privacy: what the member's training has spent in "
         "the run so far, where the run has privacy.epsilon.",
     )
-    # Left out if there are none: a coordinator from before it would refuse the message.
+    # Left out where there is none, as below: a coordinator from before it refuses the message.
+    improvement: Annotated[float, Field(ge=-1, le=1, strict=True)] | None = Field(
+        default=None,
+        exclude_if=lambda improvement: improvement is None,
+        description="Of pass@1 on own held-out problems in the round, where the run has "
+        "aggregation.weights = 'improvement'.",
+    )
     donors: list[DonorEvidence] = Field(
         default=[], max_length=MAX_DONORS_TOLD, exclude_if=lambda donors: not donors
     )

@@ -309,16 +309,17 @@ class AggregationSettings(Strict):
     rule: Literal["fedit", "ffa", "fedex", "svd", "median", "trimmed_mean", "multi_krum"] = Field(
         default="fedit", description="docs/aggregation.md compares them."
     )
-    weights: Literal["uniform", "examples", "steps"] = Field(
+    weights: Literal["uniform", "examples", "steps", "improvement"] = Field(
         default="uniform",
         description="All clients alike, or by the number of private examples, or by the local "
-        "steps that their updates were made of (members.fewest_steps).",
+        "steps that their updates were made of (members.fewest_steps), or by what the round has "
+        "gained them on their own held-out problems (`holdout` in client.toml).",
     )
     max_weight_share: PositiveShare = Field(
         default=0.5,
-        description="With weights = 'examples', which members report themselves: the largest share "
-        "of the mean that one member has. The others share the rest by their weights; where "
-        "that cannot be, all have the same.",
+        description="With weights = 'examples' or 'improvement', which members report themselves: "
+        "the largest share of the mean that one member has. The others share the rest by their "
+        "weights; where that cannot be, all have the same.",
     )
     trim: Annotated[float, Field(gt=0, lt=0.5, strict=True)] = Field(
         default=0.2, description="beta: what trimmed_mean drops at either end."
@@ -534,7 +535,12 @@ class RunSettings(Strict):
             )
 
     def _check_private(self) -> None:
-        """Raises ValueError for what makes one prompt's part in a step depend on other prompts."""
+        """Raises ValueError for what tells more of a private prompt than the noise accounts for."""
+        if self.aggregation.weights == "improvement":
+            raise ValueError(
+                "aggregation.weights 'improvement' tells how private held-out problems are "
+                "answered, which privacy.epsilon does not account for; use weights = 'uniform'"
+            )
         if self.grpo.resample:
             raise ValueError(
                 "grpo.resample chooses private prompts by their rewards, which privacy.epsilon "

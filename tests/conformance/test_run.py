@@ -110,6 +110,24 @@ def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -
 
 
 @on_sqlite
+def test_updates_are_weighted_by_improvement_when_the_run_says_so(server: Server) -> None:
+    """Who gained four tenths has eight times the weight of who told nothing."""
+    weighing = {"weights": "improvement", "max_weight_share": 1.0}
+    fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
+    made = {"a": (fed.adapter(1), 0.4), "b": (fed.adapter(2), None)}
+    for name, (adapter, gained) in made.items():
+        data = encode_adapter(fed.run.model.layout, adapter)
+        metrics = UpdateMetrics(examples=10, steps=2, improvement=gained)
+        update = SubmitUpdate(adapter=fed.members[name].put_blob(fed.run.id, data), metrics=metrics)
+        assert fed.members[name].submit_update(fed.run.id, 1, update).status == "accepted"
+    fed.wait_for(1)
+    mean = decode_adapter(fed.run.model.layout, fed.operator.global_adapter(fed.run.id, "final"))
+    for name, tensor in mean.items():
+        expected = (8 * made["a"][0][name] + made["b"][0][name]) / 9
+        assert np.allclose(tensor, expected, atol=1e-6)
+
+
+@on_sqlite
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
 def test_a_run_in_reduced_precision_ends_in_the_mean(
     server: Server, tmp_path: Path, precision: Precision

@@ -8,6 +8,8 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update
 
+SENDS_GAIN = "sends its gain on held-out problems"
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -36,6 +38,11 @@ class Ask:
         """Whether there are public steps."""
         return self.settings.method == "pubswap"
 
+    @property
+    def sends_gain(self) -> bool:
+        """Whether members say what a round has gained them on their held-out problems."""
+        return self.settings.aggregation.weights == "improvement"
+
     def facts(self) -> dict[str, str]:
         """What a person approves: it is approved again when any of it changes."""
         settings, grpo = self.settings, self.settings.grpo
@@ -54,6 +61,7 @@ class Ask:
             "differential privacy": "none" if epsilon is None else f"epsilon {epsilon:g}",
             "sends responses": sent if self.sends_responses else "no",
             "sends an adapter": f"each round, {size}",
+            **({SENDS_GAIN: "yes, each round"} if self.sends_gain else {}),
         }
 
 

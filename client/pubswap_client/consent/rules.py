@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from pubswap_client.consent.approval import Approval
-from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.ask import SENDS_GAIN, Ask
 from pubswap_client.consent.local_policy import DAYS, LocalPolicy
 from pubswap_client.consent.sent_today import Sent
 from pubswap_client.operator.tables import size_text
@@ -81,6 +81,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
             Code.RESPONSES if ask.sends_responses and not policy.send_responses else None,
         ),
         _size(policy.max_bytes_a_day, ask.update_bytes),
+        *([_gain(policy.counters)] if ask.sends_gain else []),
     ]
 
 
@@ -114,6 +115,12 @@ def _size(limit: int | None, asked: int | None) -> Line:
     return Line(
         "sends an adapter", f"{size_text(limit)} a day in all", Code.BYTES if refused else None
     )
+
+
+def _gain(counters: str | tuple[str, ...]) -> Line:
+    """Never refused: who does not tell has the least weight."""
+    told = counters == "all" or "improvement" in counters
+    return Line(SENDS_GAIN, "yes" if told else "no: it is left out")
 
 
 def judge(

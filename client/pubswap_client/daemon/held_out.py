@@ -1,4 +1,7 @@
-"""The organisation's own pass@1: each global adapter on private problems that train nothing."""
+"""The organisation's own pass@1: each global adapter on private problems that train nothing.
+
+And its own adapter at a round's end, where the run weighs by that.
+"""
 
 import logging
 import time
@@ -32,14 +35,14 @@ class HeldOut:
         round_: int,
         digest: Digest,
         adapter: Adapter,
-    ) -> None:
-        """Score the global adapter after a round, unless it was; leaves it in the policy.
+    ) -> float:
+        """The global adapter's score after a round, measured unless it was.
 
-        Raises NotSaved.
+        If it is measured, that adapter is left in the policy. Raises NotSaved.
         """
-        known = held_out_scores(self.state, self.run)
-        if (self.run, round_, digest) in {score.key for score in known}:
-            return
+        known = {score.key: score for score in held_out_scores(self.state, self.run)}
+        if (self.run, round_, digest) in known:
+            return known[self.run, round_, digest].pass_at_1
         reporter.doing(f"measuring the global adapter on {len(self.problems)} held-out problems")
         began = time.monotonic()
         pass_at_1 = trainer.pass_at_1(adapter, self.problems)
@@ -57,3 +60,11 @@ class HeldOut:
             "The global adapter after round %d: pass@1 %.3f on our %d held-out problems.",
             *(round_, pass_at_1, len(self.problems)),
         )
+        return pass_at_1
+
+    def improvement(self, trainer: LocalTrainer, reporter: Reporter, before: float) -> float:
+        """What the trainer's own adapter gained on the score before its round, by equal draws."""
+        reporter.doing(f"measuring our own adapter on {len(self.problems)} held-out problems")
+        gained = trainer.pass_at_1(trainer.adapter(), self.problems) - before
+        log.info("Our own adapter: pass@1 %+.3f in this round, by which it weighs.", gained)
+        return gained

@@ -85,6 +85,7 @@ class LocalRound:
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
+    _held_out_before: float | None = None  # the global adapter's score, on own held-out problems
     _transfer: float = 0.0  # seconds for adapters, in this process
     _keeping: Future[None] | None = None  # the last step, on its way to the disk
 
@@ -184,7 +185,9 @@ class LocalRound:
             self._base = adapter  # what is sent is the difference to it
         if self.held_out is not None:
             before = self.number - 1
-            self.held_out.measure(self.trainer, self.reporter, before, self.start, adapter)
+            self._held_out_before = self.held_out.measure(
+                self.trainer, self.reporter, before, self.start, adapter
+            )
         begin = partial(self.trainer.begin_round, self.number, adapter, steps=self.limits.steps)
         checkpoint = self.journal.checkpoint()
         if checkpoint is not None and self.privacy is not None:
@@ -362,9 +365,17 @@ class LocalRound:
             transfer_seconds=self._transfer,
             step_rewards=[metrics and metrics.reward for metrics in told[:MAX_STEPS_TOLD]],
             epsilon=self.privacy.epsilon if self.privacy else None,
+            improvement=self._improvement(),
             donors=_donors(steps)[:MAX_DONORS_TOLD],
             **{name: _mean(steps, name) for name in means},
         )
+
+    def _improvement(self) -> float | None:
+        """What the run weighs us by, if it does so; None also if nothing is held out."""
+        weighs = self.run.settings.aggregation.weights == "improvement"
+        if not weighs or self.held_out is None or self._held_out_before is None:
+            return None
+        return self.held_out.improvement(self.trainer, self.reporter, self._held_out_before)
 
     def _rules(self, prompts: SwapPrompts) -> ResponseRules:
         grpo = self.run.settings.grpo

@@ -114,6 +114,11 @@ def make_daemon(
             f"{settings.data} holds {len(problems)} problems{besides}; a step takes "
             f"{own.grpo.prompts_per_step} different ones."
         )
+    if run.settings.aggregation.weights == "improvement" and not held_out:
+        log.warning(
+            "The run weighs members by what they gain on their own held-out problems, and here are "
+            "none, so that this member weighs least. Set `holdout` in client.toml to change that."
+        )
     if run.settings.method == "pubswap":
         _problem_set(session, SetKind.PUBLIC)
     policy, engine, score = session.policy, session.engine, session.score

@@ -1,8 +1,9 @@
 """The inputs of a round's aggregation, and their slices."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,23 @@ class Updates:
             weights=tuple(self.weights[n] for n in chosen),
             ranks=tuple(self.ranks[n] for n in chosen if self.ranks),
         )
+
+
+LEAST_IMPROVEMENT, MOST_IMPROVEMENT = 0.05, 0.5  # of pass@1: what weighs the least and the most
+
+
+def weight_of(counted_by: str, metrics: Mapping[str, Any]) -> float:
+    """The weight of an update with these metrics, by `aggregation.weights`.
+
+    An improvement is within bounds, so that nobody vanishes and nobody gains by claiming more; a
+    member that reports none has the least.
+    """
+    if counted_by == "uniform":
+        return 1.0
+    if counted_by == "improvement":
+        gained = metrics.get("improvement") or 0.0
+        return min(max(float(gained), LEAST_IMPROVEMENT), MOST_IMPROVEMENT)
+    return float(metrics[counted_by])
 
 
 def shares_of(weights: Sequence[float], largest: float = 1.0) -> tuple[float, ...]:

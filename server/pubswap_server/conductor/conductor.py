@@ -23,7 +23,7 @@ from pubswap_protocol.tensors.ranks import Widened
 from pubswap_protocol.tensors.update_encoding import largest_update, view_update
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
-from pubswap_server.aggregation.updates import Updates
+from pubswap_server.aggregation.updates import Updates, weight_of
 from pubswap_server.clock import now
 from pubswap_server.conductor.leases import Lease
 from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, SwapRow, UpdateRow, UploadRow
@@ -330,17 +330,13 @@ def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
     if before.adapter is None or len(adapters) < len(updates):
         raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
     settings = runs.settings_of(run)
-    counted_by = settings.aggregation.weights
     return RoundInputs(
         round=round_,
         settings=settings,
         layout=runs.model_of(run).layout,
         members=[update.member for update in updates],
         adapters=adapters,
-        weights=[
-            1.0 if counted_by == "uniform" else float(update.metrics[counted_by])
-            for update in updates
-        ],
+        weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],
         previous=before.adapter,
         server_state=before.server_state,
     )

@@ -112,6 +112,11 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"aggregation": {"rule": "trimmed_mean"}}, "drops nobody of 4 clients"),
         ({"aggregation": {"trim": 0.5}}, "aggregation.trim"),
         ({"aggregation": {"rule": "median", "weights": "examples"}}, "knows no weights"),
+        ({"aggregation": {"rule": "median", "weights": "improvement"}}, "knows no weights"),
+        (
+            {"aggregation": {"weights": "improvement"}, "privacy": {"epsilon": 8.0}},
+            "use weights = 'uniform'",
+        ),
         ({"aggregation": {"rule": "fedex", "server_optimizer": "adam"}}, "moves away from"),
         ({"aggregation": {"rule": "svd", "server_optimizer": "adam"}}, "moves the old ones"),
         (

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import InvalidAdapter
+from pubswap_protocol.messages import UpdateMetrics
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import (
     LARGEST,
@@ -29,7 +31,7 @@ from pubswap_server.aggregation.means import Means
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.rules import FedIT
 from pubswap_server.aggregation.stacking import stacked
-from pubswap_server.aggregation.updates import Updates, shares_of
+from pubswap_server.aggregation.updates import Updates, shares_of, weight_of
 from support.client import dense
 
 LAYOUT = AdapterLayout(
@@ -472,6 +474,25 @@ def test_no_share_is_over_the_bound_and_the_rest_keep_their_weights(
         low, high = (middle, high) if total < 1 else (low, middle)
     assert found == pytest.approx([min(largest, high * weight) for weight in weights], abs=1e-9)
     assert max(found) <= largest
+
+
+@pytest.mark.parametrize(
+    ("improvement", "weight"),
+    [(-1.0, 0.05), (0.0, 0.05), (None, 0.05), (0.04, 0.05), (0.2, 0.2), (0.5, 0.5), (1.0, 0.5)],
+)
+def test_an_improvement_weighs_between_its_bounds(improvement: float | None, weight: float) -> None:
+    """min(max(g, 0.05), 0.5): who got worse, or tells nothing, is heard, and none is worth ten."""
+    told = UpdateMetrics(examples=1, steps=1, improvement=improvement).model_dump(mode="json")
+    assert weight_of("improvement", told) == weight
+    assert weight_of("uniform", told) == weight_of("examples", told) == 1.0
+
+
+def test_an_improvement_is_part_of_pass_at_1() -> None:
+    """A message with another is refused, and one with none is what it was before."""
+    for wrong in (1.1, -1.1, float("nan"), float("inf"), True, "0.5"):
+        with pytest.raises(ValidationError):
+            UpdateMetrics.model_validate({"examples": 1, "steps": 1, "improvement": wrong})
+    assert "improvement" not in UpdateMetrics(examples=1, steps=1).model_dump()
 
 
 def test_a_member_that_reports_a_thousand_million_examples_has_half_of_the_mean() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.consent.approval import Approval
-from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.ask import SENDS_GAIN, Ask
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code, Moment, compare, judge, opens_at
 from pubswap_client.consent.sent_today import Sent
@@ -36,6 +36,21 @@ def refused(
 ) -> list[Code]:
     """The codes of all refusals."""
     return [one.code for one in judge(LocalPolicy(**policy), ask, approval, moment)]
+
+
+def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
+    """A person approves it like the rest; withheld, it refuses nothing."""
+    plain = replace(ASK, settings=merged({}))
+    asking = replace(ASK, settings=merged({"aggregation": {"weights": "improvement"}}))
+    before, approved = (
+        APPROVED.model_copy(update={"asked": ask.facts()}) for ask in (plain, asking)
+    )
+    assert refused({}, plain, before) == []
+    assert refused({}, asking, before) == [Code.NOT_APPROVED]
+    for counters, allows in (("all", "yes"), (("improvement",), "yes"), (("loss",), "no")):
+        (line,) = [x for x in compare(LocalPolicy(counters=counters), asking) if "gain" in x.what]
+        assert line.what == SENDS_GAIN and line.allows.startswith(allows)
+        assert refused({"counters": counters}, asking, approved) == []
 
 
 @pytest.mark.parametrize(

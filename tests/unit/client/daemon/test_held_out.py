@@ -14,7 +14,8 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ServerFault
 from pubswap_protocol.messages import RunState, Task, TaskKind
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.settings import AggregationSettings
+from pubswap_protocol.tensors.adapter import decode_adapter, encode_adapter, initial_adapter
 from support.client.one_client import ROUNDS, World, kill_again_and_again
 
 HELD_OUT = [Problem(id=f"h{n}", prompt=f"5+{n}=", answer="?") for n in range(6)]
@@ -66,6 +67,40 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
     assert first != second
     assert trainer.pass_at_1(adapters[0], HELD_OUT) >= 0
     assert [list(group[0].tokens) for group in sampled[-1]] == first
+
+
+def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
+    world: Callable[..., World],
+) -> None:
+    """The own adapter's score less the global one's, also of a client that dies again and again.
+
+    The adapters are those of any other run; without held-out problems it is not told.
+    """
+    weighing = AggregationSettings(weights="improvement")
+    plain, undisturbed, killed = world(), world(aggregation=weighing), world(aggregation=weighing)
+    plain.held_out = undisturbed.held_out = killed.held_out = HELD_OUT
+    plain.live()
+    undisturbed.live()
+    kill_again_and_again(killed)
+    assert plain.adapters() == undisturbed.adapters() == killed.adapters()
+    assert told(plain) == [None, None]
+    trainer, layout = plain.trainer(None), plain.coordinator.run.model.layout
+    befores = [each.pass_at_1 for each in held_out_scores(plain.state, plain.coordinator.run.id)]
+    gained = [
+        trainer.pass_at_1(decode_adapter(layout, data), HELD_OUT) - before
+        for data, before in zip(plain.adapters(), befores, strict=True)
+    ]
+    assert told(undisturbed) == told(killed) == gained
+    assert any(gained)
+    silent = world(aggregation=weighing)
+    silent.live()
+    assert told(silent) == [None, None]
+
+
+def told(one: World) -> list[float | None]:
+    """The improvement of each round that was handed in."""
+    updates = one.coordinator.updates
+    return [updates[number].metrics.improvement for number in sorted(updates)]
 
 
 @pytest.mark.parametrize("reachable", [True, False], ids=["measured", "coordinator away"])
