@@ -101,6 +101,9 @@ class LogLines(Reporter):
         if metrics.groups_replaced:
             figures["groups_replaced"] = metrics.groups_replaced
             figures["prompts_sampled"] = metrics.prompts_sampled
+        if metrics.donated_tokens:
+            figures["donated_probability"] = metrics.donated_probability
+            figures["donated_clip"] = metrics.donated_clip_share
         short = {name: float(f"{figure:.3g}") for name, figure in figures.items()}
         place = {"round": report.round, "step": report.step, "steps": report.steps}
         log.info("step", extra=values(**place, kind=report.kind, **short))
@@ -206,7 +209,10 @@ class Tracking(Reporter):
     def step(self, report: StepReport) -> None:
         """All metrics under `train/`, by the step's number in the whole run."""
         figures = asdict(replace(report.metrics, donors={}))
-        values = {f"train/{name}": value for name, value in figures.items() if name != "donors"}
+        left_out = {"donors"}
+        if not report.metrics.donated_tokens:  # a curve of the steps that have some
+            left_out |= {"donated_probability", "donated_clip_share"}
+        values = {f"train/{name}": value for name, value in figures.items() if name not in left_out}
         values |= {
             "train/tokens_per_second": report.metrics.tokens_per_second,
             "train/public": float(report.public),

@@ -31,6 +31,9 @@ class StepMetrics:
     waited: float = 0.0  # seconds for the other organisations, which are not in `seconds`
     prompts_sampled: int = 0  # of a private step, those of further draws included
     groups_replaced: int = 0  # by groups of further draws, as their rewards were all equal
+    donated_tokens: int = 0  # of those trained on; the two below are of these
+    donated_probability: float = 0.0  # mean, under the own policy before the step
+    donated_clip_share: float = 0.0  # as clip_share
     # Of the donated responses of each donor, by its number: how many, and the evidence.
     donors: dict[str, list[float]] = field(default_factory=dict)
 
@@ -47,11 +50,26 @@ class Epoch:
     loss: float
     kl: float
     clip_share: float
+    donated_clip_share: float
     grad_norm: float
 
 
+@dataclass(frozen=True, slots=True)
+class Donated:
+    """The donated tokens of a batch: their number, mean probability, and sum of coefficients c."""
+
+    tokens: int
+    probability: float
+    weight: float
+
+
 def step_metrics(
-    batch: Batch, epochs: Sequence[Epoch], mismatch: Mismatch, memory: int, seconds: float
+    batch: Batch,
+    epochs: Sequence[Epoch],
+    mismatch: Mismatch,
+    donated: Donated,
+    memory: int,
+    seconds: float,
 ) -> StepMetrics:
     """The metrics of a step from its epochs' sums; `seconds` are the update's."""
     own = batch.rewards.flatten()[~batch.donated]
@@ -74,6 +92,9 @@ def step_metrics(
         mismatch_max=mismatch.max_abs,
         mismatch_kl=mismatch.kl,
         memory_bytes=memory,
+        donated_tokens=donated.tokens,
+        donated_probability=donated.probability,
+        donated_clip_share=mean("donated_clip_share") / donated.weight if donated.tokens else 0.0,
     )
 
 

@@ -63,6 +63,7 @@ class Loss:
     policy: Tensor
     kl: Tensor
     clip_share: Tensor
+    donated_clip_share: Tensor
     entropy: Tensor
 
 
@@ -91,8 +92,9 @@ def objective(
     if entropy is not None:
         bonus = (targets.weights * entropy).sum()
     total = policy + settings.kl_beta * kl - settings.entropy_coefficient * bonus
-    share = (targets.weights * clipped).sum()
-    return Loss(total, policy.detach(), kl.detach(), share, bonus.detach())
+    shares = targets.weights * clipped
+    donated = (shares * targets.donated).sum()
+    return Loss(total, policy.detach(), kl.detach(), shares.sum(), donated, bonus.detach())
 
 
 def clipped_surrogate(

@@ -21,7 +21,7 @@ from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.evidence import EvidenceTable
 from pubswap_client.training.memory import TokenBudget, memory_used
-from pubswap_client.training.metrics import Epoch, StepMetrics, step_metrics
+from pubswap_client.training.metrics import Donated, Epoch, StepMetrics, mean_of, step_metrics
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.own_rank import OwnRank
@@ -30,6 +30,8 @@ from pubswap_client.training.team import SINGLE, Team
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.responses import UNVERIFIED
+
+FIGURES = 4  # of a pass: the loss, the KL, the clip share, and that of donated tokens
 
 
 def update(
@@ -74,16 +76,16 @@ def update(
                 own_rank.clear(policy, gradients_of(policy))
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # All at once: a GPU's work is waited for but here.
-            loss, kl, clip_share, gradient_norm = torch.cat([sums, norm[None]]).tolist()
+            loss, kl, *clipped, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
             if own_rank is not None:
                 own_rank.put_back(policy, round_start)
             team.broadcast(policy.trainable())
-            epochs.append(Epoch(loss + penalty, kl, clip_share, gradient_norm))
-    metrics = step_metrics(
-        batch, epochs, passes.mismatch(), memory_used(policy.device), time.monotonic() - started
-    )
+            epochs.append(Epoch(loss + penalty, kl, *clipped, gradient_norm))
+    memory = memory_used(policy.device)
+    seconds = time.monotonic() - started
+    metrics = step_metrics(batch, epochs, passes.mismatch(), passes.donated(), memory, seconds)
     return replace(metrics, donors=passes.evidence.by_donor())
 
 
@@ -160,7 +162,7 @@ class _Passes:
         self.team.all_reduce([reference])
 
     def accumulate(self, first: bool) -> Tensor:
-        """Leave the whole batch's gradient in the factors; returns its loss, KL and clip share.
+        """Leave the whole batch's gradient in the factors; returns its loss, KL and clip shares.
 
         The first epoch's own pass is pi_old, so that rho = 1 and no other pass is needed.
         """
@@ -171,7 +173,7 @@ class _Passes:
             looked = [old, *self.evidence.tensors] if first else []
             return self._learn(self.rows, gradients, looked)
         totals = [torch.zeros_like(gradient) for gradient in gradients]
-        sums = torch.zeros(3, device=self.policy.device)
+        sums = torch.zeros(FIGURES, device=self.policy.device)
         size = self.batch.group_size
         for group, rows in groupby(self.rows, lambda row: row // size):
             own = old.view(-1, size, self.batch.width)[group]
@@ -182,11 +184,11 @@ class _Passes:
         return sums
 
     def _learn(self, rows: list[int], gradients: list[Tensor], old: list[Tensor]) -> Tensor:
-        """Add the rows' gradient; returns their loss, KL and clip share.
+        """Add the rows' gradient; returns their loss, KL and clip shares.
 
         `old` is where pi_old of these rows lies, if this pass is to fill it in.
         """
-        sums = torch.zeros(3, device=self.policy.device)
+        sums = torch.zeros(FIGURES, device=self.policy.device)
         with_entropy = self.settings.entropy_coefficient != 0
 
         def learn(part: Pack, rows: Sequence[int]) -> None:
@@ -197,7 +199,8 @@ class _Passes:
             targets = self.targets.take(part.indices)
             loss = objective(scores.logprobs, targets, self.settings, scores.entropy)
             loss.total.backward()  # type: ignore[no-untyped-call]
-            sums.add_(torch.stack([loss.total.detach(), loss.kl, loss.clip_share]))
+            shares = [loss.clip_share, loss.donated_clip_share]
+            sums.add_(torch.stack([loss.total.detach(), loss.kl, *shares]))
 
         self._each_pack(rows, learn, clear=[*gradients, sums, *old])
         self.team.all_reduce([*gradients, sums, *old])
@@ -205,10 +208,21 @@ class _Passes:
 
     def mismatch(self) -> Mismatch:
         """Of own tokens, whose log-probabilities we and the engine both know."""
-        rows = torch.zeros(self.batch.rows, dtype=torch.bool)
-        rows[self.rows] = True
-        own = (rows & ~self.batch.donated)[:, None] & self.batch.response_mask
-        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own.flatten())
+        own = self._tokens(~self.batch.donated)
+        return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own)
+
+    def donated(self) -> Donated:
+        """What the first epoch's own pass found of peers' tokens."""
+        tokens = self._tokens(self.batch.donated)
+        probabilities = self.targets.old.cpu()[tokens].exp()
+        weight = self.targets.weights.cpu()[tokens].sum()
+        return Donated(len(probabilities), mean_of(probabilities), float(weight))
+
+    def _tokens(self, rows: Tensor) -> Tensor:
+        """Which of the flat tokens (B T,) are of these rows (B,) and trained on."""
+        trained = torch.zeros(self.batch.rows, dtype=torch.bool)
+        trained[self.rows] = True
+        return ((trained & rows)[:, None] & self.batch.response_mask).flatten()
 
     def _each_pack(self, rows: list[int], work: Work, clear: Sequence[Tensor]) -> None:
         """Do this process's packs; from clean tensors again, in smaller packs, if memory ends."""

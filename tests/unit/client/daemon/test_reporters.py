@@ -35,6 +35,9 @@ def report(step: int) -> StepReport:
         memory_bytes=3 << 30,
         prompts_sampled=8 if step == 1 else 13,
         groups_replaced=0 if step == 1 else 3,
+        donated_tokens=40 if step == 2 else 0,
+        donated_probability=0.7 if step == 2 else 0.0,
+        donated_clip_share=0.01 if step == 2 else 0.0,
     )
     return StepReport(round=2, rounds=3, step=step, steps=4, public=step == 2, made=[metrics])
 
@@ -47,7 +50,8 @@ def test_a_log_line_has_the_figures(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = [Lines("console").format(record) for record in caplog.records]
     wanted = "step round=2 step=2 steps=4 kind=public reward=0.5 zero_variance=0.5 kl=0.001"
     wanted += " clip=0.02 length=17.0 tokens_per_second=300.0 memory_gib=3.0"
-    assert line.endswith(f"{wanted} groups_replaced=3.0 prompts_sampled=13.0")
+    wanted += " groups_replaced=3.0 prompts_sampled=13.0"
+    assert line.endswith(f"{wanted} donated_probability=0.7 donated_clip=0.01")
     LogLines().step(report(1))
     assert Lines("console").format(caplog.records[-1]).endswith("memory_gib=3.0")
 
@@ -99,6 +103,8 @@ def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in rewards] == [(5, 0.25), (6, 0.5)]
     assert [event.value for event in events.Scalars("train/tokens_per_second")] == [300.0, 300.0]
     assert "train/mismatch" in events.Tags()["scalars"]
+    donated = events.Scalars("train/donated_probability")
+    assert [(event.step, event.value) for event in donated] == [(6, pytest.approx(0.7))]
 
 
 def test_a_missing_tracker_is_named_with_what_to_install(tmp_path: Path) -> None:

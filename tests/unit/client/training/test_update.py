@@ -13,7 +13,7 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_client.training.objective import objective
+from pubswap_client.training.objective import clipped_surrogate, objective
 from pubswap_client.training.update import update
 from pubswap_protocol.errors import Diverged, StaleAdapter
 from pubswap_protocol.model import ModelCard
@@ -91,7 +91,7 @@ def test_micro_batches_give_the_whole_batchs_gradient(
     parts, also_reached = one_update(policy, batch, settings, budget)
     assert distance(reached, policy.adapter()) > 1e-3
     assert distance(reached, also_reached) < 1e-6
-    for name in ("loss", "kl", "clip_share", "grad_norm"):
+    for name in ("loss", "kl", "clip_share", "donated_clip_share", "grad_norm"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-6)
 
 
@@ -134,6 +134,41 @@ def test_the_second_epoch_is_held_against_the_first_one_s_policy(
     assert second.clip_share > 0
     assert both.loss == pytest.approx((first.loss + second.total.item()) / 2, abs=1e-5)
     assert both.clip_share == pytest.approx(second.clip_share.item() / 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
+def test_donated_tokens_are_told_apart(
+    policy: Policy, batch: Batch, run_settings: RunSettings, aggregation: str
+) -> None:
+    """Their mean probability before the step, and how many of them, by weight, the clip stops."""
+    settings = changed(run_settings, loss_aggregation=aggregation, gradient_epochs=2)
+    donated = batch.donated[:, None] & batch.response_mask
+    with torch.no_grad():
+        old = padded_scores(policy, batch, 0.7).logprobs
+    _, middle = one_update(policy, batch, changed(settings, gradient_epochs=1), rate=2.0)
+    metrics, _ = one_update(policy, batch, settings, budget=30, rate=2.0)
+    policy.load_adapter(middle)
+    targets = padded_targets(batch, settings, old, None)
+    with torch.no_grad():
+        now = padded_scores(policy, batch, 0.7).logprobs
+    _, stopped = clipped_surrogate(now, targets, settings.grpo)
+    assert metrics.donated_tokens == int(donated.sum()) == 11
+    assert metrics.donated_probability == pytest.approx(old[donated].exp().mean().item(), rel=1e-5)
+    weights = targets.weights[donated]
+    share = (weights * stopped[donated]).sum().item() / weights.sum().item()
+    assert share > 0
+    # Of two epochs; in the first all ratios are 1.
+    assert metrics.donated_clip_share == pytest.approx(share / 2, rel=1e-5)
+
+
+def test_a_step_without_donated_tokens_says_nothing_of_them(
+    policy: Policy, batch: Batch, run_settings: RunSettings
+) -> None:
+    """As in a private step; no share of nothing is taken."""
+    own = replace(batch, donated=torch.zeros_like(batch.donated))
+    metrics, _ = one_update(policy, own, run_settings)
+    found = (metrics.donated_tokens, metrics.donated_probability, metrics.donated_clip_share)
+    assert found == (0, 0.0, 0.0)
 
 
 def test_groups_of_equal_rewards_teach_nothing_but_the_kl(
