@@ -1,6 +1,7 @@
 """Rounds of 64, 250 and 1,000 members with public steps: CPU, memory, heartbeats, blocks.
 
     PYTHONPATH=tests python tests/benchmarks/scale.py           # into results/scale.json
+    PYTHONPATH=tests python tests/benchmarks/scale.py --members 64,250  # the other sizes stay
     PYTHONPATH=tests python tests/benchmarks/scale.py --quick   # a few members; keeps nothing
 
 Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps. Once a real
@@ -12,6 +13,8 @@ one; growth is theirs from a size to the next, over linear growth.
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -121,6 +124,13 @@ def figures(details: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]
     }
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(size) for size in text.split(",") if size.isdigit())
+    if not sizes or set(sizes) - set(MEMBERS):
+        raise argparse.ArgumentTypeError(f"{text}: the sizes are {MEMBERS}")
+    return sizes
+
+
 def show(console: Console, found: dict[str, float], details: dict[str, Any]) -> None:
     """Each figure, and each round."""
     table = Table("", "measured", "to reach", title="Rounds of many members")
@@ -142,18 +152,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="A few members; keeps nothing.")
+    parser.add_argument("--members", type=_sizes, help="Some of the sizes, such as 64,250.")
     chosen, console = parser.parse_args(), Console()
-    details: dict[str, Any] = {}
+    sizes = QUICK_MEMBERS if chosen.quick else chosen.members or MEMBERS
+    # Stopped from outside, it still ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    kept = json.loads(RESULT.read_text())["details"] if chosen.members else {}
+    details: dict[str, Any] = {way: kept[way] for way in WAYS if way in kept}
     with tempfile.TemporaryDirectory(prefix="pubswap-scale-") as scratch:
         for way in WAYS:
-            sizes = details.setdefault(way, {})
-            for members in QUICK_MEMBERS if chosen.quick else MEMBERS:
-                sizes[str(members)] = measured(way, members, Path(scratch) / f"{way[:3]}{members}")
-                console.log(f"{members} members, {way}: {sizes[str(members)]}")
+            entries = details.setdefault(way, {})
+            for members in sizes:
+                entry = measured(way, members, Path(scratch) / f"{way[:3]}{members}")
+                entries[str(members)] = entry
+                console.log(f"{members} members, {way}: {entry}")
                 found = {name: round(value, 4) for name, value in figures(details).items()}
                 if not chosen.quick:  # what was measured is kept, should it be stopped
-                    kept = {**found, "details": details, "machine": machine()}
-                    RESULT.write_text(json.dumps(kept, indent=2) + "\n")
+                    result = {**found, "details": details, "machine": machine()}
+                    RESULT.write_text(json.dumps(result, indent=2) + "\n")
     show(console, found, details)
 
 
