@@ -8,7 +8,7 @@ from pubswap_client.doctor.prediction import duration_text
 from pubswap_client.operator.runfile import set_faults
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
-from pubswap_client.recipes.tables import FEDERATED, MEMBERS, WITH_PUBLIC, Value
+from pubswap_client.recipes.tables import FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
@@ -129,6 +129,15 @@ def most_seconds(recipe: RunSettings, tokens_per_second: float) -> float:
     grpo, steps = recipe.grpo, recipe.rounds * recipe.local_steps
     responses = steps * grpo.prompts_per_step * grpo.responses_per_prompt
     return responses * grpo.max_response_tokens / tokens_per_second
+
+
+def device_hours(reading: Reading, tokens_per_second: float) -> float:
+    """The most that all runs of a sweep take of one device that does all clients' work in turn."""
+    sweep, hours = reading.sound().sweep, 0.0
+    for setting, varied in variants(reading):
+        clients = 1 if setting.get(MEMBERS) == POOLED else varied.sound().clients
+        hours += clients * most_seconds(varied.sound(), tokens_per_second) / 3600
+    return hours * len(sweep.seeds)
 
 
 def cost_lines(

@@ -104,7 +104,12 @@ def check(
 
     Exit status: 0 if it can be run, 1 if not.
     """
-    from pubswap_client.recipes.check import cost_lines, faults_and_layout, repeated
+    from pubswap_client.recipes.check import (
+        cost_lines,
+        device_hours,
+        faults_and_layout,
+        repeated,
+    )
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
 
@@ -118,5 +123,8 @@ def check(
         raise typer.Exit(1)
     for line in cost_lines(reading.sound(), layout, tokens_per_second):
         typer.echo(line)
+    if tokens_per_second is not None:
+        hours = device_hours(reading, tokens_per_second)
+        typer.echo(f"simulated: {hours:.1f} hours of one device for all of it, at most")
     for note in repeated(reading):
         typer.echo(f"note:      {note}")

@@ -84,7 +84,8 @@ Axes = dict[str, tuple[Value, ...]]
 MEMBERS = "members"
 FEDERATED = "federated"
 WITH_PUBLIC = "with-public"
-MEMBERSHIPS = (FEDERATED, "alone", "pooled", WITH_PUBLIC)
+POOLED = "pooled"
+MEMBERSHIPS = (FEDERATED, "alone", POOLED, WITH_PUBLIC)
 
 
 class Sweep(BaseModel):

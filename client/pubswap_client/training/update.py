@@ -76,13 +76,13 @@ def update(
                 own_rank.clear(policy, gradients_of(policy))
             norm = torch.nn.utils.clip_grad_norm_(policy.trainable(), settings.grpo.max_grad_norm)
             # All at once: a GPU's work is waited for but here.
-            loss, kl, *clipped, gradient_norm = torch.cat([sums, norm[None]]).tolist()
+            loss, kl, clipped, donated, gradient_norm = torch.cat([sums, norm[None]]).tolist()
             _check_finite(loss=loss, kl=kl, gradient_norm=gradient_norm)
             optimizer.step()
             if own_rank is not None:
                 own_rank.put_back(policy, round_start)
             team.broadcast(policy.trainable())
-            epochs.append(Epoch(loss + penalty, kl, *clipped, gradient_norm))
+            epochs.append(Epoch(loss + penalty, kl, clipped, donated, gradient_norm))
     memory = memory_used(policy.device)
     seconds = time.monotonic() - started
     metrics = step_metrics(batch, epochs, passes.mismatch(), passes.donated(), memory, seconds)

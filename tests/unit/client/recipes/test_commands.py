@@ -78,6 +78,21 @@ def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
         assert recipe("check", "qwen3-1.7b-math", "--tokens-per-second", rate).exit_code == 2
 
 
+def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
+    """All clients of all runs in turn, a pooled one once; the recipe has 15 such runs."""
+    done = recipe("check", "h200-qwen3-1.7b-math", "--tokens-per-second", "4000")
+    run = 4 * 360 * 8 * 8 * 2048 / 4000 / 3600
+    assert f"simulated: {15 * run:.1f} hours of one device" in done.stdout
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'extends = "h200-qwen3-1.7b-math"\n[sweep]\nseeds = [1, 2]\n'
+        '[[sweep.grid]]\nmethod = "fedavg"\nlocal_steps = [90, 120]\n'
+        '[[sweep.grid]]\nmembers = ["alone", "pooled"]\n'
+    )
+    done = recipe("check", str(path), "--tokens-per-second", "4000")
+    assert f"simulated: {2 * (3 + 1 / 4) * run:.1f} hours of one device" in done.stdout
+
+
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
     """int8 sends about a quarter of the adapter; under FFA-LoRA the B alone travels."""
     options = ["--set", f"model.source={MODEL}", "--set", "wire.precision=int8"]
