@@ -25,8 +25,7 @@ __all__ = ["missing", "run"]
 
 DAY = 24 * 3600
 DEADLINE_SECONDS = 2.0
-TOLERANCE_SECONDS = 1.0
-RESTART_SECONDS = 10.0
+LATEST_SECONDS = 10.0  # after the deadline: a machine may be busy, but no day passes
 SETTINGS: dict[str, Any] = {
     "clients": 3,
     "rounds": 2,
@@ -46,7 +45,7 @@ def run(
 ) -> dict[str, Any]:
     """Let the clock jump `count` times, each in a run of its own; what it must not change is lost.
 
-    `off_seconds` is the largest difference between a closing and its deadline, without restarts.
+    `off_seconds` is the longest time from a deadline to its closing, without restarts.
     """
     folder.mkdir(exist_ok=True)
     clock = FalseTime(folder / "clock")
@@ -93,14 +92,17 @@ class _Case:
             upload = {"digest": self._digest(federation, "c"), "size": self._size(federation)}
             with c:
                 before = c.post(paths.UPLOADS.format(run=run), json=upload).json()
-                for name in "ab":
-                    self._submit(federation, name, 1)
+                before_any = time.monotonic()
+                self._submit(federation, "a", 1)
                 first = time.monotonic()
+                self._submit(federation, "b", 1)
+                due = max(time.monotonic(), first + DEADLINE_SECONDS)
                 self._jump()
                 after = c.post(paths.UPLOADS.format(run=run), json=upload).json()
-            self._close(federation, first)
+            self._close(federation, before_any, due)
             self.check("c comes late", self._submit(federation, "c", 1) == "late, unused")
-            for name in "abc":
+            # Two are the quorum, without which no deadline closes: a slow machine changes nothing.
+            for name in "bc":
                 self.check(f"{name} in time", self._submit(federation, name, 2) == "accepted")
             view = federation.wait_for(2)
             self.check("the end", view.state is RunState.FINISHED)
@@ -118,19 +120,24 @@ class _Case:
             self.lives.begin()
             self.lives.wait_ready()
 
-    def _close(self, federation: Federation, first: float) -> None:
-        """Wait for the first round's end, and look at how long it took."""
-        longest = DEADLINE_SECONDS + (RESTART_SECONDS if self.restarted else TOLERANCE_SECONDS)
+    def _close(self, federation: Federation, before_any: float, due: float) -> None:
+        """Wait for the first round's end: its deadline counts from the first arrival.
+
+        All arrived after `before_any`; at `due` there was a quorum and the deadline had passed.
+        """
         while federation.view().round == 1:
-            if time.monotonic() - first > longest + RESTART_SECONDS:
+            if time.monotonic() - due > 2 * LATEST_SECONDS:
                 self.broken.append("the round does not close")
                 self._submit(federation, "c", 1)
                 federation.wait_for(1)
                 return
             time.sleep(0.02)
-        self.off = abs(time.monotonic() - first - DEADLINE_SECONDS)
+        closed = time.monotonic()
+        self.off = max(0.0, closed - due)
         if not self.restarted:
-            self.check(f"closed {self.off:.1f} s off", self.off <= TOLERANCE_SECONDS)
+            took = closed - before_any
+            self.check(f"closed after {took:.1f} s", took >= DEADLINE_SECONDS)
+            self.check(f"closed {self.off:.1f} s late", self.off <= LATEST_SECONDS)
 
     def _submit(self, federation: Federation, name: str, round_: int) -> str:
         adapter = federation.adapter(seed_for(self.seed, name, round_))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.policy.groups import Group, collate
+from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.evidence import response_evidence
 from pubswap_protocol.draws import response_seed
@@ -101,12 +101,9 @@ def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(
         assert (sent(one, 1)[0][0].seed != -1) is claims
 
 
-def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None:
-    """By the policy that sampled them; so the engine's and the trainer's positions are the same."""
-    trainer = world().trainer()
-    problems = world().coordinator.problems[:3]
-    groups = trainer.public_rollout(2, problems, SEED)
-    batch = collate(
+def batch_of(trainer: Any, problems: Any, groups: list[list[Response]]) -> Batch:
+    """A batch of these responses, whose rewards are all 0."""
+    return collate(
         [
             Group(trainer.policy.encode(problem.prompt), group, [0.0] * 4)
             for problem, group in zip(problems, groups, strict=True)
@@ -114,5 +111,16 @@ def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None
         trainer.policy.card.eos_token_ids,
         1e-6,
     )
-    found = response_evidence(trainer.policy, batch, 0.7, budget=1 << 16)
-    assert float(found.max()) < -1
+
+
+def test_own_responses_speak_for_themselves(world: Callable[..., World]) -> None:
+    """By the policy that sampled them; so the engine's and the trainer's positions are the same."""
+    trainer = world().trainer()
+    problems = world().coordinator.problems[:3]
+    groups = trainer.public_rollout(2, problems, SEED)
+    own, others = (
+        response_evidence(trainer.policy, batch_of(trainer, problems, sent), 0.7, budget=1 << 16)
+        for sent in (groups, [[replace(one, seed=one.seed + 1) for one in g] for g in groups])
+    )
+    assert float(own.max()) < 0 < float(others.min())
+    assert float(own.mean()) < -1
