@@ -12,6 +12,7 @@ import pytest
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.errors import DamagedBlob
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.conductor import maintenance
@@ -289,6 +290,24 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
         },
     )
     assert fed.operator.global_adapter(fed.run.id, "final") == expected
+
+
+def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
+    own: Callable[..., Server],
+) -> None:
+    """Both members have handed in, and nobody answers any more: the exchange ends with its round."""
+    fed = begun(own(), rounds=1, swap={"deadline_seconds": 3600})
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
+    services, digest = fed.server.app.state.services, digest_of(body)
+    file = fed.server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    file.write_bytes(bytes(len(body)))
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest)
+    fed.server.do(heal(services))
+    for name, seed in (("a", 1), ("b", 2)):
+        fed.submit(name, 1, fed.adapter(seed))
+    assert fed.wait_for(1).state == "finished"
 
 
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:

@@ -269,14 +269,18 @@ def outcome_of(exchange: Exchange) -> Outcome:
 def due(session: Session, run: RunRow) -> list[SwapRow]:
     """The exchanges that all, or a quorum after the deadline, have answered.
 
-    Who came in time is in it, however long the verifier takes.
+    Who came in time is in it, however long the verifier takes. One without answers, since they were
+    withdrawn and their members have handed in, has no outcome: it ends with its round.
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
+
+    def all_verified(row: SwapRow) -> bool:
+        count, done = _counts(session, row)
+        return count == done > 0
+
     return [
-        row
-        for row in open_ones(session, run)
-        if _closes(session, run, row) and len(set(_counts(session, row))) == 1
+        row for row in open_ones(session, run) if all_verified(row) and _closes(session, run, row)
     ]
 
 
