@@ -295,7 +295,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
 def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     own: Callable[..., Server],
 ) -> None:
-    """Both members have handed in, and nobody answers any more: the exchange ends with its round."""
+    """Both members have handed in, nobody answers any more: the exchange ends with its round."""
     fed = begun(own(), rounds=1, swap={"deadline_seconds": 3600})
     body = fed.responses("a", 1, 1, [1, 1])
     fed.members["a"].submit_responses(fed.run.id, 1, 1, body)

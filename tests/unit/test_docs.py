@@ -194,24 +194,6 @@ def test_every_path_and_make_target_in_a_document_exists(page: Path) -> None:
             assert word.split()[1] in targets, f"{page.name}: {word}"
 
 
-def test_every_file_that_architecture_names_exists() -> None:
-    """Stop by stop; a name without its folder is beside the one before it."""
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    stops = re.findall(r"^\d+\. (`[^:]*):", text, re.MULTILINE)
-    assert len(stops) > 15
-    for stop in stops:
-        folder = package = ROOT
-        for name in CODE.findall(stop):
-            head = next((short for short in PACKAGES if name.startswith(short)), None)
-            if head:
-                package = ROOT / PACKAGES[head]
-                path = package / name.removeprefix(head)
-            else:
-                path = package / name if "/" in name else folder / name
-            assert path.exists(), f"ARCHITECTURE.md: {name} in {stop}"
-            folder = path.parent
-
-
 def test_the_site_s_sources_are_complete(tmp_path: Path) -> None:
     """All links lead to files, every setting is described, and each reference has its table."""
     spec = importlib.util.spec_from_file_location("docs_site", ROOT / "scripts/docs_site.py")

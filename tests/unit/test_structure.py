@@ -1,5 +1,6 @@
-"""The shape of the tree: few files in a folder, no circle of imports. Part of `make check`."""
+"""The shape of the tree: few files in a folder, short ways, no circle. Part of `make check`."""
 
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path, PurePath
@@ -13,6 +14,7 @@ PACKAGES = (
     "pubswap_simulation",
 )
 TOP, FOLDER, TESTS = 10, 16, 20  # most files flat in a folder
+WAYS = {"One round": 27, "One public step": 22, "A run's file": 12}  # most files to open on each
 
 
 def files() -> list[PurePath]:
@@ -83,3 +85,28 @@ def test_no_circle_of_imports(package: str) -> None:
     }
     assert len(imports) > 5
     assert not circles(imports)
+
+
+def files_on(way: str) -> list[Path]:
+    """What the stops of a way in ARCHITECTURE.md name; without a folder, beside the one before."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    stops = text.partition(f"**{way}:**\n\n")[2].partition("\n\n")[0]
+    found = []
+    for stop in re.findall(r"^\d+\. (`[^:]*):", stops, re.MULTILINE):
+        folder = package = ROOT
+        for name in re.findall(r"`([^`]+)`", stop):
+            if "…" in name:
+                side, _, name = name.partition("/…/")
+                folder = package = ROOT / side / f"pubswap_{side}"
+            found.append((package if "/" in name else folder) / name)
+            folder = found[-1].parent
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_through_the_code_is_short(way: str) -> None:
+    """Each stop's files exist, and no way opens more of them than a reader keeps in mind."""
+    opened = files_on(way)
+    assert len(opened) > 8
+    assert not [path for path in opened if not path.exists()]
+    assert len(set(opened)) <= WAYS[way]

@@ -1,6 +1,6 @@
 """Blobs and uploads in a local folder, which processes of one machine can share.
 
-blobs/ab/blake3-abcd…          a blob, named by its digest, see `digests.py`
+blobs/ab/blake3-abcd…          a blob, named by its digest
 blobs/ab/blake3-abcd….damaged  one whose bytes were found to be others
 uploads/<id>                   an upload's first bytes; its size is its offset
 incoming/…/                    bodies under way, see `spool.py`

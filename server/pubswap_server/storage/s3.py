@@ -1,6 +1,6 @@
 """Blobs and uploads in an S3 bucket, which replicas on several machines share.
 
-    <prefix>/blobs/ab/blake3-abcd…            a blob, see `digests.py` for the names
+    <prefix>/blobs/ab/blake3-abcd…            a blob, named by its digest
     <prefix>/blobs/ab/blake3-abcd….parts/<n>  or its bytes from n (16 digits) on
     <prefix>/damaged/ab/blake3-abcd…          one whose bytes were found to be others
     <prefix>/uploads/<id>/<n>                 an upload's bytes from n on
