@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def encode_update(
 
 def open_update(
     path: Path, layout: AdapterLayout, precision: Precision, min_rank: int | None = None
-) -> "UpdateFile":
+) -> "AdapterFile | ReducedFile":
     """An update's file, its header checked; `digest` checks its numbers. Raises InvalidAdapter.
 
     With `min_rank` its rank may be that one or more, up to the layout's.
@@ -182,23 +182,6 @@ def largest_update(layout: AdapterLayout, precision: Precision) -> int:
     if precision == "float32":
         return MAX_HEADER_BYTES + layout.file_bytes
     return ReducedForm(layout, precision).file_bytes
-
-
-class UpdateFile(Protocol):
-    """A file whose header fits the run."""
-
-    @property
-    def is_canonical(self) -> bool:
-        """Whether the file is what `canonical` gives, to the byte."""
-        ...
-
-    def digest(self) -> str:
-        """The file's digest, when all its numbers are acceptable; else raises InvalidAdapter."""
-        ...
-
-    def canonical(self) -> Iterator[bytes]:
-        """The canonical file, tensor by tensor."""
-        ...
 
 
 class ReducedForm:
