@@ -60,6 +60,7 @@ The server sends an error as RFC 9457 problem+json; the client raises the same c
 `code` is stable; the detail is for people and says what to do next.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -88,6 +89,10 @@ class PubSwapError(Exception):
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """The code is the class's name in snake_case."""
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
     def __init__(self, detail: str | None = None, *, retry_after: float | None = None) -> None:
         """`retry_after` is the least time in seconds to wait before asking again, if known."""
         self.detail = detail or self.title()
@@ -114,21 +119,18 @@ class PubSwapError(Exception):
 class Unauthenticated(PubSwapError):
     """The token is missing or not valid."""
 
-    code = "unauthenticated"
     status = 401
 
 
 class Forbidden(PubSwapError):
     """The token does not allow this."""
 
-    code = "forbidden"
     status = 403
 
 
 class Suspended(Forbidden):
     """The operator has suspended this member for now."""
 
-    code = "suspended"
     # A daemon stays, and goes on when it is reinstated.
     retryable = True
 
@@ -136,32 +138,24 @@ class Suspended(Forbidden):
 class NotFound(PubSwapError):
     """There is nothing here."""
 
-    code = "not_found"
     status = 404
 
 
 class UnknownRun(NotFound):
     """There is no such run, or this token does not belong to it."""
 
-    code = "unknown_run"
-
 
 class UnknownBlob(NotFound):
     """No blob with this digest is stored for this run."""
-
-    code = "unknown_blob"
 
 
 class UnknownUpload(NotFound):
     """The upload is finished, was given up, or has expired."""
 
-    code = "unknown_upload"
-
 
 class TooSlow(PubSwapError):
     """The request did not arrive fast enough."""
 
-    code = "too_slow"
     status = 408
     retryable = True
 
@@ -169,38 +163,27 @@ class TooSlow(PubSwapError):
 class Conflict(PubSwapError):
     """The request contradicts what is already recorded."""
 
-    code = "conflict"
     status = 409
 
 
 class WrongState(Conflict):
     """The run is not in a state in which this can be done."""
 
-    code = "wrong_state"
-
 
 class RoundClosed(Conflict):
     """The round or public step is closed."""
-
-    code = "round_closed"
 
 
 class RunCancelled(Conflict):
     """The operator has cancelled the run; stop training."""
 
-    code = "run_cancelled"
-
 
 class IdempotencyMismatch(Conflict):
     """This was already submitted with other contents."""
 
-    code = "idempotency_mismatch"
-
 
 class BaseModelMismatch(Conflict):
     """The base model's files are not the run's."""
-
-    code = "base_model_mismatch"
 
 
 class HelloNeeded(Conflict):
@@ -209,148 +192,112 @@ class HelloNeeded(Conflict):
     Start its daemon again, which says hello first, and mend what that is refused for.
     """
 
-    code = "hello_needed"
-
 
 class NameTaken(Conflict):
     """The name is already in use."""
-
-    code = "name_taken"
 
 
 class TooManyAdapters(Conflict):
     """The member has stored as many adapters as it may in this round."""
 
-    code = "too_many_adapters"
-
 
 class StateInUse(Conflict):
     """Another daemon is using this state folder."""
-
-    code = "state_in_use"
 
 
 class Gone(PubSwapError):
     """This is no longer available."""
 
-    code = "gone"
     status = 410
 
 
 class InviteExpired(Gone):
     """The invite has expired."""
 
-    code = "invite_expired"
-
 
 class InviteUsed(Gone):
     """The invite was already used."""
-
-    code = "invite_used"
 
 
 class TooLarge(PubSwapError):
     """The body is larger than allowed."""
 
-    code = "too_large"
     status = 413
 
 
 class HeadersTooLarge(TooLarge):
     """The request's headers are larger than allowed."""
 
-    code = "headers_too_large"
     status = 431
 
 
 class UnsupportedEncoding(PubSwapError):
     """The body is compressed or otherwise encoded."""
 
-    code = "unsupported_encoding"
     status = 415
 
 
 class UnsupportedType(PubSwapError):
     """The body's Content-Type is not one that is taken here."""
 
-    code = "unsupported_type"
     status = 415
 
 
 class WrongOffset(PubSwapError):
     """The chunk does not begin where the bytes already here end."""
 
-    code = "wrong_offset"
     status = 416
 
 
 class OutOfRange(PubSwapError):
     """The file has no bytes in the range that is asked for."""
 
-    code = "out_of_range"
     status = 416
 
 
 class Invalid(PubSwapError):
     """The request is not well formed."""
 
-    code = "invalid"
     status = 422
 
 
 class InvalidAdapter(Invalid):
     """The adapter is not one of this run's."""
 
-    code = "invalid_adapter"
-
 
 class InvalidResponses(Invalid):
     """The responses do not belong to this public step."""
-
-    code = "invalid_responses"
 
 
 class InvalidProblems(Invalid):
     """The problem file has a line that cannot be used."""
 
-    code = "invalid_problems"
-
 
 class InvalidSettings(Invalid):
     """The settings contradict each other or are out of range."""
-
-    code = "invalid_settings"
 
 
 class DigestMismatch(Invalid):
     """The bytes received do not have the digest announced."""
 
-    code = "digest_mismatch"
-
 
 class LengthMismatch(Invalid):
     """The body is longer or shorter than declared."""
-
-    code = "length_mismatch"
 
 
 class ProtocolMismatch(PubSwapError):
     """Client and coordinator speak different protocol versions."""
 
-    code = "protocol_mismatch"
     status = 426
 
 
 class UnknownSetting(ProtocolMismatch):
     """The run has a setting that this version of pubswap does not know."""
 
-    code = "unknown_setting"
-
 
 class TooManyRequests(PubSwapError):
     """There are more requests, or open uploads, than a member may have."""
 
-    code = "too_many_requests"
     status = 429
     retryable = True
 
@@ -358,7 +305,6 @@ class TooManyRequests(PubSwapError):
 class Unavailable(PubSwapError):
     """The coordinator cannot answer now."""
 
-    code = "unavailable"
     status = 503
     retryable = True
 
@@ -366,19 +312,14 @@ class Unavailable(PubSwapError):
 class Unreachable(Unavailable):
     """The coordinator cannot be reached."""
 
-    code = "unreachable"
-
 
 class Fenced(Unavailable):
     """Another replica of the coordinator has moved the run; nothing was changed here."""
-
-    code = "fenced"
 
 
 class NoSpace(PubSwapError):
     """The coordinator has no room for these bytes now."""
 
-    code = "no_space"
     status = 507
     retryable = True
 
@@ -386,83 +327,61 @@ class NoSpace(PubSwapError):
 class DamagedBlob(Unavailable):
     """The stored bytes are not those that were sent; they are asked for again."""
 
-    code = "damaged_blob"
-
 
 class ServerFault(PubSwapError):
     """The coordinator failed; its log names the request id."""
 
-    code = "server_fault"
     retryable = True
 
 
 class ProxyFault(ServerFault):
     """Something between here and the coordinator has answered in its place."""
 
-    code = "proxy_fault"
     status = 502
 
 
 class LocalFault(PubSwapError):
     """Something on this machine keeps it from going on."""
 
-    code = "local_fault"
-
 
 class OutOfMemory(LocalFault):
     """Memory ran out, also in the smallest steps."""
-
-    code = "out_of_memory"
 
 
 class Diverged(LocalFault):
     """Training has left all numbers."""
 
-    code = "diverged"
-
 
 class NotSaved(LocalFault):
     """The local disk did not take a file."""
 
-    code = "not_saved"
     status = 507
 
 
 class RefusedByPolicy(LocalFault):
     """This organisation's own policy does not allow it."""
 
-    code = "refused_by_policy"
     status = 403
 
 
 class LedgerDamaged(LocalFault):
     """The ledger's end is not what was written there."""
 
-    code = "ledger_damaged"
-
 
 class PrivacySpent(LocalFault):
     """One more round would tell more of a private prompt than the run allows."""
-
-    code = "privacy_spent"
 
 
 class BackupFault(LocalFault):
     """The backup cannot be made, or cannot be used."""
 
-    code = "backup_fault"
-
 
 class EngineFault(LocalFault):
     """The rollout engine failed, or answered something that cannot be used."""
 
-    code = "engine_fault"
-
 
 class StaleAdapter(EngineFault):
     """The rollout engine does not serve the policy's current adapter."""
-
-    code = "stale_adapter"
 
 
 def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
