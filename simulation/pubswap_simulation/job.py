@@ -21,6 +21,15 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import RESULT, Members, Value
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
+# What members set for themselves that decides what is trained; the rest is where and how fast.
+_DECIDING = {
+    "holdout",
+    "prompts_per_step",
+    "rank",
+    "responses_per_prompt",
+    "round_seconds",
+    "round_steps",
+}
 _card_of = cache(model_card)  # digests of all weights, the same for a sweep's hundred jobs
 
 
@@ -52,7 +61,9 @@ class Job(BaseModel):
     def title(self, without: Set[str] = frozenset()) -> str:
         """Members, setting and seed in a few words; axes `without` which are left out."""
         members = [] if self.members == "federated" else [self.client or self.members]
-        axes = [key for key in self.setting if key != "members" and key not in without]
+        # `--set` may name them in any order, and a run has one folder.
+        order = sorted(self.setting, key=lambda key: (key != "method", key))
+        axes = [key for key in order if key != "members" and key not in without]
         setting = [f"{key}={self.setting[key]}" for key in axes]
         return " ".join([*members, *setting, f"seed={self.settings.seed}"])
 
@@ -63,8 +74,11 @@ class Job(BaseModel):
             self.folder, self.settings.lora, model.source, model.revision, model.stop_token_ids
         )
 
-    def key(self) -> str:
-        """The name of the run's folder: readable, and another one for anything that differs."""
+    def key(self, own: ClientSettings | None = None) -> str:
+        """The name of the run's folder: readable, and another one for anything that differs.
+
+        `own` are all members' settings, which are in it where they decide what is trained.
+        """
         card = self.card()
         facts: dict[str, object] = {
             # A setting that did not exist when a store was begun makes no other run at its default.
@@ -77,6 +91,10 @@ class Job(BaseModel):
         }
         if self.model.stop_token_ids:
             facts["stops"] = list(self.model.stop_token_ids)
+        if own is not None and (
+            deciding := own.model_dump(include=_DECIDING, exclude_defaults=True)
+        ):
+            facts["own"] = deciding
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         words = re.sub(r"[^a-z0-9.]+", "-", f"{self.recipe} {self.title()}".lower()).strip("-")
         return f"{words[:_SLUG]}-{digest[:10]}"

@@ -12,7 +12,7 @@ from pubswap_client.data.prepare import prepare
 from pubswap_client.recipes.inheritance import key_and_text, value_of
 from pubswap_client.recipes.recipe import Recipe, load_recipe
 from pubswap_client.recipes.tables import MEMBERS, MEMBERSHIPS, Sweep
-from pubswap_client.settings import load_settings
+from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.job import Job, RunSpec, wait_for_all
 from pubswap_simulation.results import RUNS, Members, Value
@@ -180,7 +180,9 @@ def run_specs(
     Raises InvalidSettings or InvalidProblems before any run begins.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    load_settings(config, **given)  # refused now rather than by each run
+    own = load_settings(config, **given)  # refused now rather than by each run
+    for job in jobs:
+        _check_own(job, own)
     values: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
         for key, value in job.setting.items():
@@ -192,7 +194,7 @@ def run_specs(
         RunSpec(
             job=job,
             title=job.title(without=common),
-            folder=(store / RUNS / job.key()).resolve(),
+            folder=(store / RUNS / job.key(own)).resolve(),
             config=config,
             options=given,
             keep_work=keep_work,
@@ -200,3 +202,12 @@ def run_specs(
         )
         for job in jobs
     ]
+
+
+def _check_own(job: Job, own: ClientSettings) -> None:
+    if job.settings.aggregation.weights == "improvement" and not own.holdout:
+        raise InvalidSettings(
+            "aggregation.weights = 'improvement' weighs members by what they gain on their own "
+            "held-out problems, and none has any, so that all would weigh alike. Write "
+            "`holdout = 64` into a file and give it as --config FILE, or leave the weights."
+        )

@@ -111,7 +111,7 @@ def test_updates_are_weighted_by_examples_when_the_run_says_so(server: Server) -
 
 @on_sqlite
 def test_updates_are_weighted_by_improvement_when_the_run_says_so(server: Server) -> None:
-    """Who gained four tenths has eight times the weight of who told nothing."""
+    """Who gained four tenths has eight times the weight of who told nothing, which is logged."""
     weighing = {"weights": "improvement", "max_weight_share": 1.0}
     fed = begun(server, method="fedavg", rounds=1, aggregation=weighing)
     made = {"a": (fed.adapter(1), 0.4), "b": (fed.adapter(2), None)}
@@ -125,6 +125,10 @@ def test_updates_are_weighted_by_improvement_when_the_run_says_so(server: Server
     for name, tensor in mean.items():
         expected = (8 * made["a"][0][name] + made["b"][0][name]) / 9
         assert np.allclose(tensor, expected, atol=1e-6)
+    log = fed.operator.events(fed.run.id).events
+    assert [event.details for event in log if event.kind == "no improvement told"] == [
+        {"round": 1, "members": 1, "of": 2}
+    ]
 
 
 @on_sqlite

@@ -363,6 +363,11 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
             if (steps := update.metrics["steps"]) < inputs.settings.local_steps:
                 details = {"member": update.member, "round": inputs.round, "steps": steps}
                 events.record(session, run, "fewer steps", **details)
+        if inputs.settings.aggregation.weights == "improvement":
+            silent = sum(update.metrics.get("improvement") is None for update in counted)
+            if silent:
+                details = {"round": inputs.round, "members": silent, "of": len(counted)}
+                events.record(session, run, "no improvement told", **details)
         for note in result.notes:
             events.record(session, run, note.kind, round=inputs.round, **note.details)
         began = events.last_at(session, run, _ROUND_BEGINS)

@@ -1,15 +1,18 @@
 """From a recipe and a command line to the runs of a simulation."""
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.recipes.inheritance import shipped_folder
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_simulation.jobs import Planner, parse_axes, parse_given, parse_seeds, run_specs
+from pubswap_simulation.results import RESULT, Result, Value
 
 VALUES = {
     "name": "small",
@@ -113,6 +116,61 @@ def test_a_key_is_another_for_whatever_decides_a_result(tmp_path: Path, recipe: 
     assert job.key() == first
     write_problems(other / "c.jsonl", [Problem(id="z", prompt="?", answer="!")])
     assert job.key() != first
+
+
+def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
+    tmp_path: Path, recipe: Path
+) -> None:
+    """Held-out problems make another run, wherever they are set; threads and a default do not."""
+
+    def key(text: str = "", **options: int) -> str:
+        config = tmp_path / "client.toml"
+        config.write_text(text)
+        jobs = Planner(recipe, tmp_path, {}).one(0)
+        [spec] = run_specs(jobs, tmp_path, config, options, keep_work=False, keep_adapters=False)
+        return spec.key
+
+    [job] = Planner(recipe, tmp_path, {}).one(0)
+    assert {job.key(), key(), key("holdout = 0"), key("threads = 2"), key(threads=1)} == {key()}
+    others = ("holdout = 2", "holdout = 3", "round_steps = 5", "prompts_per_step = 1", "rank = 4")
+    assert len({key(), *(key(text) for text in others)}) == 1 + len(others)
+
+
+def test_a_key_does_not_depend_on_the_order_of_values(tmp_path: Path, recipe: Path) -> None:
+    """What `--set` names first makes no second folder for the same run."""
+    given: dict[str, Value] = {"method": "fedavg", "grpo.learning_rate": 1e-3, "fedprox.mu": 0.1}
+    keys = {
+        Planner(recipe, tmp_path, dict(order)).one(0)[0].key()
+        for order in permutations(given.items())
+    }
+    assert len(keys) == 1
+
+
+STUDY = shipped_folder() / "small" / "study" / "runs"
+
+
+@pytest.mark.parametrize("folder", sorted(STUDY.iterdir())[::10], ids=lambda folder: folder.name)
+def test_results_of_the_study_are_still_found(tmp_path: Path, folder: Path) -> None:
+    """Their settings, in any order, have the names of their folders: nothing is done again."""
+    result = Result.model_validate_json((folder / RESULT).read_bytes())
+    given = dict(reversed(result.setting.items()))
+    jobs = Planner(f"small/{result.recipe}", tmp_path, given).one(result.seed)
+    [spec] = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
+    assert spec.key == folder.name
+
+
+def test_weights_by_improvement_without_held_out_problems_are_refused(
+    tmp_path: Path, recipe: Path
+) -> None:
+    """All would weigh alike, unsaid; with held-out problems, or one client by itself, they run."""
+    config = tmp_path / "client.toml"
+    jobs = Planner(recipe, tmp_path, {"aggregation.weights": "improvement"}).one(0)
+    options = {"config": config, "options": {}, "keep_work": False, "keep_adapters": False}
+    config.write_text("")
+    with pytest.raises(InvalidSettings, match="holdout = 64"):
+        run_specs(jobs, tmp_path, **options)
+    config.write_text("holdout = 2")
+    assert len(run_specs(jobs, tmp_path, **options)) == 1
 
 
 @pytest.mark.parametrize(
