@@ -8,17 +8,25 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
-from pubswap_protocol.messages import TaskKind
+from pubswap_protocol.messages import DonorEvidence, TaskKind
 from pubswap_server import services
 from pubswap_server.clock import now
 from pubswap_server.conductor import conductor
-from pubswap_server.database.tables import PromptsRow, RunRow, SubmissionRow, SwapRow
-from pubswap_server.exchange import exchanges, prompts
+from pubswap_server.database.tables import (
+    DoubtRow,
+    MemberRow,
+    PromptsRow,
+    RunRow,
+    SubmissionRow,
+    SwapRow,
+)
+from pubswap_server.exchange import doubts, exchanges, prompts
 from pubswap_server.exchange.exchanges import outcome_of
+from pubswap_server.exchange.sampling import donor_number
 from pubswap_server.runs import rounds, snapshot
 from support.coordinator.coordinator import Federation, Server, begun, create
 from support.coordinator.counted import counted
@@ -224,3 +232,33 @@ def test_the_conductor_looks_at_a_round_without_its_rows(server: Server) -> None
     for number, name in enumerate("abc"):
         fed.submit(name, 1, fed.adapter(number))
     assert cost_of_an_event(fed)[1] <= 2  # the run, and the round before
+
+
+@on_sqlite
+def test_a_report_of_many_donors_costs_a_few_statements(server: Server) -> None:
+    """Whatever their number, and also when there are sums to add to; a submission costs none."""
+    fed = begun(server, method="fedavg")
+    donors = [f"m{number}" for number in range(40)]
+    with Session(engine_of(fed)) as session, session.begin():
+        one = {"run_id": fed.run.id, "role": "client", "active": True}
+        session.execute(
+            insert(MemberRow), [one | {"name": name, "token_sha256": name} for name in donors]
+        )
+
+    def costs(some: list[str]) -> tuple[int, float]:
+        with Session(engine_of(fed)) as session, session.begin():
+            run = session.get_one(RunRow, fed.run.id)
+            assert run.sampling_secret is not None
+            numbers = [donor_number(run.sampling_secret, "a", name) for name in some]
+            reported = [DonorEvidence(number=n, responses=4, evidence=-1.0) for n in numbers]
+            with counted(engine_of(fed)) as found:
+                doubts.report(session, run, "a", 1, reported)
+                session.flush()
+                assert not doubts.excluded(session, run.id, "m0")
+            sums = session.scalars(select(DoubtRow.evidence).where(DoubtRow.donor.in_(some)))
+            return len(found.statements), sum(sums)
+
+    assert costs(donors[:3])[1] == -3.0
+    statements, evidence = costs(donors)
+    assert evidence == -43.0
+    assert statements <= 4  # the clients, the sums so far, the new ones and the changed ones

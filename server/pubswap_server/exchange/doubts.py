@@ -32,42 +32,49 @@ def report(
     clients = select(MemberRow.name).where(
         MemberRow.run_id == run.id, MemberRow.role == Role.CLIENT, MemberRow.name != receiver
     )
-    for name in session.scalars(clients.order_by(MemberRow.name)).all():
-        one = reports.get(donor_number(run.sampling_secret, receiver, name))
-        if one is not None:
-            _add(session, run, receiver, name, round_, one)
+    numbers = {
+        name: donor_number(run.sampling_secret, receiver, name)
+        for name in session.scalars(clients.order_by(MemberRow.name))
+    }
+    donors = {name: reports[number] for name, number in numbers.items() if number in reports}
+    # All in one query, whatever their number: this holds the run's row.
+    known = select(DoubtRow).where(
+        DoubtRow.run_id == run.id, DoubtRow.receiver == receiver, DoubtRow.donor.in_(donors)
+    )
+    rows = {row.donor: row for row in session.scalars(known)}
+    for name, one in donors.items():
+        if (row := rows.get(name)) is None:
+            row = DoubtRow(run_id=run.id, donor=name, receiver=receiver)
+            row.responses = row.verdicts = row.doubts = 0
+            row.evidence = 0.0
+            session.add(row)
+        _add(session, row, round_, one)
 
 
-def _add(
-    session: Session, run: RunRow, receiver: str, donor: str, round_: int, found: DonorEvidence
-) -> None:
-    row = session.get(DoubtRow, (run.id, donor, receiver))
-    if row is None:
-        row = DoubtRow(run_id=run.id, donor=donor, receiver=receiver)
-        row.responses = row.verdicts = row.doubts = 0
-        row.evidence = 0.0
-        session.add(row)
+def _add(session: Session, row: DoubtRow, round_: int, found: DonorEvidence) -> None:
     row.responses += found.responses
     row.evidence += found.evidence
     verdict = doubtful(row.responses, row.evidence)
     if verdict is None:
         return
     if verdict and not row.doubted:
-        details = {"member": donor, "receiver": receiver, "round": round_}
-        record(session, run.id, "sampling doubted", **details, evidence=row.evidence)
+        details = {"member": row.donor, "receiver": row.receiver, "round": round_}
+        record(session, row.run_id, "sampling doubted", **details, evidence=row.evidence)
     row.doubted = verdict
     row.verdicts += 1
     row.doubts += verdict
     row.responses, row.evidence = 0, 0.0
 
 
-def standings(session: Session, run: str) -> dict[str, Sampling]:
-    """All donors on which a verdict was passed; nobody is excluded unless the run says so."""
+def standings(session: Session, run: str, member: str | None = None) -> dict[str, Sampling]:
+    """The donors on which a verdict was passed, all or one; nobody is excluded unless the run says
+    so."""
     doubting = func.count().filter(DoubtRow.doubted)
     query = select(DoubtRow.donor, doubting, func.count())
     query = query.where(DoubtRow.run_id == run, DoubtRow.verdicts > 0).group_by(DoubtRow.donor)
-    swap = session.get_one(RunRow, run).settings["swap"]
-    excludes = swap.get("sampling_check") == "exclude"
+    if member is not None:
+        query = query.where(DoubtRow.donor == member)
+    excludes = _excludes(session, run)
     return {
         donor: Sampling(
             doubting=doubts, judging=verdicts, excluded=excludes and outvoted(doubts, verdicts)
@@ -78,5 +85,12 @@ def standings(session: Session, run: str) -> dict[str, Sampling]:
 
 def excluded(session: Session, run: str, member: str) -> bool:
     """Whether nobody trains on this member's responses any more."""
-    standing = standings(session, run).get(member)
+    if not _excludes(session, run):
+        return False
+    standing = standings(session, run, member).get(member)
     return standing is not None and standing.excluded
+
+
+def _excludes(session: Session, run: str) -> bool:
+    swap = session.get_one(RunRow, run).settings["swap"]
+    return bool(swap.get("sampling_check") == "exclude")
