@@ -7,6 +7,7 @@ from operator import attrgetter
 from statistics import fmean
 
 from pubswap_protocol.messages import SwapSummary
+from pubswap_protocol.schedule import public_step
 from pubswap_simulation.reporting.section import Metric
 from pubswap_simulation.results import Result
 
@@ -83,8 +84,10 @@ def rewards_of(client: str, result: Result) -> dict[int, float]:
 def _exchanges(result: Result) -> list[tuple[int, SwapSummary]]:
     """Every exchange and its step in the whole run."""
     settings = result.run.settings
+    tau = settings.local_steps
+    step_of = {public_step(settings, step): step for step in range(1, tau + 1)}
     return [
-        ((summary.round - 1) * settings.local_steps + swap.swap * settings.swap.period, swap)
+        ((summary.round - 1) * tau + step_of[swap.swap], swap)
         for summary in result.run.rounds
         for swap in summary.swaps
     ]

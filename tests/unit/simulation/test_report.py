@@ -235,6 +235,17 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "steps"),
+    [("early", [1, 2, 6, 7]), ("late", [4, 5, 9, 10]), ("even", [2, 4, 7, 9])],
+)
+def test_public_steps_are_where_the_schedule_has_them(schedule: str, steps: list[int]) -> None:
+    """Two of five local steps, in each of two rounds."""
+    setting = KEEP | {"swap.schedule": schedule}
+    result = made_result([0.4, 0.5, 0.6], 5, setting=setting)
+    assert list(replaced_over_steps(result)) == steps
+
+
 def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
     """Noise that the mean takes away is not in it."""
     assert list(smoothed({1: 0.0, 2: 3.0, 3: 0.0, 4: 3.0}, 3).values()) == [1.5, 1.0, 2.0, 1.5]
