@@ -48,6 +48,7 @@ from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
 from pubswap_server.web import forms, pages, stream
+from pubswap_server.web.rendering import ImmutableFiles
 
 # Processes for verifiers that could hang, one of them for quick answers; they start when needed.
 VERIFIER_WORKERS = max(2, (os.cpu_count() or 1) // 4)
@@ -89,6 +90,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         stream,
     ):
         app.include_router(group.router)
+    app.mount("/static", ImmutableFiles())
     problems.install(app)
     app.add_middleware(RequestChecks, proxy_secret=settings.proxy_secret)
     app.add_middleware(RequestLog, metrics=metrics)

@@ -25,7 +25,7 @@ from pubswap_server.web import acts
 from pubswap_server.web.access import OperatorSession, SessionDep, WebRun
 from pubswap_server.web.activity import read_activity
 from pubswap_server.web.charts import bars, chart, sparkline
-from pubswap_server.web.rendering import PageRoute, page, static_file
+from pubswap_server.web.rendering import PageRoute, page
 from pubswap_server.web.responses import read_prompt
 from pubswap_server.web.sessions import WebSession
 from pubswap_server.web.summary import read_summary
@@ -234,13 +234,4 @@ async def download_adapter(run: WebRun, _: OperatorSession, which: Word) -> Resp
     reply = await get_adapter(run, which)
     name = f"adapter-round-{reply.headers.get('X-PubSwap-Round', which)}.safetensors"
     reply.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return reply
-
-
-@router.get("/static/{name}")
-async def show_static(name: Word) -> Response:
-    """A script or a style; anybody may have it."""
-    reply = static_file(name)
-    if reply is None:
-        raise NotFound(f"There is no file {name!r}.")
     return reply

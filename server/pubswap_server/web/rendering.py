@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from importlib.resources import files
+from functools import cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.staticfiles import StaticFiles
 
 from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
 from pubswap_server.clock import now
@@ -23,7 +25,7 @@ POLICY = (
 )
 HEADERS = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
 
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_STATIC = Path(__file__).with_name("static")
 
 
 class SignedOut(Exception):
@@ -59,27 +61,21 @@ def refusal(error: PubSwapError) -> HTMLResponse:
     return page("error.html", error.status, problem=error.problem(), session=None)
 
 
-def static_file(name: str) -> Response | None:
-    """A script or style, for good: pages ask for it by its digest."""
-    if name not in _STATIC:
-        return None
-    headers = {"Cache-Control": "public, max-age=31536000, immutable"}
-    return Response(_STATIC[name], media_type=_TYPES[_suffix(name)], headers=headers)
+class ImmutableFiles(StaticFiles):
+    """Scripts and styles, for good: pages ask for one by its digest."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=_STATIC)
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        reply = super().file_response(*args, **options)
+        reply.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return reply
 
 
-def _suffix(name: str) -> str:
-    return name[name.rfind(".") :]
-
-
-_STATIC = {
-    file.name: file.read_bytes()
-    for file in files(__package__).joinpath("static").iterdir()
-    if _suffix(file.name) in _TYPES
-}
-
-
+@cache
 def _static_url(name: str) -> str:
-    return f"/static/{name}?{hashlib.sha256(_STATIC[name]).hexdigest()[:12]}"
+    return f"/static/{name}?{hashlib.sha256((_STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
 def _moment(moment: datetime) -> str:
