@@ -21,7 +21,7 @@ from pubswap_simulation.reporting.section import Section
 
 FEWEST = 3
 
-Verdict = Literal["holds", "does not", "undecided", "not run"]
+Verdict = Literal["holds", "does not", "undecided"]
 
 
 class ClaimResult(BaseModel):
@@ -32,14 +32,12 @@ class ClaimResult(BaseModel):
     claim: str
     compared: str
     share: bool
-    difference: Difference | None
+    difference: Difference
     verdict: Verdict
 
 
-def verdict(difference: Difference | None, sign: int) -> Verdict:
+def verdict(difference: Difference, sign: int) -> Verdict:
     """Whether a difference is on a claim's side of zero: above for sign = 1, below for -1."""
-    if difference is None:
-        return "not run"
     low, high = difference.low, difference.high
     if difference.n < FEWEST or low is None or high is None:
         return "undecided"
@@ -49,12 +47,13 @@ def verdict(difference: Difference | None, sign: int) -> Verdict:
 
 
 def findings(section: Section) -> list[ClaimResult]:
-    """Every claim at this section's tau; the largest and the smallest are those FedAvg has."""
+    """Every claim that there are results for; the largest and the smallest tau are FedAvg's."""
     taus = sorted(section.cells.get(FEDAVG, {}))
-    return list(_claims(section, taus[0], taus[-1])) if taus else []
+    judged = _claims(section, taus[0], taus[-1]) if taus else ()
+    return [one for one in judged if one is not None]
 
 
-def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult]:
+def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult | None]:
     keeps, randoms = _rows(section, "keep"), _rows(section, "random")
     fedavg, fedprox = (FEDAVG, large), (_FEDPROX, large)
     compare = partial(_compare, section)
@@ -97,9 +96,8 @@ _At = tuple[Method, int]
 
 
 def _rows(section: Section, strategy: str) -> list[Method]:
-    """The paper's rows of a strategy, one for each period; period 2 if there is none."""
-    rows = [m for m in section.methods if m.strategy == strategy and m.plain]
-    return rows or [Method(name="pubswap", strategy=strategy, period=2)]
+    """The paper's rows of a strategy, one for each period."""
+    return [m for m in section.methods if m.strategy == strategy and m.plain]
 
 
 def _optimizer(method: Method) -> bool:
@@ -122,7 +120,7 @@ def _compare(
     *,
     sign: int = 1,
     measure: Measure = FINAL,
-) -> ClaimResult:
+) -> ClaimResult | None:
     (left, tau), (right, other) = ours, theirs
     compared = (
         f"{left.label}, minus {right.label}; τ = {tau}"
@@ -135,7 +133,7 @@ def _compare(
     return _result(claim, compared, difference, sign, measure.share)
 
 
-def _gain_grows(section: Section, keep: Method, small: int, large: int) -> ClaimResult:
+def _gain_grows(section: Section, keep: Method, small: int, large: int) -> ClaimResult | None:
     claim = "keep's gain over FedAvg is larger at the largest τ than at the smallest"
     gains = []
     for tau in (large, small):
@@ -145,7 +143,7 @@ def _gain_grows(section: Section, keep: Method, small: int, large: int) -> Claim
     return _result(claim, compared, paired(gains[0], gains[1]), 1)
 
 
-def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimResult:
+def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimResult | None:
     claim = "fewer responses are replaced later in training"
     change = section.values(keep, large, replaced_change)
     compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"
@@ -154,7 +152,10 @@ def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimRe
 
 def _result(
     claim: str, compared: str, difference: Difference | None, sign: int, share: bool = True
-) -> ClaimResult:
+) -> ClaimResult | None:
+    """The verdict; none where no seed has both sides."""
+    if difference is None:
+        return None
     return ClaimResult(
         claim=claim,
         compared=compared,

@@ -149,14 +149,13 @@ def facts(section: SectionReport) -> str:
 def _claims(section: SectionReport) -> str:
     rows = []
     for result in section.claims:
-        difference, figures = result.difference, ["0", "", "", ""]
-        if difference is not None:
-            figures = [
-                str(difference.n),
-                difference.mean_text(result.share).split(" ")[0],
-                difference.interval_text(result.share),
-                difference.signs,
-            ]
+        difference = result.difference
+        figures = [
+            str(difference.n),
+            difference.mean_text(result.share).split(" ")[0],
+            difference.interval_text(result.share),
+            difference.signs,
+        ]
         rows.append([result.claim, result.compared, *figures, f"**{result.verdict}**"])
     heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
     return grid(heads, rows, left=2)

@@ -6,7 +6,7 @@ from rich.table import Table
 from pubswap_simulation.reporting.estimates import text
 from pubswap_simulation.reporting.report import Report, SectionReport
 
-_STYLES = {"holds": "green", "does not": "red", "undecided": "yellow", "not run": "dim"}
+_STYLES = {"holds": "green", "does not": "red", "undecided": "yellow"}
 
 
 def print_report(report: Report, console: Console) -> None:

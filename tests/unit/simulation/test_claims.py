@@ -6,7 +6,7 @@ import pytest
 
 from pubswap_protocol.draws import rng_for
 from pubswap_simulation.reporting.claims import ClaimResult, Verdict, findings, verdict
-from pubswap_simulation.reporting.estimates import paired
+from pubswap_simulation.reporting.estimates import Difference, paired
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Result, Value
 from support.client.results import made_result
@@ -32,6 +32,12 @@ def runs(setting: Mapping[str, Value], tau: int, final: float, drift: float = 1.
 def found(results: Sequence[Result], words: str) -> list[ClaimResult]:
     (section,) = sections(results)
     return [finding for finding in findings(section) if words in finding.claim]
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference:
+    found = paired(ours, theirs)
+    assert found is not None
+    return found
 
 
 def as_in_the_paper() -> list[Result]:
@@ -87,7 +93,7 @@ def test_each_claim_is_told_from_its_opposite(
     judged = found(made(), words)
     assert judged
     assert {finding.verdict for finding in judged} == {expected}
-    assert all(finding.difference and finding.difference.n == 5 for finding in judged)
+    assert all(finding.difference.n == 5 for finding in judged)
 
 
 def test_fewer_replaced_later_is_read_off_the_public_steps() -> None:
@@ -98,33 +104,38 @@ def test_fewer_replaced_later_is_read_off_the_public_steps() -> None:
     falling = [_falling(result) for result in steady]
     (finding,) = found(falling, "fewer responses")
     assert finding.verdict == "holds"
-    assert finding.difference is not None
     # Twelve public steps: alpha is 0.5 - 0.04 i for both clients; i = 1.5 and 9.5 on average.
     assert finding.difference.mean == pytest.approx(-0.32, abs=0.01)
 
 
-def test_what_was_not_run_is_said() -> None:
-    """A claim has no verdict without its rows, and none about tau with a single one."""
-    judged = found(runs(FEDAVG, 24, 0.6), "")
-    assert {finding.verdict for finding in judged} == {"not run"}
-    assert not [finding for finding in judged if "smallest" in finding.claim]
-    assert found(runs(KEEP, 24, 0.6), "") == [], "there is nothing to compare with"
+def test_nothing_is_said_of_rows_that_there_are_not() -> None:
+    """No claim about a method or a tau without results, and none without FedAvg."""
+    assert found(runs(FEDAVG, 24, 0.6), "") == []
+    assert found(runs(KEEP, 24, 0.6), "") == []
+    compared = found([*runs(FEDAVG, 24, 0.6), *runs(KEEP, 24, 0.7)], "")
+    assert {finding.claim for finding in compared} == {
+        "keep is better than FedAvg at the largest τ",
+        "clients drift less with public steps",
+        "fewer responses are replaced later in training",
+    }
+    at_two = [*runs(FEDAVG, 4, 0.7), *runs(FEDAVG, 24, 0.6), *runs(KEEP, 24, 0.7)]
+    assert found(at_two, "FedAvg falls")
+    assert found(at_two, "gain") == []
 
 
 def test_an_interval_that_covers_zero_or_one_seed_decides_nothing() -> None:
     """Whatever the mean is."""
-    wide = paired({0: 0.9, 1: 0.4, 2: 0.6}, {0: 0.5, 1: 0.5, 2: 0.5})
+    wide = difference({0: 0.9, 1: 0.4, 2: 0.6}, {0: 0.5, 1: 0.5, 2: 0.5})
     assert verdict(wide, 1) == verdict(wide, -1) == "undecided"
-    assert verdict(paired({0: 0.9}, {0: 0.1}), 1) == "undecided"
-    assert verdict(None, 1) == "not run"
-    clear = paired({0: 0.9, 1: 0.91, 2: 0.92}, {0: 0.5, 1: 0.5, 2: 0.5})
+    assert verdict(difference({0: 0.9}, {0: 0.1}), 1) == "undecided"
+    clear = difference({0: 0.9, 1: 0.91, 2: 0.92}, {0: 0.5, 1: 0.5, 2: 0.5})
     assert (verdict(clear, 1), verdict(clear, -1)) == ("holds", "does not")
 
 
 def test_agreement_by_chance_decides_nothing() -> None:
     """Two seeds, or any number with the very same difference, have an interval of no width."""
-    two = paired({0: 0.43, 1: 0.38}, {0: 0.4, 1: 0.35})
-    same = paired({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.25, 1: 0.25, 2: 0.25})
+    two = difference({0: 0.43, 1: 0.38}, {0: 0.4, 1: 0.35})
+    same = difference({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.25, 1: 0.25, 2: 0.25})
     assert verdict(two, 1) == verdict(two, -1) == verdict(same, 1) == "undecided"
 
 
