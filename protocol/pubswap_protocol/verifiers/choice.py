@@ -8,10 +8,14 @@ from pubswap_protocol.verifiers.extract import answer_line, first_of, last_boxed
 # Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
 _STATED = re.compile(r"(?i:answer|option|choice)\s{1,9}is\b:?([^\n]*)")
 _MARKUP = re.compile(r"\\(?:[A-Za-z]++|[()\[\]])|[*_`#${}\[\]\"]")
-# A letter that ends, or that its option follows: "C", "(C)", "C. Aspirin", "C (Aspirin)".
-_LETTER = re.compile(r"\s*+(?i:option|choice)?\s*+\(?([A-J])(?:\)|(?![\w'])(?!\s++[^\s(:-]))")
+# A letter that ends, or that its option follows: "C", "(C)", "C. Aspirin", "C (Aspirin)",
+# "C - Aspirin" with any dash.
+_LETTER = re.compile(
+    r"\s*+(?i:option|choice)?\s*+\(?([A-J])(?:\)|(?![\w'])(?!\s++[^\s(:\u2013\u2014-]))"
+)
 _ANOTHER = re.compile(
     r"[\s.()]*+(?:[,;/&]|\b(?:and|or)\b)[\s(]*+(?:(?:and|or)\s++)?\(?[A-J](?![\w'])"
+    r"|[\s.()]*+[\u2013\u2014-]\s*+\(?[A-J]\)?\s*+(?:[.,;]|$)"
 )
 
 

@@ -25,6 +25,8 @@ _NO_SPACE = re.compile(r"\s*+\\!\s*+")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
 _EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
+_FORMULA = re.compile(r"\s*+(?:\$\$?([^$]++)\$\$?|\\\(([^$]+?)\\\)|\\\[([^$]+?)\\\])\s*+\.?\s*+")
+_IMAGINARY = re.compile(r"(?<=[\d}])(?:\s|\\[,;! ]|\\cdot\b)++i(?![A-Za-z])")
 _MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 
 
@@ -74,6 +76,9 @@ def _plain(answer: str) -> str:
 
     As units it drops words at the end, even "or 41", and variables such as the t of 4t.
     """
+    if formula := _FORMULA.fullmatch(answer):
+        answer = formula[1] or formula[2] or formula[3]
+    answer = _IMAGINARY.sub("i", answer)
     answer = _TIME.sub(lambda time: time[1] + (time[2] or "").replace(":00", ""), answer)
     answer = _AND.sub(", ", _WORDS.sub(r" \1 ", _NO_SPACE.sub("", answer)))
     answer = _EDGES.sub("", _MIXED.sub(r"\1\\frac{\2}{\3}", answer))

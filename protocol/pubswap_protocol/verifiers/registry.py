@@ -13,7 +13,7 @@ REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
 _VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
-_RULES = 2  # the version of all our rules, as they share how a response is read
+_RULES = 3  # the version of all our rules, as they share how a response is read
 _LIBRARIES = {"math": "math-verify"}
 
 

@@ -90,6 +90,12 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("choice", "The answer is A.\nAnswer: none of these", "A", False),
         ("choice", "The answer is C or D.", "C", False),
         ("choice", "Answer: C/D", "C", False),
+        ("choice", "Answer: C-D", "C", False),
+        ("choice", "Answer: (C) \u2013 (D).", "C", False),
+        ("choice", "Answer: C \u2013 aspirin", "C", True),
+        ("choice", "Answer: C \u2014 aspirin", "C", True),
+        ("choice", "Answer: C - A selective blocker", "C", True),
+        ("choice", "Answer: C \u2013 D-dimer", "C", True),
         ("choice", "Answer: C and D", "C", False),
         ("choice", "Answer: C (or D)", "C", False),
         ("choice", "Answer: **C** or **D**", "D", False),
@@ -159,6 +165,6 @@ def test_an_unknown_reasoning_gym_task_is_refused() -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """A member with another math-verify would give other rewards."""
-    assert verifier_version("exact") == "exact@2"
-    assert verifier_version("math").startswith("math@2+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@2+0.")
+    assert verifier_version("exact") == "exact@3"
+    assert verifier_version("math").startswith("math@3+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@3+0.")
