@@ -77,7 +77,7 @@ def verify(
     from pubswap_client.ledger.ledger import at_rest, day_files
 
     folder = folder or _existing(state)
-    if not any(day_files(folder)):
+    if not any(day_files(folder)) and not (folder / "head").exists():
         raise InvalidSettings(f"{folder} holds no ledger.")
     with at_rest(folder):
         verdict = verifying.verify(folder)

@@ -2,8 +2,8 @@
 
     STATE/ledger/2026-11-23.jsonl   one day's entries (UTC), each chained to the one before
     STATE/ledger/head               number and hash of the last entry, so that a cut end shows
-    STATE/ledger/bodies/HEX         bodies that are no JSON, by their digest: responses; adapters
-                                    if the settings say so
+    STATE/ledger/bodies/HEX         bodies that are no JSON or a large one, by their digest:
+                                    responses; adapters if the settings say so
 
 Secrets are not in it: the token travels in a header, and of an enrolment there is only a digest.
 """
@@ -11,6 +11,7 @@ Secrets are not in it: the token travels in a header, and of an enrolment there 
 import fcntl
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,10 @@ from pathlib import Path
 
 from pubswap_client.ledger.entry import BEGINNING, Damaged, Entry, described
 from pubswap_client.state.files import append_durably, write_whole
-from pubswap_protocol.digests import Digester, hexadecimal
+from pubswap_protocol.digests import PATTERN, Digester, hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
+
+_HEAD = re.compile(rb"(\d+) (" + PATTERN.strip("^$").encode() + rb")\n")
 
 LARGEST_CONTENT = 1 << 20  # bytes of a body that is held in an entry; a larger one is kept apart
 
@@ -62,16 +65,15 @@ class Ledger:
         nothing may be sent then.
         """
         what = described(method, target)
-        is_json = media_type.startswith("application/json")
-        keep = not is_json and (what["kind"] != "adapter" or self._keep_adapters)
+        hold = what["kind"] != "enrolment" and (what["kind"] != "adapter" or self._keep_adapters)
         digester, size, held = Digester(), 0, bytearray()
         for piece in pieces:
             digester.update(piece)
             size += len(piece)
-            if keep or (is_json and size <= LARGEST_CONTENT):
+            if hold:
                 held += piece
-        readable = is_json and 0 < size <= LARGEST_CONTENT and what["kind"] != "enrolment"
-        kept = keep and size > 0
+        readable = media_type.startswith("application/json") and len(held) <= LARGEST_CONTENT
+        kept = bool(held) and not readable
         with self._locked():
             if kept:
                 (self._folder / "bodies").mkdir(mode=0o700, exist_ok=True)
@@ -85,7 +87,7 @@ class Ledger:
                     target=target,
                     size=size,
                     digest=digester.digest(),
-                    content=json.loads(bytes(held)) if readable else None,
+                    content=json.loads(bytes(held)) if readable and held else None,
                     kept=kept,
                     previous=previous,
                 )
@@ -100,24 +102,54 @@ class Ledger:
         entry = make(last.number + 1 if last else 1, at, last.hash if last else BEGINNING)
         size = append_durably(path, entry.line())
         self._seen = (path, size, entry)
-        head = self._folder / "head.tmp"
-        head.write_text(f"{entry.number} {entry.hash}\n")
-        head.replace(self._folder / "head")
+        write_head(self._folder, entry.number, entry.hash)
 
     def _last(self) -> tuple[Path | None, Entry | None]:
+        """The last day's file and the last entry; raises LedgerDamaged if an end is missing."""
         days = day_files(self._folder)
+        if not days and not (self._folder / "head").exists():
+            # Before the first entry, so that no crash leaves entries without a head.
+            write_head(self._folder, 0, BEGINNING)
+        if self._seen and days and self._seen[:2] == (days[-1], days[-1].stat().st_size):
+            _, end, last = self._seen
+        else:
+            end, last = self._read_last(days)
+        self._check_head(last)
         if not days:
             return None, None
-        if self._seen and self._seen[:2] == (days[-1], days[-1].stat().st_size):
-            return days[-1], self._seen[2]
+        if end < days[-1].stat().st_size:
+            os.truncate(days[-1], end)  # a line that was never finished: nothing of it was sent
+        return days[-1], last
+
+    def _read_last(self, days: list[Path]) -> tuple[int, Entry | None]:
+        """Where in the last day its last entry ends, and the last entry of all days."""
+        for path in reversed(days):
+            data = path.read_bytes()
+            if end := data.rfind(b"\n") + 1:
+                try:
+                    entry = Entry.parse(data[data.rfind(b"\n", 0, end - 1) + 1 : end])
+                except Damaged:
+                    raise self._damaged(f"the end of {path.name} was changed") from None
+                return end if path == days[-1] else 0, entry
+        return 0, None
+
+    def _check_head(self, last: Entry | None) -> None:
+        number, hash_ = (last.number, last.hash) if last else (0, BEGINNING)
         try:
-            return days[-1], _last_entry(days[-1])
+            head_number, head_hash = read_head(self._folder)
         except Damaged:
-            raise LedgerDamaged(
-                f"The end of {days[-1]} is not what was written there, so nothing is sent. See "
-                "`pubswap client audit verify`; to begin a new ledger, move "
-                f"{self._folder} away and keep it."
-            ) from None
+            raise self._damaged("head is missing, or was changed") from None
+        if head_number > number:
+            raise self._damaged(f"entries {number + 1} to {head_number} are missing")
+        # A crash after an entry leaves the head behind, and nothing is missing.
+        if head_number == number and head_hash != hash_:
+            raise self._damaged(f"entry {number} is another one")
+
+    def _damaged(self, fault: str) -> LedgerDamaged:
+        return LedgerDamaged(
+            f"{self._folder}: {fault}, so nothing is sent. See `pubswap client audit verify`. "
+            "Restore its files; or, to begin a new ledger, move that folder away and keep it."
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -147,16 +179,17 @@ def at_rest(folder: Path) -> Iterator[None]:
         yield
 
 
-def _last_entry(path: Path) -> Entry | None:
-    """The last entry of a day; a line that was never finished is cut off: nothing of it was sent.
+def read_head(folder: Path) -> tuple[int, str]:
+    """The number and hash of the entry written last; raises Damaged for what is no head."""
+    try:
+        match = _HEAD.fullmatch((folder / "head").read_bytes())
+    except FileNotFoundError:
+        match = None
+    if match is None:
+        raise Damaged
+    return int(match[1]), match[2].decode()
 
-    None if a crash left the day without an entry. Raises Damaged.
-    """
-    data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
-    if end < len(data):
-        os.truncate(path, end)
-    if end == 0:
-        before = [day for day in day_files(path.parent) if day < path]
-        return _last_entry(before[-1]) if before else None
-    return Entry.parse(data[data.rfind(b"\n", 0, end - 1) + 1 : end])
+
+def write_head(folder: Path, number: int, hash_: str) -> None:
+    """Make an entry the last one, durably; raises NotSaved."""
+    write_whole(folder / "head", f"{number} {hash_}\n".encode())

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.ledger.entry import BEGINNING, Damaged, Entry
-from pubswap_client.ledger.ledger import body_path, day_files
+from pubswap_client.ledger.ledger import body_path, day_files, read_head
 from pubswap_protocol.digests import digest_of_file
 
 
@@ -71,14 +71,12 @@ def _body_faults(folder: Path, entry: Entry, where: str) -> Iterator[str]:
 
 
 def _head_faults(folder: Path, hashes: dict[int, str]) -> Iterator[str]:
-    path, last = folder / "head", max(hashes)
-    if not path.exists():
-        if last:
-            yield "head: missing"
+    try:
+        number, hash_ = read_head(folder)
+    except Damaged:
+        yield "head: changed" if (folder / "head").exists() else "head: missing"
         return
-    text = path.read_text(encoding="utf-8", errors="replace")
-    number = text.split(" ")[0]
-    if not number.isdecimal() or text != f"{number} {hashes.get(int(number), text[-72:-1])}\n":
+    if number not in hashes:
+        yield f"head: entries {max(hashes) + 1} to {number} are missing"
+    elif hashes[number] != hash_:
         yield "head: changed"
-    elif int(number) > last:
-        yield f"head: entries {last + 1} to {number} are missing"

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from pubswap_client.ledger.entry import described
-from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
+from pubswap_client.ledger.entry import BEGINNING, described
+from pubswap_client.ledger.ledger import (
+    LARGEST_CONTENT,
+    Ledger,
+    body_path,
+    day_files,
+    ledger_folder,
+)
 from pubswap_client.ledger.showing import content, entries
 from pubswap_client.ledger.verifying import verify
 from pubswap_protocol import paths
@@ -206,6 +212,117 @@ def test_a_changed_end_stops_too(tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "old")
     Ledger(tmp_path).record(*BEAT, [b"{}"])
     assert verify(folder).entries == 1
+
+
+def cut(folder: Path, kept: bytes, *away: Path) -> None:
+    """Leave so much of the last day that is not taken away."""
+    for path in away:
+        path.unlink()
+    if days := day_files(folder):
+        days[-1].write_bytes(kept)
+
+
+def test_a_cut_end_is_not_written_over(tmp_path: Path) -> None:
+    """Cut at every byte, by days, or whole: what is missing is still found after more requests.
+
+    A running daemon stops as one that starts does, and takes up again once the files are back.
+    """
+    folder, running = ledger_folder(tmp_path), Ledger(tmp_path, clock=clock(0, 0, 1, 1, 2, 2))
+    for _ in range(5):
+        running.record(*BEAT, [b"{}"])
+    days = day_files(folder)
+    whole = {path: path.read_bytes() for path in days}
+    first, second, third = whole.values()
+    cuts = [(days[2:], second), (days[1:], first), (days[1:], first[: first.index(b"\n") + 1])]
+    cuts += [((), third[:size]) for size in range(len(third))] + [(days, b"")]
+    for away, kept in cuts:
+        cut(folder, kept, *away)
+        left = {path: path.read_bytes() for path in day_files(folder)}
+        for ledger in (running, Ledger(tmp_path, clock=clock(2, 2))):
+            with pytest.raises(LedgerDamaged, match="Restore") as stopped:
+                ledger.record(*BEAT, [b"{}"])
+            assert str(folder) in stopped.value.detail
+        assert {path: path.read_bytes() for path in day_files(folder)} == left
+        assert any("missing" in fault for fault in verify(folder).faults)
+        for path, data in whole.items():
+            path.write_bytes(data)
+    running.record(*BEAT, [b"{}"])
+    assert (verify(folder).entries, verify(folder).faults) == (6, ())
+
+
+def test_an_end_that_was_exchanged_is_not_written_over(tmp_path: Path) -> None:
+    """As many entries as before, of which the last is another ledger's."""
+    folder, other = written(tmp_path / "a", 0, 0), written(tmp_path / "b", 0, 1)
+    [path] = day_files(folder)
+    path.unlink()
+    for day in day_files(other):
+        shutil.copy(day, folder)
+    with pytest.raises(LedgerDamaged):
+        Ledger(tmp_path / "a").record(*BEAT, [b"{}"])
+    assert verify(folder).faults == ("head: changed",)
+
+
+@pytest.mark.parametrize("head", [None, b"", b"3", b"x y\n", b"\xff"])
+def test_a_head_that_nothing_has_written_stops(tmp_path: Path, head: bytes | None) -> None:
+    """It is written whole and before its request leaves, so that no crash leaves such a one."""
+    folder = written(tmp_path, 0, 0)
+    (folder / "head").unlink()
+    if head is not None:
+        (folder / "head").write_bytes(head)
+    with pytest.raises(LedgerDamaged, match="head"):
+        Ledger(tmp_path).record(*BEAT, [b"{}"])
+    assert len(verify(folder).faults) == 1
+
+
+def test_a_crash_between_an_entry_and_the_head_is_no_damage(tmp_path: Path) -> None:
+    """Of the first entry, too, and several in a row: the next one brings the head up to date."""
+    folder = ledger_folder(tmp_path)
+    for number in range(1, 4):
+        written(tmp_path, 0)
+        assert (folder / "head").read_text().startswith(f"{number} ")
+        (folder / "head").write_text(f"0 {BEGINNING}\n")
+        assert verify(folder).faults == ()
+
+
+def test_the_disk_is_full_at_each_of_an_entry_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them it does not take, also at a first entry: nothing leaves, and it goes on."""
+    real = os.write
+    answers = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
+    for begun in (False, True):
+        for number, name in enumerate(("head.tmp", ".jsonl", "bodies/")):
+            state = tmp_path / f"{begun}{number}"
+            ledger = Ledger(state)
+            if begun:
+                ledger.record(*BEAT, [b"{}"])
+
+            def full(descriptor: int, data: bytes, name: str = name) -> int:
+                if name in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+                    raise OSError(28, "No space left on device")
+                return real(descriptor, data)
+
+            for _ in range(3):
+                with monkeypatch.context() as disk, pytest.raises(NotSaved, match="make room"):
+                    disk.setattr(os, "write", full)
+                    ledger.record(*answers, [b"tensors"])
+            ledger.record(*answers, [b"tensors"])
+            found = verify(ledger_folder(state))
+            assert found.faults == ()
+            assert found.entries >= 1 + begun
+
+
+def test_large_json_is_kept_beside_its_entry(tmp_path: Path) -> None:
+    """Readable there, as all that is no tensor; an entry stays small."""
+    ledger, folder = Ledger(tmp_path), ledger_folder(tmp_path)
+    body = json.dumps({"text": "a" * LARGEST_CONTENT}).encode()
+    ledger.record("POST", paths.EVALUATION.format(run="r", round=1), "application/json", [body])
+    (entry,) = entries(folder)
+    assert (entry.content, entry.kept) == (None, True)
+    assert body_path(folder, entry.digest).read_bytes() == body
+    assert list(content(folder, entry, None)) == [f"in {body_path(folder, entry.digest)}"]
+    ledger.record("POST", paths.ENROLL, "application/json", [body])
+    assert len(list((folder / "bodies").iterdir())) == 1
 
 
 def test_processes_that_share_a_state_folder_make_one_chain(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 """A request leaves once it is recorded, and not otherwise."""
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.transfers import BlobRequests
+from pubswap_client.daemon.heartbeats import Heartbeats
+from pubswap_client.daemon.reporters import StepReport
+from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_protocol import paths
-from pubswap_protocol.errors import NotSaved, PubSwapError
+from pubswap_protocol.errors import LedgerDamaged, NotSaved, PubSwapError
 from pubswap_protocol.messages import Enroll, UploadPart
 
 
@@ -102,3 +108,47 @@ def test_what_cannot_be_recorded_is_not_sent(server: ThreadingHTTPServer) -> Non
     ) as api:
         assert everything(api) == 8
     assert Counting.came == []
+
+
+@pytest.mark.parametrize("file", [".jsonl", "head.tmp"])
+def test_a_full_disk_stops_training_before_anything_leaves(
+    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """Whether an entry or the head finds no room; the next step's heartbeat ends the round."""
+    real = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith(file):
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    ledger = Ledger(tmp_path)
+    with CoordinatorClient(
+        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=ledger.record
+    ) as api:
+        assert everything(api) == len(Counting.came) == 8
+        monkeypatch.setattr(os, "write", full)
+        assert everything(api) == 8
+        with (
+            Heartbeats(partial(api.heartbeat, "r"), private=True) as heartbeats,
+            pytest.raises(NotSaved, match="make room"),
+        ):
+            heartbeats.step(StepReport(1, 2, 1, 9, public=False, made=[]))
+    assert len(Counting.came) == 8
+
+
+def test_a_cut_ledger_stops_before_anything_leaves(
+    server: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    """Not a byte; the message says what to do."""
+    ledger = Ledger(tmp_path)
+    with CoordinatorClient(
+        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=ledger.record
+    ) as api:
+        assert everything(api) == 8
+        (day,) = day_files(ledger_folder(tmp_path))
+        day.write_bytes(b"".join(day.read_bytes().splitlines(keepends=True)[:-2]))
+        assert everything(api) == 8
+        with pytest.raises(LedgerDamaged, match="entries 7 to 8 are missing, so nothing is sent"):
+            api.version()
+    assert len(Counting.came) == 8
