@@ -9,15 +9,17 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
+from pydantic import ValidationError
 
 from pubswap_client.coordinator.answered import AnsweredRequests
 from pubswap_client.coordinator.route import open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spool import (
     ANSWER,
+    LARGEST_BYTES,
     NAME,
     REQUEST,
     TEMPORARY,
@@ -47,7 +49,11 @@ FORWARDED = {
     *("content-type", "if-range", "range", "user-agent"),
     *(paths.IDEMPOTENCY_HEADER.lower(), paths.PROTOCOL_HEADER.lower()),
 }
-HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding"}
+# All that a member reads of an answer.
+ANSWERED = {
+    *("content-encoding", "content-length", "content-range", "content-type", "etag", "location"),
+    *("retry-after", paths.ROUND_HEADER.lower(), paths.WAITS_HEADER.lower()),
+}
 
 
 class Relay:
@@ -69,19 +75,30 @@ class Relay:
         with lock(self._folder / "lock"):
             self._done = AnsweredRequests(self._folder / "done")
             self._http = open_http(self._url, self._tls, proxy_to(self._url, self._tls))
-            swept, busy = -KEPT_SECONDS, time.monotonic()
-            while not once or self._busy or time.monotonic() - busy < IDLE_SECONDS:
-                look_again(self._folder)
-                for path in self._waiting():
-                    busy = time.monotonic()
-                    self._busy.add(path.name)
-                    # Not waited for at the end: what they have not answered is there.
-                    threading.Thread(target=self._serve, args=(path,), daemon=True).start()
-                if time.monotonic() - swept > KEPT_SECONDS / 24:
-                    self._sweep()
-                    swept = time.monotonic()
+            self._swept, self._asked = -KEPT_SECONDS, time.monotonic()
+            failing = False
+            while not once or self._busy or time.monotonic() - self._asked < IDLE_SECONDS:
+                try:
+                    self._look()
+                    failing = False
+                except OSError as error:  # a disk of the network comes back
+                    if not failing:
+                        log.warning("%s: %s. Trying again.", self._folder, error.strerror)
+                    failing = True
                 time.sleep(LOOK_SECONDS)
             self._http.close()
+
+    def _look(self) -> None:
+        """Begin what is asked, and now and then remove what is old."""
+        look_again(self._folder)
+        for path in self._waiting():
+            self._asked = time.monotonic()
+            self._busy.add(path.name)
+            # Not waited for at the end: what they have not answered is there.
+            threading.Thread(target=self._serve, args=(path,), daemon=True).start()
+        if time.monotonic() - self._swept > KEPT_SECONDS / 24:
+            self._sweep()
+            self._swept = time.monotonic()
 
     def _waiting(self) -> Iterator[Path]:
         for path in self._folder.glob(f"*{REQUEST}"):
@@ -95,18 +112,17 @@ class Relay:
         """Forward one request, unless that was done or it is none."""
         try:
             if path.stem in self._done:
+                path.unlink()
                 log.warning("%s was answered before, and is removed.", path)
-            elif not path.with_suffix(ANSWER).exists():
+                return
+            if not path.with_suffix(ANSWER).exists():
                 self._forward(path)
             self._done.add(path.stem)
-            if path.exists():
-                path.unlink(missing_ok=True)
-            else:  # whoever waited has gone
-                path.with_suffix(ANSWER).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except Refused as error:
             self._refuse(path, error)
         except FileNotFoundError:
-            pass  # it was withdrawn
+            pass  # it was withdrawn, or answered after it was found
         except OSError as error:
             log.warning("%s: %s. Trying again.", path, error.strerror)
             time.sleep(IDLE_SECONDS)
@@ -118,44 +134,57 @@ class Relay:
         with file, Draft(path.with_suffix(ANSWER)) as draft:
             request = self._request(asked, body(file, size), size)
             try:
-                reply = self._http.send(request, stream=True)
+                answered = self._answered(request, path.stem, draft)
             except httpx.HTTPError as error:
                 problem = Unreachable(
                     f"The relay cannot reach the coordinator at {self._url} ({error})."
                 ).problem()
                 draft.add(problem.model_dump_json().encode())
                 headers = [("content-type", paths.PROBLEM_TYPE)]
-                draft.finish(Answered(name=path.stem, status=problem.status, headers=headers))
-                return
-            cut = False
-            try:
-                for piece in reply.iter_raw():
-                    draft.add(piece)
-            except httpx.HTTPError:
-                cut = True
-            finally:
-                reply.close()
+                answered = Answered(name=path.stem, status=problem.status, headers=headers)
+            draft.finish(answered)
+
+    def _answered(self, request: httpx.Request, name: str, draft: Draft) -> Answered:
+        """What the coordinator answers; its body goes to the draft. Raises HTTPError."""
+        with closing(self._http.send(request, stream=True)) as reply:
             given = [
                 (key.decode("ascii"), value.decode("latin-1")) for key, value in reply.headers.raw
             ]
-            headers = [each for each in given if each[0].lower() not in HOP_BY_HOP]
-            draft.finish(
-                Answered(name=path.stem, status=reply.status_code, headers=headers, cut=cut)
-            )
+            headers = [each for each in given if each[0].lower() in ANSWERED]
+            try:
+                answered = Answered(name=name, status=reply.status_code, headers=headers)
+            except ValidationError as error:
+                said = f"no coordinator answers so: {error.errors()[0]['msg']}"
+                raise httpx.RemoteProtocolError(said) from None
+            size = 0
+            try:
+                for piece in reply.iter_raw():
+                    size += len(piece)
+                    if size > LARGEST_BYTES:
+                        return answered.model_copy(update={"cut": True})
+                    draft.add(piece)
+            except httpx.HTTPError:
+                return answered.model_copy(update={"cut": True})
+        return answered
 
     def _request(self, asked: Asked, content: Iterator[bytes], size: int) -> httpx.Request:
         """To the coordinator that this relay was started for, and to no other host or service."""
-        begin = self._url.path.rstrip("/") + "/v1/"
-        if not asked.target.startswith(begin):
-            raise Refused(f"{asked.target} is none of the coordinator's paths")
         headers = {key: value for key, value in asked.headers if key.lower() in FORWARDED}
         lengths = [value for key, value in headers.items() if key.lower() == "content-length"]
         if lengths not in ([], [str(size)]) or (size and not lengths):
             raise Refused(f"its body has {size} bytes and not what its header says")
-        url = self._url.copy_with(raw_path=asked.target.encode("ascii"))
-        return self._http.build_request(
-            asked.method, url, headers=headers, content=content if size else None
-        )
+        try:
+            url = self._url.copy_with(raw_path=asked.target.encode("ascii"))
+            request = self._http.build_request(
+                asked.method, url, headers=headers, content=content if size else None
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise Refused(f"it is no request ({error})") from None
+        # As it would be asked for, and as a server may read it.
+        here = request.url.path
+        if not here.startswith(self._url.path.rstrip("/") + "/v1/") or ".." in here.split("/"):
+            raise Refused(f"{asked.target} is none of the coordinator's paths")
+        return request
 
     def _refuse(self, path: Path, error: Refused) -> None:
         """Say so once, and leave it where it is: it may be somebody's, or still be written."""

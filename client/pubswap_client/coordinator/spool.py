@@ -26,7 +26,7 @@ from pubswap_protocol.errors import InvalidSettings
 REQUEST, ANSWER, TEMPORARY = ".request", ".answer", ".tmp"
 NAME = re.compile(r"[0-9a-f]{32}")
 BLOCK_BYTES = 1 << 20
-_LARGEST_BYTES = 1 << 36
+LARGEST_BYTES = 1 << 36  # of a body
 _LARGEST_LINE = 1 << 16
 _END = 16  # bytes behind the line: its length in 8 digits, and what shows that this is the end
 _MARK = b" pubswap"
@@ -145,7 +145,7 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
 
 
 def _described(file: BinaryIO, size: int, kind: type[M]) -> tuple[M, int]:
-    if not _END < size <= _LARGEST_BYTES:
+    if not _END < size <= LARGEST_BYTES + _LARGEST_LINE + _END:
         raise Refused(f"it has {size} bytes")
     file.seek(size - _END)
     end = file.read(_END)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pubswap_protocol.errors import InvalidSettings
+
 
 class Held(Exception):
     """Another process holds the lock: its number, or "unknown"."""
@@ -19,7 +21,7 @@ def holder(path: Path) -> str | None:
         return None
     try:
         # Shared, and let go of at once: a process that starts now is kept out for an instant only.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _flock(descriptor, fcntl.LOCK_SH, path)
     except BlockingIOError:
         return _number(descriptor)
     else:
@@ -30,14 +32,17 @@ def holder(path: Path) -> str | None:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock; raises Held if another process does."""
+    """Hold the lock; raises Held if another process does, and InvalidSettings where none can."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(descriptor, fcntl.LOCK_EX, path)
     except BlockingIOError:
         other = _number(descriptor)
         os.close(descriptor)
         raise Held(other) from None
+    except InvalidSettings:
+        os.close(descriptor)
+        raise
     held = {descriptor}
 
     def let_go() -> None:
@@ -53,6 +58,18 @@ def lock(path: Path) -> Iterator[None]:
         yield
     finally:
         let_go()
+
+
+def _flock(descriptor: int, how: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise InvalidSettings(
+            f"{path} cannot be locked ({error.strerror}): choose a folder on a file system with "
+            "locks, or have this one mounted with them (Lustre: `-o flock`)."
+        ) from None
 
 
 def _number(descriptor: int) -> str:

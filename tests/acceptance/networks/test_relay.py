@@ -185,6 +185,16 @@ def foreign(kind: str, path: Path, spare: Path) -> None:
         put(path, asked(name=path.stem, target="//127.0.0.1:1/v1/version"))
     elif kind == "another service":
         put(path, asked(name=path.stem, target="/admin"))
+    elif kind == "another service by a way up":
+        put(path, asked(name=path.stem, target="/v1/../healthz"))
+    elif kind == "an encoded way up":
+        put(path, asked(name=path.stem, target="/v1/%2e%2E/admin"))
+    elif kind == "a way up behind an encoded slash":
+        put(path, asked(name=path.stem, target="/v1/..%2fadmin"))
+    elif kind == "a fragment":
+        put(path, asked(name=path.stem, target="/v1/version?a=b#c"))
+    elif kind == "a letter in a header":
+        put(path, asked(name=path.stem, headers=[("User-Agent", "é")]))
     elif kind == "another method":
         put(path, asked(name=path.stem, method="DELETE"))
     elif kind == "two requests":
@@ -203,6 +213,8 @@ def foreign(kind: str, path: Path, spare: Path) -> None:
     [
         *(("link", "pipe", "half", "garbage"), ("others may write", "another name")),
         *(("another host", "another service", "another method"), ("two requests",)),
+        ("another service by a way up", "an encoded way up", "a way up behind an encoded slash"),
+        ("a fragment", "a letter in a header"),
         ("a longer body", "a body of no length"),
         pytest.param(
             ("another owner",),

@@ -1,0 +1,168 @@
+"""A relay's looks into its folder: what it finds there meanwhile, and when there is none."""
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pubswap_client.coordinator import relay as relaying
+from pubswap_client.coordinator.relay import Relay
+from pubswap_client.coordinator.spool import Answered, Asked, read, write
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_protocol.errors import InvalidSettings, ProblemDetails
+from support.eventually import until
+
+NAME = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A relay's, in which one request waits."""
+    (folder := tmp_path / "relay").mkdir(mode=0o700)
+    message = Asked(name=NAME, method="GET", target="/v1/version", headers=[])
+    write(folder / f"{NAME}.request", [], message)
+    return folder
+
+
+@pytest.fixture
+def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a relay until nothing is asked any more; `answers` is the coordinator."""
+    monkeypatch.setattr(relaying, "LOOK_SECONDS", 0.01)
+
+    def run(answers: Callable[[httpx.Request], httpx.Response]) -> None:
+        http = httpx.Client(transport=httpx.MockTransport(answers))
+        monkeypatch.setattr(relaying, "open_http", lambda *_: http)
+        Relay(folder, "http://coordinator", TlsFiles()).run(once=True)
+
+    return run
+
+
+def said(folder: Path) -> tuple[Answered, bytes]:
+    """The answer that lies in the folder."""
+    answered, file, size = read(folder / f"{NAME}.answer", Answered)
+    with file:
+        return answered, file.read(size)
+
+
+def good(_: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, content=iter([b"good"]))
+
+
+def test_an_answer_stays_until_it_is_read(
+    folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a look into the folder had found its request just before that was answered."""
+    before, glob, looks = threading.active_count(), Path.glob, 0
+    answering = threading.Event()
+
+    def slow(path: Path, pattern: str) -> Iterator[Path]:
+        nonlocal looks
+        looks += 1
+        found = list(glob(path, pattern))
+        if looks == 2:
+            assert found == [folder / f"{NAME}.request"]
+            answering.set()
+            until(lambda: threading.active_count() == before)
+        return iter(found)
+
+    def after_a_while(request: httpx.Request) -> httpx.Response:
+        assert answering.wait(60)
+        return good(request)
+
+    monkeypatch.setattr(Path, "glob", slow)
+    serve(after_a_while)
+    assert looks > 2
+    assert said(folder)[1] == b"good"
+
+
+@pytest.mark.parametrize("what", ["look_again", "glob", "sweep"])
+def test_a_folder_that_is_away_for_a_while_is_waited_for(
+    what: str,
+    folder: Path,
+    serve: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Which is said once."""
+    place: object = relaying if what == "look_again" else Path
+    name = "iterdir" if what == "sweep" else what
+    works, failures = getattr(place, name), iter([OSError(116, "Stale file handle")] * 3)
+
+    def failing(*arguments: object) -> object:
+        for error in failures:
+            raise error
+        return works(*arguments)
+
+    monkeypatch.setattr(place, name, failing)
+    with caplog.at_level(logging.INFO):
+        serve(good)
+    assert said(folder)[1] == b"good"
+    assert [record.message.count("Stale file handle") for record in caplog.records].count(1) == 1
+
+
+def test_a_folder_without_locks_is_refused(
+    folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what may be done about it; the file is closed."""
+    tried = list[int]()
+
+    def flock(descriptor: int, how: int) -> None:
+        tried.append(descriptor)
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(InvalidSettings, match=r"relay/lock cannot be locked.*No locks available"):
+        serve(good)
+    (descriptor,) = tried
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_an_answer_has_the_headers_that_members_read(
+    folder: Path, serve: Callable[..., None]
+) -> None:
+    """None of those that are a proxy's, however they are spelt."""
+    headers = [("X_Odd", "1"), ("ETag", '"e"'), ("Connection", "close"), ("Set-Cookie", "x" * 70)]
+    serve(lambda _: httpx.Response(200, headers=headers, content=iter([b"good"])))
+    answered, body = said(folder)
+    assert (answered.headers, body) == ([("ETag", '"e"')], b"good")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [{"status_code": 999}, {"status_code": 200, "headers": {"ETag": "x" * 20_000}}],
+    ids=["status", "header"],
+)
+def test_an_answer_that_is_none_is_said(
+    reply: dict[str, object], folder: Path, serve: Callable[..., None]
+) -> None:
+    """In the error of whoever asked; it is asked once."""
+    asked = []
+
+    def odd(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(content=iter([b"odd"]), **reply)  # type: ignore[arg-type]
+
+    serve(odd)
+    problem = ProblemDetails.model_validate_json(said(folder)[1])
+    assert (problem.code, len(asked)) == ("unreachable", 1)
+
+
+def test_an_answer_without_an_end_is_cut(
+    folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the size of the largest blob, by which its reader knows that it is not whole."""
+    monkeypatch.setattr(relaying, "LARGEST_BYTES", 10)
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"more"
+
+    serve(lambda _: httpx.Response(200, content=endless()))
+    answered, body = said(folder)
+    assert (answered.cut, body) == (True, b"moremore")
