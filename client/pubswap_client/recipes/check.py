@@ -8,9 +8,10 @@ from pubswap_client.doctor.prediction import duration_text
 from pubswap_client.operator.runfile import set_faults
 from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
-from pubswap_client.recipes.tables import FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
+from pubswap_client.recipes.tables import ALONE, FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
+from pubswap_protocol.problems import read_problems
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
@@ -121,23 +122,42 @@ def _residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
 
 
+def most_responses(recipe: RunSettings) -> int:
+    """All responses that a client samples, with all draws that resampling may take."""
+    grpo = recipe.grpo
+    draws = recipe.local_steps + grpo.resample * private_steps_per_round(recipe)
+    return recipe.rounds * draws * grpo.prompts_per_step * grpo.responses_per_prompt
+
+
+def evaluated_responses(recipe: Recipe) -> int | None:
+    """Those of the base model's and each round's evaluation; None if data that are not divided
+    yet decide how many test problems there are."""
+    data = recipe.data
+    if data.prepare is not None:
+        problems = data.prepare.sizes().test
+    else:
+        problems = len(read_problems(data.files(recipe.clients).test))
+    return (recipe.rounds + 1) * problems * recipe.evaluation.samples or None
+
+
 def most_seconds(recipe: RunSettings, tokens_per_second: float) -> float:
     """Of one client's own work at a rate of whole steps, if all responses are at their limit.
 
     Waiting for other clients and for the coordinator comes on top.
     """
-    grpo, steps = recipe.grpo, recipe.rounds * recipe.local_steps
-    responses = steps * grpo.prompts_per_step * grpo.responses_per_prompt
-    return responses * grpo.max_response_tokens / tokens_per_second
+    return most_responses(recipe) * recipe.grpo.max_response_tokens / tokens_per_second
 
 
 def device_hours(reading: Reading, tokens_per_second: float) -> float:
-    """The most that all runs of a sweep take of one device that does all clients' work in turn."""
-    sweep, hours = reading.sound().sweep, 0.0
+    """The most that all runs of a sweep take of one device that does all members' work in turn."""
+    sweep, tokens = reading.sound().sweep, 0
     for setting, varied in variants(reading):
-        clients = 1 if setting.get(MEMBERS) == POOLED else varied.sound().clients
-        hours += clients * most_seconds(varied.sound(), tokens_per_second) / 3600
-    return hours * len(sweep.seeds)
+        recipe, members = varied.sound(), setting.get(MEMBERS, FEDERATED)
+        clients = 1 if members == POOLED else recipe.clients
+        runs = recipe.clients if members == ALONE else 1
+        responses = clients * most_responses(recipe) + runs * (evaluated_responses(recipe) or 0)
+        tokens += responses * recipe.grpo.max_response_tokens
+    return len(sweep.seeds) * tokens / tokens_per_second / 3600
 
 
 def cost_lines(
@@ -149,12 +169,11 @@ def cost_lines(
     than any figure of ours would tell.
     """
     rounds, tau, grpo, sweep = recipe.rounds, recipe.local_steps, recipe.grpo, recipe.sweep
-    draws = rounds * (tau + grpo.resample * private_steps_per_round(recipe))
-    responses = draws * grpo.prompts_per_step * grpo.responses_per_prompt
     yield f"{recipe.name}: {recipe.method}, {recipe.clients} clients, base {recipe.model.source}"
     yield f"steps:     {rounds} rounds x {tau} = {rounds * tau} of each client"
     yield f"           {rounds * public_steps_per_round(recipe)} of them public"
-    yield f"responses: {responses} of each client, at most"
+    yield f"responses: {most_responses(recipe)} of each client, at most"
+    yield f"           {evaluated_responses(recipe) or 'an unknown number'} of the evaluator"
     yield f"           {grpo.max_response_tokens} tokens each"
     if tokens_per_second is None:
         yield "time:      --tokens-per-second says how long, with what `pubswap client doctor`"

@@ -107,6 +107,7 @@ def check(
     from pubswap_client.recipes.check import (
         cost_lines,
         device_hours,
+        evaluated_responses,
         faults_and_layout,
         repeated,
     )
@@ -126,5 +127,7 @@ def check(
     if tokens_per_second is not None:
         hours = device_hours(reading, tokens_per_second)
         typer.echo(f"simulated: {hours:.1f} hours of one device for all of it, at most")
+        if evaluated_responses(reading.sound()) is None:
+            typer.echo("           without evaluation: how many test problems is not known here")
     for note in repeated(reading):
         typer.echo(f"note:      {note}")

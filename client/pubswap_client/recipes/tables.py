@@ -84,8 +84,9 @@ Axes = dict[str, tuple[Value, ...]]
 MEMBERS = "members"
 FEDERATED = "federated"
 WITH_PUBLIC = "with-public"
+ALONE = "alone"
 POOLED = "pooled"
-MEMBERSHIPS = (FEDERATED, "alone", POOLED, WITH_PUBLIC)
+MEMBERSHIPS = (FEDERATED, ALONE, POOLED, WITH_PUBLIC)
 
 
 class Sweep(BaseModel):
@@ -151,5 +152,5 @@ class Sweep(BaseModel):
 
     def runs(self, clients: int) -> int:
         """All runs; where alone, each of so many clients has its own."""
-        counts = [clients if s.get(MEMBERS) == "alone" else 1 for s in self.settings()]
+        counts = [clients if s.get(MEMBERS) == ALONE else 1 for s in self.settings()]
         return sum(counts) * len(self.seeds)

@@ -11,6 +11,7 @@ from pubswap_client.recipes.inheritance import shipped_recipes
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.model import model_card
+from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import LoraSettings
 from pubswap_server.settings import ServerSettings
 
@@ -79,18 +80,59 @@ def test_check_says_how_long_a_run_takes_at_a_rate_that_was_measured() -> None:
 
 
 def test_check_says_what_a_sweep_takes_of_one_device(tmp_path: Path) -> None:
-    """All clients of all runs in turn, a pooled one once; the recipe has 15 such runs."""
+    """All clients of all runs in turn, and an evaluation of each round and of the base model.
+
+    A pooled run has one client, and alone are as many runs as clients; 15 runs are the recipe's.
+    """
     done = recipe("check", "h200-qwen3-1.7b-math", "--tokens-per-second", "4000")
+    evaluated = 1250 * 2048 / 4000 / 3600
     run = 4 * 360 * 8 * 8 * 2048 / 4000 / 3600
-    assert f"simulated: {15 * run:.1f} hours of one device" in done.stdout
+    assert f"simulated: {15 * (run + 4 * evaluated):.1f} hours of one device" in done.stdout
+    assert "5000 of the evaluator" in done.stdout
     path = tmp_path / "mine.toml"
     path.write_text(
-        'extends = "h200-qwen3-1.7b-math"\n[sweep]\nseeds = [1, 2]\n'
+        'extends = "h200-qwen3-1.7b-math"\nevaluation.samples = 2\n'
+        "[sweep]\nseeds = [1, 2]\n"
         '[[sweep.grid]]\nmethod = "fedavg"\nlocal_steps = [90, 120]\n'
         '[[sweep.grid]]\nmembers = ["alone", "pooled"]\n'
     )
     done = recipe("check", str(path), "--tokens-per-second", "4000")
-    assert f"simulated: {2 * (3 + 1 / 4) * run:.1f} hours of one device" in done.stdout
+    federated = 2 * run + (5 + 4) * 2 * evaluated
+    baselines = (1 + 1 / 4) * run + (4 + 1) * 4 * 2 * evaluated
+    assert f"simulated: {2 * (federated + baselines):.1f} hours of one device" in done.stdout
+
+
+def test_check_counts_the_draws_of_resampling_and_the_problems_of_a_file(tmp_path: Path) -> None:
+    """Up to two further draws of each private step; three evaluations of 50 problems."""
+    problems = [Problem(id=str(n), prompt="1+1=", answer="2") for n in range(50)]
+    for name in ("public", "test"):
+        write_problems(tmp_path / f"{name}.jsonl", problems)
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'name = "mine"\nclients = 2\nrounds = 2\nlocal_steps = 10\n'
+        f'[model]\nsource = "{MODEL}"\n'
+        '[data]\npublic = "public.jsonl"\ntest = "test.jsonl"\n'
+        "[grpo]\nresample = 2\nmax_response_tokens = 100\n"
+    )
+    responses = 2 * (5 + 3 * 5) * 8 * 8
+    done = recipe("check", str(path), "--tokens-per-second", "10").stdout
+    assert f"{responses} of each client" in done
+    assert f"time:      {responses * 10 / 3600:.1f} h of each client at 10 tokens/s" in done
+    hours = (2 * responses + 3 * 50) * 10 / 3600
+    assert f"simulated: {hours:.1f} hours of one device" in done
+    assert "without evaluation" not in done
+
+
+def test_check_says_that_it_does_not_know_the_size_of_a_test_set(tmp_path: Path) -> None:
+    """What the paper does not use is divided by its length, known when it is here."""
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'name = "mine"\nclients = 2\nrounds = 1\n[model]\nsource = "{MODEL}"\n'
+        '[data.prepare]\nsource = "gsm8k"\n'
+    )
+    done = recipe("check", str(path), "--tokens-per-second", "10").stdout
+    assert "an unknown number of the evaluator" in done
+    assert "without evaluation" in done
 
 
 def test_check_counts_what_travels_with_the_wire_and_the_rule() -> None:
