@@ -15,7 +15,7 @@ from pubswap_protocol.errors import PubSwapError, first_fault
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {
-    "operator": ("httpx", "huggingface_hub", "jinja2", "rich", "tqdm", "transformers"),
+    "operator": ("httpx", "huggingface_hub", "jinja2", "tqdm", "transformers"),
     "client": ("accelerate", "matplotlib", "peft", "psutil", "pydantic_settings", "torch"),
     "server": (
         *("alembic", "fastapi", "obstore", "prometheus_client", "psycopg", "pydantic_settings"),

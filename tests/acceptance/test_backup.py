@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.errors import BackupFault, InvalidSettings
 from pubswap_protocol.messages import OpenUpload, RunState
 from pubswap_server.admin.backup import backup
 from pubswap_server.admin.manifest import read_manifest
-from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.restore import restore
 from pubswap_server.admin.verify import verify
 from pubswap_server.settings import ServerSettings
@@ -55,9 +55,9 @@ def kept(made: Places) -> Kept:
         for name in ("a", "b"):
             fed.submit(name, 1, fed.adapter(len(name)))
         fed.wait_for(1)
-        backup(settings, kept.early, Bar())
+        backup(settings, kept.early, progress_bar())
         finish(fed, 2)
-        backup(settings, kept.folder, Bar())
+        backup(settings, kept.folder, progress_bar())
         return kept
 
 
@@ -143,11 +143,11 @@ def test_every_backup_made_while_rounds_go_on_is_one_moment(made: Places, tmp_pa
         training.start()
         seen, files = [], dict[Path, int]()
         while training.is_alive():
-            manifest = backup(settings, folder, Bar())
+            manifest = backup(settings, folder, progress_bar())
             seen.append(manifest.rows["updates"])
             place = made.new("folder")
-            restore(place, folder, Bar())
-            report = verify(place, Bar())
+            restore(place, folder, progress_bar())
+            report = verify(place, progress_bar())
             assert report.healthy, report.text()
             assert report.orphans == []
             now = {path: path.stat().st_ino for path in (folder / "blobs").rglob("*/*")}
@@ -184,9 +184,9 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
     assert dies_at(point, kept.settings, folder) == (point != "nowhere")
     expected = kept.folder if point in ("_prune", "nowhere") else kept.early
     place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
-    assert restore(place, folder, Bar()).rows == read_manifest(expected).rows
-    assert verify(place, Bar()).healthy
-    backup(kept.settings, folder, Bar())
+    assert restore(place, folder, progress_bar()).rows == read_manifest(expected).rows
+    assert verify(place, progress_bar()).healthy
+    backup(kept.settings, folder, progress_bar())
     assert {p.name for p in files_of(folder / "blobs")} == {
         p.name for p in files_of(kept.folder / "blobs")
     }
@@ -242,19 +242,19 @@ def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on
     other.parent.mkdir(exist_ok=True)
     other.write_bytes(b"somebody's")
     with pytest.raises(BackupFault, match="1 blobs that are not of this backup"):
-        restore(place, kept.folder, Bar())
+        restore(place, kept.folder, progress_bar())
     with pytest.raises(InvalidSettings, match="No coordinator has used"):
-        verify(place, Bar())
+        verify(place, progress_bar())
     other.unlink()
     next((tmp_path / "blobs").rglob("*/*")).unlink()
-    restore(place, kept.folder, Bar())
-    assert verify(place, Bar()).healthy
+    restore(place, kept.folder, progress_bar())
+    assert verify(place, progress_bar()).healthy
 
 
 def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path: Path) -> None:
     """The operator is told, and may go on; the restored place lacks just that."""
     settings = kept.settings.model_copy(update={"data_dir": tmp_path / "here"})
-    restore(settings, kept.folder, Bar())
+    restore(settings, kept.folder, progress_bar())
     lost = next((settings.data_dir / "blobs").rglob("*/*"))
     lost.unlink()
     done = admin(settings, "backup", str(tmp_path / "backup"))
@@ -265,8 +265,8 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
     done = admin(settings, "backup", str(tmp_path / "backup"), "--allow-missing")
     assert done.returncode == 0, done.stderr
     place = settings.model_copy(update={"data_dir": tmp_path / "there"})
-    restore(place, tmp_path / "backup", Bar())
-    (one,) = verify(place, Bar()).lost
+    restore(place, tmp_path / "backup", progress_bar())
+    (one,) = verify(place, progress_bar()).lost
     assert one.digest == digest_of_name(lost.name)
 
 
@@ -277,10 +277,10 @@ def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_pat
     folder, place = tmp_path / "backup", settings.model_copy(update={"data_dir": tmp_path / "new"})
     assert admin(settings, "backup", str(folder), "--with-token").returncode == 0
     assert folder.stat().st_mode & 0o777 == 0o700
-    restore(place, folder, Bar())
+    restore(place, folder, progress_bar())
     assert place.token_file.read_text() == "the-operator's-own\n"
     assert place.token_file.stat().st_mode & 0o777 == 0o600
-    backup(settings, folder, Bar())
+    backup(settings, folder, progress_bar())
     assert all(b"the-operator" not in path.read_bytes() for path in files_of(folder))
     refused = admin(kept.settings, "backup", str(tmp_path / "another"), "--with-token")
     assert "PUBSWAP_OPERATOR_TOKEN" in refused.stderr

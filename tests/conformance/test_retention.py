@@ -7,11 +7,11 @@ from sqlalchemy import func, select
 
 from pubswap_client.recipes.check import coordinator_bytes
 from pubswap_protocol import paths
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import NotFound, Unauthenticated, UnknownRun, WrongState
 from pubswap_protocol.messages import Evaluation
 from pubswap_protocol.tensors.adapter import encode_adapter
-from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.verify import verify
 from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import sweep
@@ -75,7 +75,7 @@ def test_a_long_run_keeps_global_adapters_and_its_last_rounds_updates(
             path = paths.BLOB.format(run=fed.run.id, digest=digest_of(first))
             assert http.get(path).json()["code"] == "unknown_blob"
         assert fed.hand_in("b", 1, first).status == "accepted"
-    report = verify(settings, Bar())
+    report = verify(settings, progress_bar())
     assert report.healthy
     assert (report.rounds, report.freed) == (1 + KEPT, ROUNDS - KEPT)
     assert f"{ROUNDS - KEPT} earlier rounds could not be computed again" in report.text()
@@ -91,7 +91,7 @@ def test_what_is_lost_of_the_kept_rounds_is_still_a_fault(settings: ServerSettin
             fed.wait_for(round_)
         lost = digest_of(encode_adapter(fed.run.model.layout, fed.adapter(10)))
         server.app.state.services.blobs.set_aside(lost)
-    report = verify(settings, Bar())
+    report = verify(settings, progress_bar())
     assert [one.digest for one in report.lost] == [lost]
     assert (report.rounds, report.freed, len(report.unchecked)) == (2, 3, 1)
 
@@ -147,7 +147,7 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(
         other.submit("a", 1, other.adapter(1))
         other.submit("b", 1, other.adapter(2))
         other.wait_for(1)
-    assert verify(settings, Bar()).healthy
+    assert verify(settings, progress_bar()).healthy
 
 
 @pytest.mark.full
@@ -173,6 +173,6 @@ def test_an_archived_run_has_its_final_and_its_best_adapter(settings: ServerSett
         assert fed.view().best == view.best
         kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
         assert kinds.count("archived") == 1
-    report = verify(settings, Bar())
+    report = verify(settings, progress_bar())
     assert report.healthy
     assert (report.rounds, report.freed) == (0, 2)

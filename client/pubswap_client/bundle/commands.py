@@ -39,10 +39,10 @@ def make(
     from pubswap_client.bundle.making import wanted
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.operator.adapter_folder import require_vacant
-    from pubswap_client.progress_bar import next_stage, progress_bar
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
     from pubswap_client.signed_manifest import SUMS
+    from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 
     require_vacant(out)
     with until_stopped():

@@ -17,7 +17,7 @@ from pubswap_client.data.manifest import Origin, file_origins
 from pubswap_client.data.sources import HUB_SETS, HubSet
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.data.tasks import TaskSpec
-from pubswap_client.progress_bar import progress_bar
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault
 from pubswap_protocol.problems import Problem, PromptLimit

@@ -1,7 +1,7 @@
 """The wiring of `pubswap client doctor`: all checks in order, each with what it depends on.
 
-Nothing is changed: the coordinator is only asked for its version, the run and its public problems,
-no lock is taken, and the trial step's adapter is in memory alone.
+Nothing is changed but the ledger: the coordinator is only asked for its version, the run and its
+public problems, no lock is taken, and the trial step's adapter is in memory alone.
 """
 
 import sys
@@ -54,11 +54,11 @@ from pubswap_client.doctor.state_folder import (
 )
 from pubswap_client.doctor.trial import check_trial, load_for_trial
 from pubswap_client.policy.tokenizer import PromptTokenizer
-from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.run_card import read_card
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
+from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
@@ -161,12 +161,14 @@ class Examination:
             self._skip("a membership", "coordinator", "token and run")
         else:
             self._stage("asking the coordinator")
-            self._note("coordinator", check_coordinator, self._stored)
+            self._note("coordinator", check_coordinator, self.settings.state, self._stored)
             if not self._good("coordinator"):
                 self._skip("a coordinator that answers", "token and run")
             else:
                 with self._guarded("token and run"):
-                    self.findings["token and run"], run = check_run(self._stored)
+                    self.findings["token and run"], run = check_run(
+                        self.settings.state, self._stored
+                    )
         self._run = run or self._run
         if self.role is Role.EVALUATOR:
             return  # it keeps no checkpoint
@@ -199,7 +201,7 @@ class Examination:
             self._skip("a tokenizer and the run", name)
         elif self._set is SetKind.TEST or self.rules.method == "pubswap":
             limit = self._tokenizer.limit(self.rules)
-            self._note(name, check_prompts, self._stored, limit, self._set)
+            self._note(name, check_prompts, self.settings.state, self._stored, limit, self._set)
 
     def _check_data(self) -> None:
         path, names = self.settings.data, ("number of problems", "prompt lengths", "round trip")

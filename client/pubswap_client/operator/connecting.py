@@ -1,6 +1,5 @@
 """What the operator's commands share: the coordinator's address, the token, and a client."""
 
-import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from pubswap_protocol.command_line.sharing import sharing
 from pubswap_protocol.errors import InvalidSettings
 
 if TYPE_CHECKING:
@@ -76,19 +76,11 @@ def client_with(
 def connected(
     command: Callable[Concatenate["CoordinatorClient", P], None],
 ) -> Callable[..., None]:
-    """Give a command the options of `connect`, and call it with the client that they give.
-
-    Its own options' annotations must be types and not text: Typer reads them.
-    """
-    shared = inspect.signature(connect).parameters
-    _, *own = inspect.signature(command).parameters.values()
-    parameters = [*own, *shared.values()]
+    """Give a command the options of `connect`, and call it with the client that they give."""
 
     @wraps(command)
-    def with_client(**options: Any) -> None:
-        with connect(**{name: options.pop(name) for name in shared}) as api:
+    def closing(api: "CoordinatorClient", **options: Any) -> None:
+        with api:
             command(api, **options)  # type: ignore[call-arg]
 
-    with_client.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    with_client.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_client
+    return sharing(connect)(closing)

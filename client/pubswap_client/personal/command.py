@@ -36,8 +36,8 @@ def personalize(
     Stop at any time and start again: it goes on after its last step.
     """
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.progress_bar import next_stage, progress_bar
     from pubswap_client.settings import load_settings
+    from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     settings = load_settings(

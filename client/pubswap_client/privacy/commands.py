@@ -46,8 +46,8 @@ def audit(
     from rich.console import Console
 
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.progress_bar import progress_bar
     from pubswap_client.settings import load_settings
+    from pubswap_protocol.command_line.progress_bar import progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     settings = load_settings(

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.progress import Progress
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
+from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_protocol.files import publish
@@ -28,7 +30,6 @@ from pubswap_server.admin.manifest import (
     write_manifest,
 )
 from pubswap_server.admin.opened import Deployment, newest_schema, opened_in_use
-from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.restore import copy_rows
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
@@ -64,14 +65,14 @@ class Moment:
 def backup(
     settings: ServerSettings,
     folder: Path,
-    progress: Bar,
+    progress: Progress,
     *,
     with_token: bool = False,
     allow_missing: bool = False,
 ) -> BackupManifest:
     """Make `folder` a backup of the coordinator, which may be serving meanwhile.
 
-    Into the folder of an earlier backup only new blobs are copied. A step of `progress` is a blob.
+    Into the folder of an earlier backup only new blobs are copied.
     Raises BackupFault, InvalidSettings or Unavailable; an earlier backup in the folder is then as
     it was.
     """
@@ -107,15 +108,13 @@ def _needed_now(deployment: Deployment) -> set[str]:
         return set(required(connection))
 
 
-def _copy_blobs(deployment: Deployment, into: Folder, moment: Moment, progress: Bar) -> None:
+def _copy_blobs(deployment: Deployment, into: Folder, moment: Moment, progress: Progress) -> None:
     """Every blob into the backup; those that are there already are only looked at."""
-    progress.begin(len(moment.needed))
-    for digest in sorted(moment.needed):
+    for digest in each_of(progress, "blobs", sorted(moment.needed)):
         try:
             moment.sizes[digest] = _copied(deployment, into, digest)
         except DamagedBlob as error:
             moment.missing[digest] = error.detail
-        progress.step()
 
 
 def _copied(deployment: Deployment, into: Folder, digest: str) -> int:

@@ -1,11 +1,15 @@
 """`pubswap admin`: beside a coordinator, on the machine that keeps its database and blobs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.command_line.sharing import sharing
+
+if TYPE_CHECKING:
+    from pubswap_server.settings import ServerSettings
 
 admin_commands = typer.Typer(
     help="Back up, restore and verify a coordinator; see who gave what, and average without.",
@@ -40,12 +44,22 @@ BlobUrl = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+def _settings(
+    data_dir: DataDir = None, database_url: DatabaseUrl = None, blob_url: BlobUrl = None
+) -> "ServerSettings":
+    from pubswap_server.settings import load_settings
+
+    return load_settings(data_dir=data_dir, database_url=database_url, blob_url=blob_url)
+
+
+beside = sharing(_settings)  # a coordinator: its settings are the command's first argument
+
+
 @admin_commands.command("backup")
+@beside
 def backup_command(
+    settings: "ServerSettings",
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the backup goes.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
     with_token: Annotated[
         bool, typer.Option("--with-token", help="Keep the operator's token in it, too.")
     ] = False,
@@ -60,11 +74,10 @@ def backup_command(
     database and store. It holds members' names and adapters, and tokens only as SHA-256 (but for
     --with-token): keep it as safe as the coordinator.
     """
+    from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.backup import backup
-    from pubswap_server.admin.progress import Bar
 
-    settings = _settings(data_dir, database_url, blob_url)
-    with Bar("blobs") as bar:
+    with progress_bar() as bar:
         manifest = backup(settings, folder, bar, with_token=with_token, allow_missing=allow_missing)
     typer.echo(f"{folder} holds {manifest.text()}.")
     if manifest.missing:
@@ -73,22 +86,20 @@ def backup_command(
 
 
 @admin_commands.command("restore")
+@beside
 def restore_command(
+    settings: "ServerSettings",
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The backup.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
 ) -> None:
     """Fill an empty place from the backup in DIR; the coordinator there goes on from its moment.
 
     The backup is checked to the last byte first, and a place that is not empty is refused.
     Members keep their tokens; uploads that were under way begin anew.
     """
-    from pubswap_server.admin.progress import Bar
+    from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.restore import restore
 
-    settings = _settings(data_dir, database_url, blob_url)
-    with Bar("checked and copied") as bar:
+    with progress_bar() as bar:
         manifest = restore(settings, folder, bar)
     typer.echo(f"Restored {manifest.text()}.")
     if manifest.missing:
@@ -99,10 +110,9 @@ def restore_command(
 
 
 @admin_commands.command("verify")
+@beside
 def verify_command(
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
+    settings: "ServerSettings",
     as_json: AsJson = False,
 ) -> None:
     """Check that every blob is there to the byte, and that every round's adapter is what it was.
@@ -114,11 +124,11 @@ def verify_command(
 
     Exit status: 0 if nothing is wrong, 1 otherwise.
     """
-    from pubswap_server.admin.progress import Bar
+    from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.verify import verify
 
-    with Bar("blobs and rounds") as bar:
-        report = verify(_settings(data_dir, database_url, blob_url), bar)
+    with progress_bar() as bar:
+        report = verify(settings, bar)
     typer.echo(report.model_dump_json(indent=2) if as_json else report.text())
     raise typer.Exit(0 if report.healthy else 1)
 
@@ -127,7 +137,9 @@ Run = Annotated[str, typer.Argument(help="The run's id or name.")]
 
 
 @admin_commands.command("contributions")
+@beside
 def contributions_command(
+    settings: "ServerSettings",
     run: Run,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the rounds without each member.")
@@ -136,9 +148,6 @@ def contributions_command(
         list[int] | None,
         typer.Option("--round", min=1, max=MAX_NUMBER, help="With --out: this round alone; again."),
     ] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what each member gave to a run: updates, and responses that trained its peers.
@@ -147,17 +156,18 @@ def contributions_command(
     each of its members, in turn: `round-2/without-hospital-a`, beside its own adapter
     `round-2/all`. `pubswap evaluate --adapters` says what the difference is worth.
     """
+    from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.contributions import contributions
-    from pubswap_server.admin.progress import Bar
 
-    settings = _settings(data_dir, database_url, blob_url)
-    with Bar("adapters" if out is not None else None) as bar:
+    with progress_bar() as bar:
         found = contributions(settings, run, bar, out, only or ())
     typer.echo(found.model_dump_json(indent=2) if as_json else found.text(out))
 
 
 @admin_commands.command("replay")
+@beside
 def replay_command(
+    settings: "ServerSettings",
     run: Run,
     out: Annotated[Path, typer.Option(help="The new folder to write.")],
     without: Annotated[
@@ -169,9 +179,6 @@ def replay_command(
             "--round", min=1, max=MAX_NUMBER, help="The last round; by default the run's."
         ),
     ] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-    blob_url: BlobUrl = None,
 ) -> None:
     """Average a run's rounds again without a member, from the updates that are kept.
 
@@ -179,19 +186,12 @@ def replay_command(
     This is not unlearning: it takes out the member's own steps, and not what others learned from
     them or from its responses. What is still in the adapter is said there, in README.md.
     """
-    from pubswap_server.admin.progress import Bar
+    from pubswap_protocol.command_line.progress_bar import progress_bar
     from pubswap_server.admin.replay import replay
 
-    settings = _settings(data_dir, database_url, blob_url)
-    with Bar("rounds") as bar:
+    with progress_bar() as bar:
         found = replay(settings, run, without or (), out, bar, last)
     for line in found.lines():
         typer.echo(line)
     typer.echo(f"Wrote {out}. Load it with")
     typer.echo(f"  peft.PeftModel.from_pretrained(base_model, '{out}')")
-
-
-def _settings(data_dir: Path | None, database_url: str | None, blob_url: str | None) -> Any:
-    from pubswap_server.settings import load_settings
-
-    return load_settings(data_dir=data_dir, database_url=database_url, blob_url=blob_url)

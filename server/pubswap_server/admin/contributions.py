@@ -8,15 +8,16 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, Field
+from rich.progress import Progress
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
 from pubswap_server.admin.adapter_folder import new_folder, write_adapter
 from pubswap_server.admin.averaging import KeptRounds, Start, averaged
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.admin.progress import Bar
 from pubswap_server.conductor.conductor import RoundInputs
 from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
@@ -110,15 +111,14 @@ def _columns(rows: list[tuple[str, ...]]) -> list[str]:
 def contributions(
     settings: ServerSettings,
     run: str,
-    progress: Bar,
+    progress: Progress,
     out: Path | None = None,
     only: Collection[int] = (),
 ) -> Contributions:
     """The contributions to a run; with `out`, also each kept round's adapter without each member.
 
-    `only` names the rounds to write, by default all that are kept. A step of `progress` is an
-    adapter. Nothing of the coordinator is changed. Raises UnknownRun, NotFound, NotSaved,
-    InvalidSettings or Unavailable.
+    `only` names the rounds to write, by default all that are kept. Nothing of the coordinator is
+    changed. Raises UnknownRun, NotFound, NotSaved, InvalidSettings or Unavailable.
     """
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -186,7 +186,7 @@ def _write_rounds(
     folder: Path,
     into: LocalBlobs,
     found: Contributions,
-    progress: Bar,
+    progress: Progress,
 ) -> None:
     """A folder for each round, with its own adapter and one without each of its members."""
     inputs = [each for each in kept.inputs if not only or each.round in only]
@@ -195,13 +195,11 @@ def _write_rounds(
     found.single = [each.round for each in inputs if len(each.members) == 1]
     inputs = [each for each in inputs if len(each.members) > 1]
     _check_room(inputs, folder)
-    progress.begin(sum(1 + len(each.members) for each in inputs))
-    for each in inputs:
-        for member in (None, *each.members):
-            name = ALL if member is None else f"without-{member}"
-            _write_one(deployment, kept, each, member, folder / f"round-{each.round}" / name, into)
-            progress.step()
-        found.left_out[each.round] = each.members
+    found.left_out = {each.round: each.members for each in inputs}
+    adapters = [(each, member) for each in inputs for member in (None, *each.members)]
+    for each, member in each_of(progress, "adapters", adapters):
+        name = ALL if member is None else f"without-{member}"
+        _write_one(deployment, kept, each, member, folder / f"round-{each.round}" / name, into)
 
 
 def _write_one(

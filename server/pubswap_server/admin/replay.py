@@ -5,13 +5,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.progress import Progress
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import NotFound
 from pubswap_server.admin.adapter_folder import new_folder, write_adapter
 from pubswap_server.admin.averaging import KeptRounds, Start, averaged
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.admin.progress import Bar
 from pubswap_server.aggregation.rules import Note
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import Operator
@@ -78,14 +79,14 @@ def replay(
     run: str,
     without: Collection[str],
     out: Path,
-    progress: Bar,
+    progress: Progress,
     last: int | None = None,
 ) -> Replay:
     """Write a PEFT folder `out` with the adapter that round `last` would have ended with.
 
     Every kept round is averaged by the run's rule from what the others sent; a round after the
     first begins from the round before as it is averaged here, and everybody's step in it is what it
-    was. A step of `progress` is a round. Nothing of the coordinator is changed.
+    was. Nothing of the coordinator is changed.
     Raises UnknownRun, NotFound, Gone, WrongState, InvalidSettings or Unavailable.
     """
     with (
@@ -98,7 +99,6 @@ def replay(
             kept = KeptRounds.read(session, row, last)
             kept.require_some()
             left_out = _left_out(kept, without)
-        progress.begin(len(kept.inputs))
         adapter, residuals, notes = _chain(deployment, kept, without, into, progress)
         found = Replay(kept, left_out, adapter == kept.published[kept.last], notes)
         before = [kept.residuals[n] for n in sorted(kept.residuals) if n < kept.first]
@@ -129,15 +129,14 @@ def _chain(
     kept: KeptRounds,
     without: Collection[str],
     into: LocalBlobs,
-    progress: Bar,
+    progress: Progress,
 ) -> tuple[str, list[str], list[tuple[int, Note]]]:
     """The last adapter, the residuals in order, and what the rule did otherwise than usual."""
     start, residuals, notes = Start.published(kept.inputs[0]), [], []
-    for inputs in kept.inputs:
+    for inputs in each_of(progress, "rounds", kept.inputs):
         made = averaged(inputs, without, start, deployment.blobs, into)
         deployment.forget_fetched()
         start = Start(made.adapter, made.server_state)
         residuals += [made.residual] if made.residual is not None else []
         notes += [(inputs.round, note) for note in made.notes]
-        progress.step()
     return start.adapter, residuals, notes

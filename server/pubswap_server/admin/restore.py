@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.progress import Progress
 from sqlalchemy import (
     JSON,
     Connection,
@@ -17,11 +18,11 @@ from sqlalchemy import (
     select,
 )
 
+from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
-from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import Base
@@ -83,7 +84,7 @@ def count_rows(connection: Connection) -> dict[str, int]:
     return {t.name: connection.scalar(select(func.count()).select_from(t)) or 0 for t in tables}
 
 
-def restore(settings: ServerSettings, folder: Path, progress: Bar) -> BackupManifest:
+def restore(settings: ServerSettings, folder: Path, progress: Progress) -> BackupManifest:
     """Fill the empty place that the settings name from the backup in `folder`.
 
     The whole backup is checked before anything is written. Blobs come first and rows last, in one
@@ -97,15 +98,13 @@ def restore(settings: ServerSettings, folder: Path, progress: Bar) -> BackupMani
             "install that version or a later one to restore it."
         )
     with opened(settings) as deployment:
-        progress.begin(2 * len(manifest.blobs))
         kept = LocalBlobs(folder / "blobs", deployment.storage.incoming)
         _check_files(folder, manifest, kept, progress)
         with _rows_of(folder, manifest, deployment.storage.incoming) as rows:
             _check_rows(rows, manifest)
             _check_empty(settings, deployment, manifest)
-            for digest in sorted(manifest.blobs):
+            for digest in each_of(progress, "copying blobs", sorted(manifest.blobs)):
                 copy_blob(kept.path(digest), digest, deployment.blobs, deployment.storage.incoming)
-                progress.step()
             migrate(settings.sqlalchemy_url)
             _load(deployment, rows, manifest)
     if manifest.operator_token:
@@ -113,17 +112,18 @@ def restore(settings: ServerSettings, folder: Path, progress: Bar) -> BackupMani
     return manifest
 
 
-def _check_files(folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Bar) -> None:
+def _check_files(
+    folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Progress
+) -> None:
     """Raises BackupFault unless every file of the backup has its digest."""
     database = folder / manifest.database.file
     if not database.is_file() or digest_of_file(database) != manifest.database.digest:
         raise BackupFault(f"{database} is missing or damaged; restore another backup.")
-    for digest in sorted(manifest.blobs):
+    for digest in each_of(progress, "checking blobs", sorted(manifest.blobs)):
         try:
             kept.path(digest)
         except DamagedBlob as error:
             raise BackupFault(f"{error.detail} Restore another backup.") from None
-        progress.step()
 
 
 @contextmanager

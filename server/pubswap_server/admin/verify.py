@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, Field
+from rich.progress import Progress
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.admin.progress import Bar
 from pubswap_server.conductor.conductor import RoundInputs, inputs_of
 from pubswap_server.conductor.maintenance import named_digests, naming_columns, recompute
 from pubswap_server.database.tables import RoundRow, RunRow
@@ -136,10 +137,10 @@ class StorageReport(BaseModel):
         return "\n".join(lines)
 
 
-def verify(settings: ServerSettings, progress: Bar) -> StorageReport:
+def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
     """Look at every blob and compute every finished round again, beside a running coordinator.
 
-    A step of `progress` is a blob or a round. Raises InvalidSettings or Unavailable.
+    Raises InvalidSettings or Unavailable.
     """
     make_private(settings.data_dir)
     with (
@@ -151,7 +152,6 @@ def verify(settings: ServerSettings, progress: Bar) -> StorageReport:
             uses = required(connection)
             known = named_digests(session)
             rounds = list(finished_rounds(session))
-        progress.begin(len(uses) + len(rounds))
         report = StorageReport(orphans=sorted(stored - known))
         _check_blobs(deployment, uses, report, progress)
         _check_rounds(deployment, rounds, report, progress)
@@ -159,16 +159,15 @@ def verify(settings: ServerSettings, progress: Bar) -> StorageReport:
 
 
 def _check_blobs(
-    deployment: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Bar
+    deployment: Deployment, uses: dict[str, list[str]], report: StorageReport, progress: Progress
 ) -> None:
-    for digest, rows in sorted(uses.items()):
+    for digest, rows in each_of(progress, "blobs", sorted(uses.items())):
         try:
             report.bytes += deployment.blobs.path(digest).stat().st_size
             deployment.forget_fetched()
         except DamagedBlob as error:
             report.lost.append(Lost(digest=digest, reason=error.detail, relied_on_by=rows))
         report.blobs += 1
-        progress.step()
     if report.lost:  # but for what was given up meanwhile, and swept
         with deployment.database.snapshot() as connection:
             uses = required(connection)
@@ -176,10 +175,10 @@ def _check_blobs(
 
 
 def _check_rounds(
-    deployment: Deployment, rounds: list[Finished], report: StorageReport, progress: Bar
+    deployment: Deployment, rounds: list[Finished], report: StorageReport, progress: Progress
 ) -> None:
     lost = {one.digest for one in report.lost}
-    for finished in rounds:
+    for finished in each_of(progress, "rounds", rounds):
         if finished.freed:
             report.freed += 1
         elif (reason := _not_computable(finished, lost)) is not None:
@@ -189,7 +188,6 @@ def _check_rounds(
             report.differing.append(wrong)
         else:
             report.rounds += 1
-        progress.step()
 
 
 def _not_computable(finished: Finished, lost: set[str]) -> str | None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import RunState, TaskKind
 from pubswap_protocol.tensors.adapter import encode_adapter
-from pubswap_server.admin.progress import Bar
 from pubswap_server.admin.verify import verify
 from pubswap_server.runs.uploads import ADAPTERS_A_ROUND
 from pubswap_server.settings import ServerSettings
@@ -82,7 +82,7 @@ def run(
         scene.check("the run is finished", scene.federation.view().state is RunState.FINISHED)
         scene.broken += lives.failures()
         lives.kill()
-        report = verify(ServerSettings(data_dir=lives.data_dir), Bar())
+        report = verify(ServerSettings(data_dir=lives.data_dir), progress_bar())
         scene.check(f"verified: {report.text()}", report.healthy)
     return {
         "tried": count,

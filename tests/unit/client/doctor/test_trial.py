@@ -25,8 +25,8 @@ from pubswap_client.doctor.findings import (
 )
 from pubswap_client.doctor.prediction import TrialResult, duration_text, predict
 from pubswap_client.doctor.trial import check_trial, load_for_trial
-from pubswap_client.progress_bar import next_stage, progress_bar
 from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
 from pubswap_protocol.messages import Role, RunState, RunView
 from pubswap_protocol.model import model_card

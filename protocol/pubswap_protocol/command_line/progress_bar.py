@@ -1,5 +1,8 @@
 """rich's progress display for commands that take long, on a terminal only."""
 
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -9,6 +12,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+
+T = TypeVar("T")
 
 
 def progress_bar(console: Console | None = None) -> Progress:
@@ -32,3 +37,11 @@ def next_stage(progress: Progress, description: str, total: int | None = None) -
     if progress.disable:
         progress.console.print(f"{description} ...", highlight=False, soft_wrap=True)
     return progress.add_task(description, total=total)
+
+
+def each_of(progress: Progress, description: str, items: Sequence[T]) -> Iterator[T]:
+    """Go through the items as one stage."""
+    task = next_stage(progress, description, len(items))
+    for item in items:
+        yield item
+        progress.advance(task)

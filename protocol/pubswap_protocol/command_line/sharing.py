@@ -1,0 +1,31 @@
+"""Options that several commands share."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+Command = Callable[..., None]
+
+
+def sharing(shared: Callable[..., Any]) -> Callable[[Command], Command]:
+    """Give a command the options of `shared`, and for its first argument what that returns.
+
+    Options' annotations must be types and not text: Typer reads them.
+    """
+    options = inspect.signature(shared).parameters
+
+    def decorate(command: Command) -> Command:
+        _, *own = inspect.signature(command).parameters.values()
+        parameters = [*own, *options.values()]
+
+        @wraps(command)
+        def with_shared(**given: Any) -> None:
+            first = shared(**{name: given.pop(name) for name in options})
+            command(first, **given)
+
+        with_shared.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_shared.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_shared
+
+    return decorate
