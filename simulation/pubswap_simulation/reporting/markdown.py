@@ -139,8 +139,10 @@ def facts(section: SectionReport) -> str:
         for tau, counts in section.steps.items()
     )
     seeds = ", ".join(str(seed) for seed in section.seeds)
+    # A folder that is called what it is has no name.
+    model = "A model" if section.model == "model" else f"Model {section.model}"
     return (
-        f"Model {section.model} of {section.sizes.model:,} parameters, {section.clients} clients, "
+        f"{model} of {section.sizes.model:,} parameters, {section.clients} clients, "
         f"{section.test_problems} test problems. Runs: {len(section.runs)}. Seeds: {seeds}. "
         f"GRPO steps of each client in all: {steps}."
     )

@@ -31,6 +31,7 @@ _OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
 # How a value on an axis is said; any other axis by the last part of its name.
 _WORDS = {
     "members": "public prompts in every private set",  # the one value that is no row by itself
+    "grpo.clipping": "{} clipping",
     "grpo.donor_ratio": "{} donor ratio",
     "grpo.learning_rate_shape": "{} of the rate in a round",
     "grpo.overlap": "sampled {} update ahead",
@@ -40,6 +41,9 @@ _WORDS = {
     "swap.donors": "{} donors",
     "swap.mode": "{}",
     "swap.prompts": "{} prompts",
+    "swap.schedule": "{} public steps",
+    "wire.precision": "sent in {}",
+    "aggregation.weights": "weighed by {}",
     "aggregation.server_optimizer": "server {}",
 }
 
@@ -118,8 +122,11 @@ FEDAVG = Method()
 
 
 def _in_words(axis: str, value: Value) -> str:
-    words = axis.rpartition(".")[2].replace("_", " ") + " {}"
-    return _WORDS.get(axis, words).format(value)
+    name = axis.rpartition(".")[2].replace("_", " ")
+    if isinstance(value, bool):
+        return f"with {name}" if value else f"without {name}"
+    said = value.replace("_", " ") if isinstance(value, str) else value
+    return _WORDS.get(axis, name + " {}").format(said)
 
 
 def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:

@@ -3,7 +3,7 @@
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from pubswap_simulation.reporting.methods import Method
+from pubswap_simulation.reporting.methods import BASE, Method
 from pubswap_simulation.reporting.pictures.curve import Curve
 from pubswap_simulation.reporting.pictures.final import against_tau, arms, heat_map
 from pubswap_simulation.reporting.pictures.styles import (
@@ -15,7 +15,8 @@ from pubswap_simulation.reporting.pictures.styles import (
     span,
 )
 from pubswap_simulation.reporting.section import Section, sections
-from support.client.results import study
+from pubswap_simulation.results import Result, Value
+from support.client.results import made_result, study
 
 
 def panel_inches(rows: int) -> float:
@@ -51,6 +52,40 @@ def test_an_axis_shows_whole_intervals() -> None:
     """One below 0 too; where there is none, nothing below 0 is shown."""
     assert span([Curve(3, [1], [0.2], [-0.1], [0.5])], 100) == (-13.0, 53.0)
     assert span([Curve(3, [1], [0.01], [0.0], [0.02])], 100)[0] == 0.0
+
+
+def test_a_line_at_0_is_off_the_axis() -> None:
+    """As that of a row in which nothing is ever replaced."""
+    low, high = span([Curve(3, [1, 2], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])], 100)
+    assert low < 0 < high
+    assert span([Curve(3, [1], [0.0], [0.0], [0.0]), Curve(3, [1], [0.2], [0.2], [0.2])], 1)[0] < 0
+
+
+def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:
+    """Public steps without exchange are as green among all rows as they are in the curves."""
+    results = study(seeds=range(3))
+    silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
+    results += [made_result([0.4, 0.5], 24, seed, setting=silent) for seed in range(3)]
+    [section] = sections([r.model_copy(update={"setting": plain(r)}) for r in results])
+    rows = [method for method in section.methods if method != BASE and not method.detail]
+    styles = line_styles([method for method in rows if method.plain])
+    with mpl.rc_context(SETTINGS):
+        figure = arms(section)
+    drawn = {
+        round(line.get_ydata()[0]): line.get_color()
+        for axes in figure.axes
+        for line in axes.get_lines()
+        if line.get_marker() == "o"
+    }
+    plt.close(figure)
+    found = {method: drawn[place] for place, method in enumerate(rows) if method.plain}
+    assert found == {method: style.color for method, style in styles.items()}
+    assert len(set(drawn.values())) >= 7
+
+
+def plain(result: Result) -> dict[str, Value]:
+    """A result's setting without its alpha, so that all are one comparison."""
+    return {axis: value for axis, value in result.setting.items() if not axis.startswith("data.")}
 
 
 def test_points_stand_at_their_tau() -> None:

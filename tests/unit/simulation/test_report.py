@@ -14,7 +14,7 @@ from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_
 from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
-from pubswap_simulation.results import RUNS, Result, unfinished
+from pubswap_simulation.results import RUNS, Result, Value, unfinished
 from support.client.results import ADAPTER_BYTES, made_result, study, write_store
 
 T_4 = 2.776445  # Student's t for five seeds
@@ -217,6 +217,35 @@ def test_bytes_are_of_one_client_and_round_beside_full_fine_tuning() -> None:
     assert cost.full_fine_tuning == 2 * 4 * 5000
     # Two layers of 30 x 10 with rank 2: sum of m d, and of r (m + d).
     assert (section.sizes.adapted_layers, section.sizes.adapter) == (600, 160)
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "words"),
+    [
+        ("swap.replay", True, "with replay"),
+        ("swap.schedule", "late", "late public steps"),
+        ("grpo.clipping", "soft", "soft clipping"),
+        ("grpo.learning_rate_shape", "warmup_decay", "warmup decay of the rate in a round"),
+        ("aggregation.weights", "improvement", "weighed by improvement"),
+        ("wire.precision", "int8", "sent in int8"),
+        ("grpo.learning_rate", 0.001, "learning rate 0.001"),
+    ],
+)
+def test_rows_are_named_in_words(axis: str, value: Value, words: str) -> None:
+    """What a method has beyond the paper's, behind its name."""
+    varied = [made_result([0.4, 0.5], 4, setting=KEEP | {axis: value})]
+    section = only([made_result([0.4, 0.5], 4, setting=KEEP), *varied])
+    assert f"PubSwap-keep, period 2, {words}" in section.tables[0].rows
+
+
+def test_a_model_without_a_name_is_given_none() -> None:
+    """`Model model` says it twice."""
+    result = made_result([0.4, 0.5], 4, setting=FEDAVG)
+    assert "Model tiny of 5,000" in markdown(make_report(sections([result])), {}, {})
+    card = result.run.model.model_copy(update={"source": "/somewhere/model"})
+    run = result.run.model_copy(update={"model": card})
+    there = make_report(sections([result.model_copy(update={"run": run})]))
+    assert "\n\nA model of 5,000 parameters" in markdown(there, {}, {})
 
 
 def test_topics_of_the_last_round_are_told_by_row() -> None:

@@ -11,7 +11,6 @@ from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.pictures.curve import Curve
 from pubswap_simulation.reporting.pictures.styles import (
     BLACK,
-    BLUE,
     GREY,
     LineStyle,
     error_bars,
@@ -38,14 +37,14 @@ def arms(section: Section) -> "Figure":
     figure: Figure
     size = (max(6.0, width), 1.2 + 0.3 * len(rows))
     figure, grid = plt.subplots(1, len(taus), figsize=size, sharex=True, sharey=True, squeeze=False)
-    shown = []
+    shown, styles = [], line_styles([method for method in rows if method.plain])
     for axes, tau in zip(grid[0], taus, strict=True):
         for place, method in enumerate(rows):
             if (value := final[method.label].get(tau)) is None:
                 continue
             line = Curve.of({place: value})
             shown.append(line)
-            color = BLUE if method.strategy == "keep" else BLACK if method.plain else GREY
+            color = styles[method].color if method.plain else GREY
             ends = line.scaled(100)
             axes.errorbar(
                 ends.means, [place], xerr=ends.error_bars, fmt="o", color=color, capsize=2

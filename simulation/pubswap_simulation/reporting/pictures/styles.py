@@ -98,11 +98,15 @@ def error_bars(axes: "Axes", x: Sequence[float], line: Curve, **style: Any) -> N
 
 
 def span(lines: Sequence[Curve], scale: float) -> tuple[float, float]:
-    """The ends of an axis that shows every mean and interval; nothing measured is below 0."""
+    """The ends of an axis that shows every mean and interval; nothing measured is below 0.
+
+    A mean of 0 is still off the axis.
+    """
     shown = [scale * v for line in lines for v in (*line.means, *line.lows, *line.highs)]
     low, high = min(shown), max(shown)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return (low - room if low < 0 else max(0.0, low - room)), high + room
+    below = low < 0 or any(mean == 0 for line in lines for mean in line.means)
+    return (low - room if below else max(0.0, low - room)), high + room
 
 
 def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, LineStyle]]) -> None:
