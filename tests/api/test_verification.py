@@ -12,10 +12,13 @@ import pytest
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import IdempotencyMismatch, Invalid
+from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, Invalid
 from pubswap_protocol.messages import CreateRun, OpenUpload
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_server.conductor import conductor
+from pubswap_server.exchange import verification
+from pubswap_server.storage.store import file_name, folder_name
 from support.chaos.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
 from support.client.answers import answers, bomb, exchange_seconds, honest
 from support.coordinator.coordinator import Federation, Server, begun, merged, serving, settings_for
@@ -42,6 +45,12 @@ def verifying(folder: Path) -> Iterator[Server]:
         fed = begun(server, **SETTINGS)
         exchange_seconds(fed, "ab", {name: answers(fed, name, honest) for name in "ab"})
         yield server
+
+
+def one_value(server: Server, query: str) -> Any:
+    """The first value of a query's first row."""
+    with closing(sqlite3.connect(server.data_dir / "pubswap.sqlite")) as connection:
+        return connection.execute(query).fetchone()[0]
 
 
 def verdicts(server: Server, fed: Federation, name: str) -> bool:
@@ -129,6 +138,61 @@ def test_a_restart_goes_on_with_what_has_no_verdicts(tmp_path: Path) -> None:
             server.client(fed.tokens[name]).exchanged(fed.run.id, 1, 1)
         (swap,) = server.client().whole_run(fed.run.id).rounds[1].swaps
         assert swap.correct_share == {"a": 0.0, "b": 0.5}
+
+
+def test_responses_that_have_long_had_no_verdicts_are_told_of(
+    verifying: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever keeps the verifiers; and no more once there are some."""
+    monkeypatch.setattr(conductor, "VERDICT_SECONDS", 0.5)
+    fed = begun(verifying, **SETTINGS)
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, answers(fed, "a", bomb))
+    until(lambda: "responses of a to public step 1" in (fed.view().waiting_for or ""), 20)
+    until(lambda: fed.view().waiting_for is None, 60)
+    assert verdicts(verifying, fed, "a")
+
+
+@pytest.mark.parametrize("what", ["tokenizer", "public problems"])
+def test_a_run_whose_inputs_are_damaged_says_so_and_goes_on_when_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The operator reads which blob is lost; members send again what they could not."""
+    monkeypatch.setattr(verification, "LOOK_SECONDS", 0.2)
+    settings = settings_for(tmp_path)
+    with serving(settings) as server, server.closing:
+        fed = begun(server, **SETTINGS)
+        bodies = {name: answers(fed, name, honest) for name in "ab"}
+    digest = one_value(
+        server,
+        "SELECT tokenizer FROM runs"
+        if what == "tokenizer"
+        else "SELECT digest FROM problem_sets WHERE kind = 'public'",
+    )
+    file = server.data_dir / "blobs" / folder_name(digest) / file_name(digest)
+    right = file.read_bytes()
+    file.write_bytes(bytes(len(right)))
+    with serving(settings) as server, server.closing:
+        members = {name: server.client(fed.tokens[name]) for name in "ab"}
+
+        def answer() -> None:
+            for name, member in members.items():
+                member.submit_responses(fed.run.id, 1, 1, bodies[name])
+
+        def waiting() -> str:
+            return server.client().whole_run(fed.run.id).waiting_for or ""
+
+        if what == "tokenizer":
+            answer()
+        else:
+            with pytest.raises(DamagedBlob):
+                answer()
+        until(lambda: f"{what} ({digest})" in waiting())
+        file.write_bytes(right)
+        answer()
+        members["a"].exchanged(fed.run.id, 1, 1)
+        until(lambda: waiting() == "")
+        events = server.client().events(fed.run.id).events
+        assert [e.details["what"] for e in events if e.kind == "input damaged"] == [what]
 
 
 @pytest.mark.parametrize("name", TOKENIZER_BOMBS)

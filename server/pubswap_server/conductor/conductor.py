@@ -31,7 +31,7 @@ from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.monitoring.webhook import Notice
 from pubswap_server.runs import events, history, members, retention, rounds, runs, uploads
-from pubswap_server.runs.events import record
+from pubswap_server.runs.events import ROUND_BEGINS, record
 from pubswap_server.runs.quorum import Turnout, missing
 from pubswap_server.runs.snapshot import MOST_NAMES
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
@@ -41,7 +41,7 @@ from pubswap_server.storage.store import BlobStore
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
-_ROUND_BEGINS = ("started", "aggregated", "rolled back")
+VERDICT_SECONDS = 600.0  # then responses that have no verdicts are
 _FAILURE_REMEDY = (
     "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
     "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
@@ -69,6 +69,8 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
         return run.failure
     if run.state not in ROUND_UNDER_WAY:
         return None
+    if reason := _unreadable(session, run):
+        return reason
     for row in exchanges.open_ones(session, run):
         turnout = exchanges.turnout(session, row)
         if short := missing(turnout, quorum := exchanges.quorum(run, turnout)):
@@ -87,6 +89,23 @@ def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str 
     if not turnout.outstanding:
         return None
     return _full(session, run, free, spare) or _silent(session, run, turnout)
+
+
+def _unreadable(session: Session, run: RunRow) -> str | None:
+    """The reason why no responses are taken or judged; None while they are."""
+    if damage := events.damaged_input(session, run.id):
+        return (
+            f"The run's {damage.details['what']} ({damage.details['digest']}) cannot be read. Put "
+            "that blob back from a backup: members try again by themselves. Or cancel the run."
+        )
+    for _, _, swap, member in exchanges.unverified(
+        session, now() - timedelta(seconds=VERDICT_SECONDS), run.id
+    ):
+        return (
+            f"The responses of {member} to public step {swap} of round {run.round} have had no "
+            f"verdicts for {VERDICT_SECONDS / 60:g} minutes; the coordinator's log says why."
+        )
+    return None
 
 
 def _admit_if_short(session: Session, run: RunRow) -> None:
@@ -117,7 +136,7 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
     heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
     if run.paused or not missing(heard, rounds.quorum(run, turnout)):
         return None
-    if events.last_at(session, run.id, _ROUND_BEGINS) > before:
+    if events.last_at(session, run.id, ROUND_BEGINS) > before:
         return None
     more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
     return (
@@ -370,7 +389,7 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
                 events.record(session, run, "no improvement told", **details)
         for note in result.notes:
             events.record(session, run, note.kind, round=inputs.round, **note.details)
-        began = events.last_at(session, run, _ROUND_BEGINS)
+        began = events.last_at(session, run, ROUND_BEGINS)
         runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)

@@ -20,12 +20,13 @@ from pubswap_server.database.tables import (
     BlobRow,
     RoundRow,
     RunRow,
+    SetRow,
     SubmissionRow,
     UpdateRow,
     UploadRow,
 )
 from pubswap_server.runs import runs, uploads
-from pubswap_server.runs.events import record
+from pubswap_server.runs.events import INPUT_DAMAGED, damaged_input, record
 from pubswap_server.runs.state import ENDED, reopened
 from pubswap_server.services import Services
 from pubswap_server.storage.store import BlobStore
@@ -46,7 +47,8 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
 
     An update of the round under way is asked for again from its client, which still has it. An
     exchange goes on without the responses; their sender trains on its own. What a round ended with
-    is computed again from its updates, see `recompute`.
+    is computed again from its updates, see `recompute`. What the run itself was made of is the
+    operator's to put back.
     """
     for update in session.scalars(select(UpdateRow).where(UpdateRow.canonical == digest)):
         run = session.get_one(RunRow, update.run_id, with_for_update=True)
@@ -68,7 +70,16 @@ def withdraw(session: Session, digest: str) -> list[tuple[str, int]]:
     for row in session.scalars(select(RoundRow).where(outcome)):
         _note(session, row.run_id, digest, f"outcome of round {row.round}")
         rounds.append((row.run_id, row.round))
+    for some in session.scalars(select(SetRow).where(SetRow.digest == digest)):
+        _note_input(session, some.run_id, digest, f"{some.kind} problems")
+    for run_id in session.scalars(select(RunRow.id).where(RunRow.tokenizer == digest)):
+        _note_input(session, run_id, digest, "tokenizer")
     return rounds
+
+
+def _note_input(session: Session, run: str, digest: str, what: str) -> None:
+    if damaged_input(session, run) is None:  # it is found again at every use
+        record(session, run, INPUT_DAMAGED, digest=digest, what=what)
 
 
 def _note(session: Session, run: str, digest: str, what: str) -> None:

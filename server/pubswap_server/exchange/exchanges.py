@@ -134,9 +134,10 @@ def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -
     return present.arrived >= quorum(run, present) and done < count
 
 
-def unverified(session: Session, before: datetime) -> list[Key]:
-    """The submissions without verdicts that arrived before, of rounds under way, oldest first."""
-    rows = session.execute(
+def unverified(session: Session, before: datetime, run: str | None = None) -> list[Key]:
+    """The submissions without verdicts that arrived before, of rounds under way, oldest first:
+    those of all runs or of one."""
+    query = (
         select(SubmissionRow.run_id, SubmissionRow.round, SubmissionRow.swap, SubmissionRow.member)
         .join(RunRow, RunRow.id == SubmissionRow.run_id)
         .where(RunRow.state.in_(ROUND_UNDER_WAY), RunRow.round == SubmissionRow.round)
@@ -144,7 +145,9 @@ def unverified(session: Session, before: datetime) -> list[Key]:
         .where(SubmissionRow.received_at <= before)
         .order_by(SubmissionRow.received_at)
     )
-    return [(run, round_, swap, member) for run, round_, swap, member in rows]
+    if run is not None:
+        query = query.where(RunRow.id == run)
+    return [(*key,) for key in session.execute(query)]
 
 
 def unverified_one(session: Session, key: Key) -> Unverified | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import Event
@@ -17,6 +17,9 @@ PAGE = 500
 NOT_AWAITED = frozenset(
     {"invited", "enrolled", "update", "responses", "exchange began", "evaluated"}
 )
+ROUND_BEGINS = ("started", "aggregated", "rolled back")
+INPUT_DAMAGED = "input damaged"
+_GOES_ON = ("responses", "exchange closed", *ROUND_BEGINS)
 
 
 def record(session: Session, run: str, kind: str, **details: Any) -> None:
@@ -57,8 +60,18 @@ def _event(row: EventRow) -> Event:
 
 def last_at(session: Session, run: str, kinds: Collection[str]) -> datetime:
     """The time of the last event of these kinds; there must be one."""
-    query = select(EventRow.at).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
-    return session.scalars(query.order_by(EventRow.id.desc()).limit(1)).one()
+    return session.scalars(_last_of(run, kinds)).one().at
+
+
+def damaged_input(session: Session, run: str) -> Event | None:
+    """The last event that an input of the run cannot be read, unless the run has gone on since."""
+    row = session.scalars(_last_of(run, (INPUT_DAMAGED, *_GOES_ON))).first()
+    return _event(row) if row is not None and row.kind == INPUT_DAMAGED else None
+
+
+def _last_of(run: str, kinds: Collection[str]) -> Select[EventRow]:
+    query = select(EventRow).where(EventRow.run_id == run, EventRow.kind.in_(kinds))
+    return query.order_by(EventRow.id.desc()).limit(1)
 
 
 def latest(session: Session) -> datetime | None:
