@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pubswap_client.operator.tables import size_text
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.costs import Cost
 from pubswap_simulation.reporting.estimates import grid, text
+from pubswap_simulation.reporting.methods import SILENT
 from pubswap_simulation.reporting.pictures.draw import Picture
 from pubswap_simulation.reporting.reach import Reach
 from pubswap_simulation.reporting.report import Report, SectionReport
@@ -47,6 +48,14 @@ _REACH = """\
 The first round whose adapter has this pass@1 on the test set, and what has been spent by then,
 means over seeds: both ways of one client, and the seconds of a simulation in which all members take
 turns at one machine. Where not all seeds reach it, how many do."""
+
+_SECONDS = """\
+Seconds are those of a clock on the wall. Rows can be compared by them only if every run had as much
+of a machine as any other: what else ran there is in them, too."""
+
+_SILENT = """\
+{row}: its clients send their responses and get them back as with any exchange, {responses} a round,
+which is in the bytes above. Clients that train on public prompts by themselves need none of that."""
 
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
@@ -241,6 +250,7 @@ def _costs(section: SectionReport) -> list[str]:
         "### Bytes and seconds",
         explanation,
         grid(heads, [_cost(cost) for cost in section.costs]),
+        _SECONDS,
     ]
 
 
@@ -270,7 +280,15 @@ def reach_parts(section: SectionReport) -> list[str]:
                 cells.setdefault((cell.row, cell.tau), []).append(_reach(cell))
     rows = [[row, str(tau), *texts] for (row, tau), texts in cells.items()]
     heads = ["", "τ", *(f"{100 * target:.0f} %" for target in targets)]
-    return ["### What it costs to reach a pass@1", _REACH, grid(heads, rows)]
+    parts = ["### What it costs to reach a pass@1", _REACH, grid(heads, rows), _SECONDS]
+    return parts + [_silent(cost) for cost in section.costs if cost.row.startswith(SILENT)]
+
+
+def _silent(cost: Cost) -> str:
+    sent = cost.by_client_and_round
+    responses = size_text(round(sent.responses_up + sent.responses_down))
+    row = f"{cost.row}, τ = {cost.tau}"
+    return _SILENT.format(row=row[0].upper() + row[1:], responses=responses)
 
 
 def _reach(cell: Reach) -> str:

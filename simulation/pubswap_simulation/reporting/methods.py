@@ -13,6 +13,7 @@ Variant = tuple[tuple[str, Value], ...]
 KINDS: tuple[Kind, ...] = ("base", "alone", "pooled", "federated")
 NAMES = ("fedavg", "fedprox", "pubswap")
 NO_EXCHANGE = "none"  # public steps in which nothing can be donated
+SILENT = "public steps without exchange"
 STRATEGIES = (None, NO_EXCHANGE, "random", "keep")
 
 # Axes in the row's name or the table's column; `rounds` follows from the steps.
@@ -76,7 +77,7 @@ class Method:
         if self.name == "fedprox":
             return "FedProx, best μ" if self.mu is None else f"FedProx, μ = {self.mu:g}"
         if self.strategy == NO_EXCHANGE:
-            return f"public steps without exchange, period {self.period}"
+            return f"{SILENT}, period {self.period}"
         if self.name == "pubswap":
             return f"PubSwap-{self.strategy}, period {self.period}"
         return "FedAvg"

@@ -2,9 +2,13 @@
 
 import pytest
 
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.costs import traffic
+from pubswap_simulation.reporting.markdown import reach_parts
 from pubswap_simulation.reporting.reach import reach
+from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
+from pubswap_simulation.results import Value
 from support.client.results import made_result
 
 
@@ -23,3 +27,18 @@ def test_the_cost_is_that_of_the_first_round_that_has_it() -> None:
         assert cell.bytes_of_a_client == pytest.approx(1.5 * traffic(results[0].run).all)
         assert cell.seconds == pytest.approx((10 / 3 + 11 * 2 / 3) / 2)
     assert (high.reached, high.rounds, high.bytes_of_a_client) == (1, None, None)
+
+
+def test_what_is_charged_for_nothing_is_said() -> None:
+    """Responses of public steps without exchange; and that seconds are those of the wall."""
+    silent: dict[str, Value] = {"method": "pubswap", "swap.max_donated_tokens": 1}
+    keep: dict[str, Value] = {"method": "pubswap"}
+    found = [made_result([0.3, 0.4], 4, setting=setting) for setting in (keep, silent)]
+    [section] = make_report(sections(found)).sections
+    text = "\n".join(reach_parts(section))
+    # Two public steps: 100 bytes up and 50 down for each, as made_result has them.
+    assert "Public steps without exchange, period 2, τ = 4: " in text
+    assert f"with any exchange, {size_text(300)} a round" in text
+    assert "a clock on the wall" in text
+    [other] = make_report(sections(found[:1])).sections
+    assert "with any exchange" not in "\n".join(reach_parts(other))
