@@ -78,6 +78,41 @@ def test_a_job_comes_again_as_its_status_says(statuses: str, starts: int, tmp_pa
         assert 3530 <= int(arguments[3].removesuffix("s")) <= 3540
 
 
+@pytest.mark.parametrize(
+    ("failure", "failures", "seconds", "told"),
+    [
+        ("exit 1", 2, 3600, True),
+        ("exit 0", 2, 3600, True),
+        ("exit 1", 100, 3600, False),
+        ("exit 0", 100, 3600, False),
+        ("exit 1", 0, 30, False),
+    ],
+    ids=["fails", "says nothing", "always fails", "never says anything", "less than the margin"],
+)
+def test_a_scheduler_that_does_not_answer_is_asked_again(
+    failure: str, failures: int, seconds: float, told: bool, tmp_path: Path
+) -> None:
+    """And a job whose end is not known begins all the same."""
+    slurm = Slurm(tmp_path / "slurm", {"margin": "60"}, lambda start: seconds)
+    with slurm.running():
+        called = recorded(tmp_path, slurm, "75 0")
+        for name in ("squeue", "scontrol"):
+            program, left = slurm.programs / name, tmp_path / f"{name}-fails"
+            left.write_text("x\n" * (failures if name == "squeue" else 2))
+            fail = f"[ -s {left} ] && sed -i 1d {left} && "
+            fail += failure if name == "squeue" else "exit 1"
+            program.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{fail}\n"))
+        (slurm.programs / "sleep").symlink_to("/bin/true")
+        slurm.submit(SLURM / "pubswap.sbatch")
+        until(lambda: slurm.statuses == [75, 0], 60)
+    calls = [json.loads(line)[2] for line in called.read_text().splitlines()]
+    if not told:
+        assert calls == [["client", "start"]] * 2
+    else:
+        assert [call[:-1] for call in calls] == [["client", "start", "--until"]] * 2
+        assert all(3000 <= int(call[-1].removesuffix("s")) <= 3540 for call in calls)
+
+
 def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
     """The others train; in the end it is gone, and so are the adapters that it read."""
     env = {
