@@ -14,7 +14,10 @@ import pytest
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.ledger.entry import described
+from pubswap_client.ledger.ledger import ledger_folder
+from pubswap_client.ledger.showing import entries
 from pubswap_client.state.history import RoundFigures, history_path
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import CreateInvite, Role
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.tokenizer import load_tokenizer
@@ -180,6 +183,21 @@ def test_no_canary_leaves(lived: Lived, search: Search) -> None:
         # Prompts with canaries have moved the adapter.
         assert all(each.zero_variance_share is not None for each in rounds)
         assert any(float(each.zero_variance_share or 0) < 1 for each in rounds), rounds
+
+
+def test_all_that_a_member_asks_is_in_its_ledger(lived: Lived) -> None:
+    """Of the daemons, and of each command, from `enroll` to the audit."""
+    asked = Counter(
+        (request.method, request.target, digest_of(request.body))
+        for stream in lived.streams
+        for request in requests_in(stream)
+    )
+    recorded = Counter(
+        (entry.method, entry.target, entry.digest)
+        for name in (*CORPORA, "judge")
+        for entry in entries(ledger_folder(lived.folder / name))
+    )
+    assert asked - recorded == Counter()
 
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

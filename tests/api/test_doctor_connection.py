@@ -1,7 +1,10 @@
 """The doctor asks a real coordinator."""
 
+from pathlib import Path
+
 import pytest
 
+from pubswap_client.consent.local_policy import policy_path
 from pubswap_client.demo.processes import free_port
 from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import Status
@@ -26,79 +29,101 @@ def stored(federation: Federation, name: str, **changes: str) -> StoredMembershi
     )
 
 
-def test_a_good_token_gives_the_run(server: Server) -> None:
+def test_a_good_token_gives_the_run(server: Server, tmp_path: Path) -> None:
     """State and round are said."""
     federation = begun(server)
-    assert check_coordinator(stored(federation, "a")).status is Status.OK
-    found, run = check_run(stored(federation, "a"))
+    assert check_coordinator(tmp_path, stored(federation, "a")).status is Status.OK
+    found, run = check_run(tmp_path, stored(federation, "a"))
     assert found.status is Status.OK
     assert "training in round 1 of 2" in found.found
     assert run is not None
     assert run.id == federation.run.id
 
 
-def test_public_prompts_are_counted_as_this_member_encodes_them(server: Server) -> None:
+def test_public_prompts_are_counted_as_this_member_encodes_them(
+    server: Server, tmp_path: Path
+) -> None:
     """What the coordinator could not know without a chat template is known before training."""
     federation = begun(server)
     member = stored(federation, "a")
-    fine = check_prompts(member, PromptLimit(len("Say 11."), len), SetKind.PUBLIC)
+    fine = check_prompts(tmp_path, member, PromptLimit(len("Say 11."), len), SetKind.PUBLIC)
     assert fine.status is Status.OK and "12 of them" in fine.found
     with pytest.raises(InvalidProblems, match=r"2 of 12 .* line 11 \(p10: 7 tokens\)"):
-        check_prompts(member, PromptLimit(len("Say 9."), len), SetKind.PUBLIC)
+        check_prompts(tmp_path, member, PromptLimit(len("Say 9."), len), SetKind.PUBLIC)
 
 
-def test_an_evaluator_s_test_problems_are_counted_likewise(server: Server) -> None:
+def test_an_evaluator_s_test_problems_are_counted_likewise(server: Server, tmp_path: Path) -> None:
     """The set that it will be asked."""
     member = stored(begun(server), "judge")
-    found = check_prompts(member, PromptLimit(100, len), SetKind.TEST)
+    found = check_prompts(tmp_path, member, PromptLimit(100, len), SetKind.TEST)
     assert found.status is Status.OK and "5 of them" in found.found
 
 
-def test_a_revoked_token_is_said_to_be_one(server: Server) -> None:
+def test_a_revoked_token_is_said_to_be_one(server: Server, tmp_path: Path) -> None:
     """The advice is how to get another one."""
     federation = begun(server)
     federation.operator.revoke(federation.run.id, "b")
-    found, run = check_run(stored(federation, "b"))
+    found, run = check_run(tmp_path, stored(federation, "b"))
     assert run is None
     assert found.status is Status.FAILURE
     assert "revoked" in found.found
     assert f"enroll --coordinator {server.url}" in found.advice
 
 
-def test_a_run_that_is_not_there_is_a_failure(server: Server) -> None:
+def test_a_run_that_is_not_there_is_a_failure(server: Server, tmp_path: Path) -> None:
     """A token for another coordinator's run does not help."""
-    found, run = check_run(stored(begun(server), "a", run="nowhere"))
+    found, run = check_run(tmp_path, stored(begun(server), "a", run="nowhere"))
     assert run is None
     assert found.status is Status.FAILURE
     assert "invite" in found.advice
 
 
-def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(server: Server) -> None:
+def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(
+    server: Server, tmp_path: Path
+) -> None:
     """One goes on, the other does not."""
     federation = begun(server)
     federation.operator.move_run(federation.run.id, paths.RUN_PAUSE)
-    assert check_run(stored(federation, "a"))[0].status is Status.WARNING
+    assert check_run(tmp_path, stored(federation, "a"))[0].status is Status.WARNING
     federation.operator.move_run(federation.run.id, paths.RUN_CANCEL)
-    found, run = check_run(stored(federation, "a"))
+    found, run = check_run(tmp_path, stored(federation, "a"))
     assert found.status is Status.FAILURE
     assert "nothing is left to train" in found.found
     assert run is not None
 
 
-def test_a_coordinator_that_is_away_is_named_with_what_to_check(server: Server) -> None:
+def test_a_coordinator_that_is_away_is_named_with_what_to_check(
+    server: Server, tmp_path: Path
+) -> None:
     """It is asked once, not for ever."""
     away = stored(begun(server), "a")
     away = away.model_copy(update={"coordinator": f"http://127.0.0.1:{free_port()}"})
-    found = check_coordinator(away)
+    found = check_coordinator(tmp_path, away)
     assert found.status is Status.FAILURE
     assert away.coordinator in found.found
     assert "firewall" in found.advice
 
 
-def test_another_protocol_is_a_failure(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_protocol_is_a_failure(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The advice is to install the operator's version."""
     member = stored(begun(server), "a")
     monkeypatch.setattr(paths, "PROTOCOL_VERSION", "99")
-    found = check_coordinator(member)
+    found = check_coordinator(tmp_path, member)
     assert found.status is Status.FAILURE
     assert "version" in found.advice
+
+
+def test_a_policy_that_has_no_such_coordinator_is_said(server: Server, tmp_path: Path) -> None:
+    """And a policy that is none; the advice is no other version."""
+    member = stored(begun(server), "a")
+    policy_path(tmp_path).write_text('coordinators = ["https://c.example"]')
+    found = check_coordinator(tmp_path, member)
+    assert found.status is Status.FAILURE
+    assert "does not allow the coordinator" in found.found
+    assert "Add it to `coordinators`" in found.advice
+    policy_path(tmp_path).write_text("max_rnak = 2")
+    found = check_coordinator(tmp_path, member)
+    assert found.status is Status.FAILURE
+    assert "max_rnak" in found.found + found.advice and "version" not in found.advice

@@ -125,7 +125,7 @@ def print_first_look(state: Path, stored: "StoredMembership") -> None:
     from pubswap_protocol.errors import PubSwapError
 
     try:
-        view = _view(stored)
+        view = _view(state, stored)
         made = adopt(state, view, stored.coordinator)
         policy = _policy(policy_path(state))
     except PubSwapError as error:  # enrolled it is, all the same
@@ -155,16 +155,15 @@ def _asked(state: Path) -> "tuple[StoredMembership, RunView]":
     from pubswap_client.state.membership import load_membership
 
     stored = load_membership(state)
-    return stored, _view(stored)
+    return stored, _view(state, stored)
 
 
-def _view(stored: "StoredMembership") -> "RunView":
-    from pubswap_client.coordinator.client import CoordinatorClient
+def _view(state: Path, stored: "StoredMembership") -> "RunView":
+    from pubswap_client.consent.member_client import member_client
     from pubswap_client.coordinator.retry import ONCE
 
-    member = stored.membership
-    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
-        return api.run(member.run)
+    with member_client(state, stored, ONCE) as api:
+        return api.run(stored.membership.run)
 
 
 def _ask_of_file(run_file: str) -> "Ask":

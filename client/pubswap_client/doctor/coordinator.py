@@ -1,11 +1,20 @@
 """The coordinator: whether it answers, and the run and its public problems there."""
 
-from pubswap_client.coordinator.client import CoordinatorClient
+from pathlib import Path
+
+from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol import paths
-from pubswap_protocol.errors import PubSwapError, Unauthenticated, UnknownRun, UnknownSetting
+from pubswap_protocol.errors import (
+    InvalidSettings,
+    LocalFault,
+    PubSwapError,
+    Unauthenticated,
+    UnknownRun,
+    UnknownSetting,
+)
 from pubswap_protocol.messages import RunState, RunView, SetKind
 from pubswap_protocol.problems import PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.required import check_known
@@ -13,12 +22,14 @@ from pubswap_protocol.required import check_known
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."
 
 
-def check_coordinator(stored: StoredMembership) -> Finding:
+def check_coordinator(state: Path, stored: StoredMembership) -> Finding:
     """Check that it answers, and speaks our protocol's version."""
-    with CoordinatorClient(stored.coordinator, backoff=ONCE, tls=stored.tls) as api:
+    with member_client(state, stored, ONCE) as api:
         try:
             version = api.version()
             api.check_version()
+        except (LocalFault, InvalidSettings) as error:  # of the ledger or policy; says what to do
+            return of_error(error)
         except PubSwapError as error:
             return of_error(
                 error,
@@ -33,10 +44,10 @@ def check_coordinator(stored: StoredMembership) -> Finding:
     )
 
 
-def check_run(stored: StoredMembership) -> tuple[Finding, RunView | None]:
+def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView | None]:
     """Check the token, and that its run goes on; reading the run leaves no trace there."""
     member = stored.membership
-    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
+    with member_client(state, stored, ONCE) as api:
         try:
             run = api.run(member.run)
             check_known(run.requires)
@@ -67,11 +78,12 @@ def _run_advice(error: PubSwapError, url: str) -> str:
     return "Ask again in a minute; if it stays so, tell the operator this message."
 
 
-def check_prompts(stored: StoredMembership, limit: PromptLimit, kind: SetKind) -> Finding:
+def check_prompts(
+    state: Path, stored: StoredMembership, limit: PromptLimit, kind: SetKind
+) -> Finding:
     """Check that none of a set is longer than the run takes; raises InvalidProblems with a list."""
-    member = stored.membership
-    with CoordinatorClient(stored.coordinator, member.token, ONCE, tls=stored.tls) as api:
-        text = api.problem_set(member.run, kind)
+    with member_client(state, stored, ONCE) as api:
+        text = api.problem_set(stored.membership.run, kind)
     problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
     limit.check(problems, f"The operator's {kind} set")
     return ok(f"{len(problems)} of them, none over the limit of {limit.most} tokens")

@@ -110,10 +110,7 @@ class Ledger:
         if not days and not (self._folder / "head").exists():
             # Before the first entry, so that no crash leaves entries without a head.
             write_head(self._folder, 0, BEGINNING)
-        if self._seen and days and self._seen[:2] == (days[-1], days[-1].stat().st_size):
-            _, end, last = self._seen
-        else:
-            end, last = self._read_last(days)
+        end, last = self._read_last(days)
         self._check_head(last)
         if not days:
             return None, None
@@ -123,6 +120,8 @@ class Ledger:
 
     def _read_last(self, days: list[Path]) -> tuple[int, Entry | None]:
         """Where in the last day its last entry ends, and the last entry of all days."""
+        if self._seen and days and self._seen[:2] == (days[-1], days[-1].stat().st_size):
+            return self._seen[1:]
         for path in reversed(days):
             data = path.read_bytes()
             if end := data.rfind(b"\n") + 1:

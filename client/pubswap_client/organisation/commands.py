@@ -24,7 +24,7 @@ def status(
     """
     from rich.console import Console, RenderableType
 
-    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.consent.member_client import member_client
     from pubswap_client.coordinator.retry import ONCE
     from pubswap_client.operator.watching import watch
     from pubswap_client.organisation import status as view
@@ -33,8 +33,7 @@ def status(
 
     folder, console = load_settings(config, state=state).state, Console()
     stored = load_membership(folder)
-    token = stored.membership.token
-    with CoordinatorClient(stored.coordinator, token, ONCE, tls=stored.tls) as api:
+    with member_client(folder, stored, ONCE) as api:
 
         def read() -> tuple[RenderableType, bool]:
             found = view.look(folder, stored, api)
@@ -75,7 +74,7 @@ def adapter(
     state: State = None,
 ) -> None:
     """Download the run's adapter as a folder, with a model card."""
-    from pubswap_client.coordinator.client import CoordinatorClient
+    from pubswap_client.consent.member_client import member_client
     from pubswap_client.coordinator.retry import Backoff
     from pubswap_client.organisation.adapter import take_adapter
     from pubswap_client.settings import load_settings
@@ -83,9 +82,8 @@ def adapter(
 
     settings = load_settings(config, state=state, model=model)
     stored = load_membership(settings.state)
-    member, backoff = stored.membership, Backoff(tries=3)
-    with CoordinatorClient(stored.coordinator, member.token, backoff, tls=stored.tls) as api:
-        run = api.whole_run(member.run)
+    with member_client(settings.state, stored, Backoff(tries=3)) as api:
+        run = api.whole_run(stored.membership.run)
         said = take_adapter(api, run, out, round_, format_, settings.model)
     for line in said:
         typer.echo(line)

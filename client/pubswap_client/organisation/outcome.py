@@ -5,9 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.ledger.ledger import Ledger
 from pubswap_client.organisation.adapter import take_adapter
 from pubswap_client.organisation.scores import held_out_text, lines
 from pubswap_client.organisation.summary import page
@@ -28,12 +27,10 @@ def conclude(state: Path) -> None:
 
     What cannot be had now is warned of, and changes nothing about how the run has ended.
     """
-    stored, backoff = load_membership(state), Backoff(tries=5)
-    member, ledger = stored.membership, Ledger(state)
+    stored = load_membership(state)
+    member = stored.membership
     try:
-        with CoordinatorClient(
-            stored.coordinator, member.token, backoff, tls=stored.tls, on_send=ledger.record
-        ) as api:
+        with member_client(state, stored, Backoff(tries=5)) as api:
             run = evaluated(lambda: api.whole_run(member.run))
             for line in lines(run):
                 log.info("%s", line)

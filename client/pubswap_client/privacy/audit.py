@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.organisation.adapter import adapter_of
@@ -43,7 +43,7 @@ def audit(
     Raises InvalidSettings, InvalidProblems or WrongState for what cannot be audited.
     """
     stored = load_membership(settings.state)
-    run, number, adapter = _released(stored, round_)
+    run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
         trained = {each.round for each in read(history_path(settings.state), run.id)}
         rounds = [each for each in trained if each <= number]
@@ -66,11 +66,12 @@ def audit(
     )
 
 
-def _released(stored: StoredMembership, round_: int | None) -> tuple[WholeRun, int, bytes]:
+def _released(
+    state: Path, stored: StoredMembership, round_: int | None
+) -> tuple[WholeRun, int, bytes]:
     """The run, and the round and bytes of the adapter."""
-    member, backoff = stored.membership, Backoff(tries=3)
-    with CoordinatorClient(stored.coordinator, member.token, backoff, tls=stored.tls) as api:
-        run = api.whole_run(member.run)
+    with member_client(state, stored, Backoff(tries=3)) as api:
+        run = api.whole_run(stored.membership.run)
         check_known(run.requires)
         if run.settings.aggregation.rule == "fedex":
             raise InvalidSettings(

@@ -1,10 +1,8 @@
 """A request leaves once it is recorded, and not otherwise."""
 
 import os
-import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,34 +16,13 @@ from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_protocol import paths
 from pubswap_protocol.errors import LedgerDamaged, NotSaved, PubSwapError
 from pubswap_protocol.messages import Enroll, UploadPart
-
-
-class Counting(BaseHTTPRequestHandler):
-    """Notes each request's body, and answers nothing that helps."""
-
-    protocol_version = "HTTP/1.1"
-    came: list[tuple[str, str, bytes]]
-
-    def _take(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.came.append((self.command, self.path, body))
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _take
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
+from support.client.counting import Counting, counting
 
 
 @pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    Counting.came = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Counting) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield listening
-        listening.shutdown()
+def url() -> Iterator[str]:
+    with counting() as address:
+        yield address
 
 
 PART, SECRET, PART_BYTES = (
@@ -77,7 +54,7 @@ def everything(api: CoordinatorClient) -> int:
     return refused
 
 
-def test_each_request_is_recorded_as_it_arrives(server: ThreadingHTTPServer) -> None:
+def test_each_request_is_recorded_as_it_arrives(url: str) -> None:
     """Method, path with its query, and all of the body, a chunk of a megabyte too; of a
     bucket, its whole address without the signature."""
     recorded: list[tuple[str, str, bytes]] = []
@@ -85,9 +62,7 @@ def test_each_request_is_recorded_as_it_arrives(server: ThreadingHTTPServer) -> 
     def record(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
         recorded.append((method, target, b"".join(pieces)))
 
-    with CoordinatorClient(
-        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=record
-    ) as api:
+    with CoordinatorClient(url, "token", ONCE, on_send=record) as api:
         assert everything(api) == 8
     *others, part = Counting.came
     assert recorded[:-1] == others
@@ -97,22 +72,20 @@ def test_each_request_is_recorded_as_it_arrives(server: ThreadingHTTPServer) -> 
     assert recorded[1] == ("POST", paths.ENROLL, Enroll(invite="code").model_dump_json().encode())
 
 
-def test_what_cannot_be_recorded_is_not_sent(server: ThreadingHTTPServer) -> None:
+def test_what_cannot_be_recorded_is_not_sent(url: str) -> None:
     """Not a byte of it, whatever its kind."""
 
     def refuse(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
         raise NotSaved("The disk is full.")
 
-    with CoordinatorClient(
-        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=refuse
-    ) as api:
+    with CoordinatorClient(url, "token", ONCE, on_send=refuse) as api:
         assert everything(api) == 8
     assert Counting.came == []
 
 
 @pytest.mark.parametrize("file", [".jsonl", "head.tmp"])
 def test_a_full_disk_stops_training_before_anything_leaves(
-    server: ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """Whether an entry or the head finds no room; the next step's heartbeat ends the round."""
     real = os.write
@@ -123,9 +96,7 @@ def test_a_full_disk_stops_training_before_anything_leaves(
         return real(descriptor, data)
 
     ledger = Ledger(tmp_path)
-    with CoordinatorClient(
-        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=ledger.record
-    ) as api:
+    with CoordinatorClient(url, "token", ONCE, on_send=ledger.record) as api:
         assert everything(api) == len(Counting.came) == 8
         monkeypatch.setattr(os, "write", full)
         assert everything(api) == 8
@@ -137,14 +108,10 @@ def test_a_full_disk_stops_training_before_anything_leaves(
     assert len(Counting.came) == 8
 
 
-def test_a_cut_ledger_stops_before_anything_leaves(
-    server: ThreadingHTTPServer, tmp_path: Path
-) -> None:
+def test_a_cut_ledger_stops_before_anything_leaves(url: str, tmp_path: Path) -> None:
     """Not a byte; the message says what to do."""
     ledger = Ledger(tmp_path)
-    with CoordinatorClient(
-        f"http://127.0.0.1:{server.server_port}", "token", ONCE, on_send=ledger.record
-    ) as api:
+    with CoordinatorClient(url, "token", ONCE, on_send=ledger.record) as api:
         assert everything(api) == 8
         (day,) = day_files(ledger_folder(tmp_path))
         day.write_bytes(b"".join(day.read_bytes().splitlines(keepends=True)[:-2]))

@@ -1,0 +1,27 @@
+"""The client of a member's commands: what it asks is recorded, and goes where the policy allows."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pubswap_client.consent.consent import Consent
+from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.ledger.ledger import Ledger
+from pubswap_client.state.membership import StoredMembership
+
+
+def member_client(state: Path, stored: StoredMembership, backoff: Backoff) -> CoordinatorClient:
+    """A membership's client.
+
+    Before anything is sent, a request raises RefusedByPolicy for a coordinator that the policy does
+    not allow (any more), InvalidSettings for a bad policy, and NotSaved or LedgerDamaged unless it
+    is in the ledger.
+    """
+    consent = Consent(state, stored.coordinator, Ledger(state))
+
+    def on_send(method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        consent.check_coordinator()
+        consent.record(method, target, media_type, pieces)
+
+    token = stored.membership.token
+    return CoordinatorClient(stored.coordinator, token, backoff, tls=stored.tls, on_send=on_send)

@@ -1,0 +1,82 @@
+"""All that a member's commands ask is recorded, and goes to no coordinator but the policy's."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import pubswap_client
+from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.ledger.ledger import ledger_folder
+from pubswap_client.ledger.showing import entries
+from pubswap_client.state.membership import StoredMembership, save_membership
+from pubswap_protocol.messages import Membership, Role
+from support.client.counting import Counting, counting
+from support.forked import pubswap
+
+COMMANDS = (
+    *(("status", "--json"), ("status",), ("leave",), ("adapter", "--out", "out")),
+    *(("approve", "--yes"), ("policy", "check"), ("doctor", "--json")),
+    *(("privacy", "audit", "--data", "private.jsonl"), ("start", "--data", "private.jsonl")),
+)
+
+
+def enrolled(state: Path, url: str, allowed: str) -> None:
+    """A state folder whose membership is at `url` and whose policy allows another address."""
+    member = Membership(run="r", run_name="medqa", name="a", role=Role.CLIENT, token="secret-token")
+    save_membership(state, StoredMembership(coordinator=url, membership=member))
+    policy_path(state).write_text(f"coordinators = [{json.dumps(allowed)}]\n")
+
+
+def asked(tmp_path: Path, command: tuple[str, ...], allowed: str | None = None) -> str:
+    """What a command says, in one line, and in `Counting.came` what it has asked."""
+    with counting() as url:
+        enrolled(tmp_path / "state", url, allowed or url)
+        problem = {"id": "1", "prompt": "1 + 1 = ", "answer": "2"}
+        (tmp_path / "private.jsonl").write_text(json.dumps(problem))
+        done = pubswap("client", *command, "--state", "state", cwd=tmp_path)
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_coordinator_that_the_policy_has_no_more_is_sent_nothing(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """Not the token either; the command says why, and what to do."""
+    said = asked(tmp_path, command, "https://c.example")
+    assert Counting.came == []
+    assert "does not allow the coordinator http://127.0.0.1" in said
+    assert "Add it to `coordinators` if you trust it." in said
+    assert not ledger_folder(tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS[:-1], ids=" ".join)
+def test_what_a_command_asks_is_in_the_ledger(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Each request, also one without a body."""
+    asked(tmp_path, command)
+    recorded = [
+        (entry.method, entry.target) for entry in entries(ledger_folder(tmp_path / "state"))
+    ]
+    assert recorded == [(method, target) for method, target, _ in Counting.came]
+    assert recorded
+
+
+def test_no_other_place_of_a_member_s_makes_a_client() -> None:
+    """The daemon and an enrolment make their own, which record, too; the rest is an operator's."""
+    root = Path(pubswap_client.__file__).parent
+    found = {
+        path.relative_to(root).as_posix(): [keyword.arg for keyword in node.keywords]
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "CoordinatorClient"
+    }
+    members = {path for path, keywords in found.items() if "on_send" in keywords}
+    assert members == {
+        "consent/member_client.py",
+        "daemon/session.py",
+        "state/enrolling.py",
+    }
+    assert {path.split("/")[0] for path in found.keys() - members} == {"demo", "operator"}
