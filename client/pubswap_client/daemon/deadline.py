@@ -24,7 +24,7 @@ class Deadline(Reporter):
         """It is on disk, and perhaps the last that fits."""
         longest = max(metrics.seconds for metrics in report.made)
         self._over = time.monotonic() + longest > self._end
-        if self._over and report.step < report.steps:
+        if self._over and not report.last:
             os.kill(os.getpid(), signal.SIGALRM)
 
     def doing(self, what: str) -> None:

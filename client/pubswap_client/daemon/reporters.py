@@ -38,6 +38,7 @@ class StepReport:
     steps: int
     public: bool
     made: Sequence[StepMetrics]  # of the round so far, this step's last
+    last: bool = False  # of the round: the adapter is handed in next
 
     @property
     def metrics(self) -> StepMetrics:

@@ -127,6 +127,8 @@ class LocalRound:
                 steps=settings.local_steps,
                 public=public_step(settings, step) is not None,
                 made=checkpoint.steps,
+                last=len(checkpoint.steps) == settings.local_steps
+                or self.limits.over(checkpoint.steps),
             )
         )
 

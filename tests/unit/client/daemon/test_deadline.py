@@ -11,7 +11,7 @@ from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.reporters import ASKING, StepReport
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.training.metrics import StepMetrics
-from pubswap_protocol.command_line.durations import seconds_of
+from pubswap_protocol.command_line.amounts import seconds_of
 from pubswap_protocol.errors import InvalidSettings
 
 STEP = StepMetrics(0, 0, 0, 0, 0, 0, 0, seconds=10.0, grad_norm=0)
@@ -26,10 +26,12 @@ def asked() -> Iterator[list[int]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def report(step: int, *seconds: float) -> StepReport:
-    """The report of a step of four, all of whose round took so long."""
+def report(step: int, *seconds: float, last: int = 4) -> StepReport:
+    """The report of a step, all of whose round took so long; `last` is the member's last of it."""
     made = [replace(STEP, seconds=each) for each in seconds]
-    return StepReport(round=1, rounds=2, step=step, steps=4, public=False, made=made)
+    return StepReport(
+        round=1, rounds=2, step=step, steps=4, public=False, made=made, last=step == last
+    )
 
 
 def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
@@ -45,6 +47,18 @@ def test_no_step_is_begun_that_may_not_fit(asked: list[int]) -> None:
     assert asked == [signal.SIGALRM]
     deadline.doing(ASKING)
     assert asked == [signal.SIGALRM] * 2
+
+
+def test_a_member_that_makes_fewer_steps_hands_in_after_its_own_last(asked: list[int]) -> None:
+    """That step is the last of its round, whatever the others make."""
+    deadline = Deadline(time.monotonic() + 15)
+    deadline.step(report(1, 10, last=2))
+    assert asked == []
+    deadline.step(report(2, 10, 16, last=2))
+    deadline.doing("handing the adapter in")
+    assert asked == []
+    deadline.doing(ASKING)
+    assert asked == [signal.SIGALRM]
 
 
 def test_what_waits_is_ended_at_the_time_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.recorder import Recorder
-from pubswap_client.daemon.reporters import LogLines, StepReport
+from pubswap_client.daemon.reporters import LogLines, Reporter, StepReport
 from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import TransformersEngine
@@ -124,6 +124,22 @@ def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
     limited.live()
     short.live()
     assert limited.adapters()[0] == short.adapters()[0]
+
+
+@pytest.mark.parametrize(("limits", "made"), [(RoundLimits(), STEPS), (RoundLimits(steps=3), 3)])
+def test_the_last_step_before_the_hand_in_is_told(
+    world: Callable[..., World], limits: RoundLimits, made: int
+) -> None:
+    """By the member's own limit, also where the run's steps are more."""
+
+    class Lasts(Reporter):
+        def step(self, report: StepReport) -> None:
+            lasts.append(report.last)
+
+    lasts, one = list[bool](), world(method="fedavg")
+    one.limits = limits
+    one.live(Lasts())
+    assert lasts == [*[False] * (made - 1), True] * ROUNDS
 
 
 @pytest.mark.full
