@@ -26,9 +26,10 @@ from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
-from pubswap_simulation.results import RewardLog
+from pubswap_simulation.results import DonatedTokens
 from pubswap_simulation.setup import EVALUATOR, begin_run, member_state, member_token
 from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
+from pubswap_simulation.step_log import StepLog, donated_by_round
 
 
 class Federation:
@@ -52,7 +53,7 @@ class Federation:
         self._work = work
         self._settings = settings
         self._on_progress = on_progress
-        self._logs: dict[str, RewardLog] = {}
+        self._logs: dict[str, StepLog] = {}
         self.score: float | None = None  # the last pass@1
 
     @property
@@ -98,6 +99,10 @@ class Federation:
         """Mean rewards of each client's steps."""
         return {name: log.rewards() for name, log in self._logs.items()}
 
+    def donated(self) -> tuple[DonatedTokens, ...]:
+        """What donated tokens were to all clients, by round."""
+        return donated_by_round(self._logs.values(), self._run.settings.local_steps)
+
     def _load(self, stack: ExitStack) -> None:
         check_possible(self._run.settings, self._settings, alone=True)
         folder = self._job.folder
@@ -119,7 +124,7 @@ class Federation:
 
     def _client(self, stack: ExitStack, name: str) -> Callable[[], object]:
         settings, session = self._session(stack, name)
-        log = RewardLog(settings.state / "rewards", self._on_progress)
+        log = StepLog(settings.state / "rewards", self._on_progress)
         self._logs[name] = log
         daemon: Daemon = make_daemon(settings, session, self._job.problems(name), log)
         daemon.trainer = trainer_in_turns(daemon.trainer, self._shared.member())

@@ -5,26 +5,31 @@ STORE/runs/KEY/                there from the moment that a sweep plans the run
 STORE/runs/KEY/work/           the coordinator's and the members' state, while it is under way
 """
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pubswap_client.daemon.reporters import Reporter, StepReport
-from pubswap_client.state.files import write_whole
-from pubswap_client.state.journal import Journal
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
-from pubswap_protocol.schedule import update_order
-from pubswap_protocol.settings import RunSettings
 
 RUNS = "runs"
 RESULT = "result.json"
 
 Value = bool | int | float | str
 Members = Literal["federated", "alone", "pooled", "with-public"]
+
+
+class DonatedTokens(BaseModel):
+    """What donated tokens were to their receivers in a round; means over all of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    round: int
+    tokens: int
+    probability: float = Field(description="Under the receiver's own policy before each step.")
+    clip_share: float = Field(description="How many of them the clip stops.")
 
 
 class Result(BaseModel):
@@ -49,6 +54,9 @@ class Result(BaseModel):
     )
     rewards: dict[str, list[float]] = Field(
         description="Mean reward of own responses at each local step of the whole run, by client."
+    )
+    donated: tuple[DonatedTokens, ...] = Field(
+        default=(), description="Of each round in which a client trained on donated responses."
     )
     seconds: float = Field(ge=0)
     code: str | None = Field(
@@ -93,51 +101,3 @@ def unfinished(store: Path) -> list[str]:
     """The runs that were planned or begun and have no result, by their folders' names."""
     folders = sorted(path for path in (store / RUNS).glob("*") if path.is_dir())
     return [folder.name for folder in folders if not (folder / RESULT).exists()]
-
-
-class RewardLog(Reporter):
-    """One line [step, reward] for each step of the whole run.
-
-    A step that was made but not reported before a kill is in the checkpoint. One that is made
-    again after a kill is equal to the first.
-    """
-
-    def __init__(self, path: Path, on_step: Callable[[], None]) -> None:
-        """Go on with the file at `path`; `on_step` is called after each step."""
-        self._path = path
-        self._on_step = on_step
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        # A line that a kill has torn must not be the beginning of the next one.
-        lines = [line for line in lines if line.endswith("\n")]
-        self._rewards: dict[int, float] = dict(map(json.loads, lines))
-        write_whole(path, "".join(lines).encode())
-
-    def catch_up(self, journal: Journal, settings: RunSettings) -> None:
-        """Add the steps of the last checkpoint that are not in the file."""
-        checkpoint = journal.checkpoint()
-        if checkpoint is not None:
-            # A checkpoint has them in the order of their updates, which a pipelined run changes.
-            order = update_order(settings)
-            for step, metrics in zip(order, checkpoint.steps, strict=False):
-                self._add((checkpoint.round - 1) * settings.local_steps + step, metrics.reward)
-
-    def step(self, report: StepReport) -> None:
-        """Keep a step's reward."""
-        self._add(report.overall, report.metrics.reward)
-        self._on_step()
-
-    @property
-    def steps(self) -> int:
-        """How many steps were made."""
-        return len(self._rewards)
-
-    def rewards(self) -> list[float]:
-        """Those of steps 1, 2, ... of the whole run."""
-        return [self._rewards[step] for step in sorted(self._rewards)]
-
-    def _add(self, step: int, reward: float) -> None:
-        if step in self._rewards:
-            return
-        self._rewards[step] = reward
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([step, reward]) + "\n")

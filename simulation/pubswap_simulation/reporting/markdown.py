@@ -1,5 +1,6 @@
 """`report.md`: every table with n and interval."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -55,7 +56,11 @@ of a machine as any other: what else ran there is in them, too."""
 
 _SILENT = """\
 {row}: its clients send their responses and get them back as with any exchange, {responses} a round,
-which is in the bytes above. Clients that train on public prompts by themselves need none of that."""
+which is in the bytes above. Who trains on public prompts by itself needs none of that."""
+
+_DONATED = """\
+How likely donated tokens were under their receiver's own policy before the step, and how many of
+them the clip stopped, in per cent; each token counts alike."""
 
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
@@ -128,7 +133,7 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
     parts += shown("drift") + _table(section, measured["replaced"][0])
     if section.replaced_by_client:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
-    parts += shown("replaced") + _topics(section) + shown("topics")
+    parts += shown("replaced") + _donated(section) + _topics(section) + shown("topics")
     if rewards := shown("rewards"):
         parts += ["### Rewards in training", *rewards, *shown("clients")]
     parts += _costs(section) + reach_parts(section)
@@ -211,7 +216,8 @@ def _tuned(section: SectionReport) -> str:
 
 
 def _by_name(rows: ByName) -> str:
-    names = sorted({name for row in rows.values() for cell in row.values() for name in cell})
+    found = {name for row in rows.values() for cell in row.values() for name in cell}
+    names = sorted(found, key=_counting)
     several = len({tau for row in rows.values() for tau in row}) > 1
     return grid(
         ["", *names],
@@ -224,6 +230,25 @@ def _by_name(rows: ByName) -> str:
             for tau, cell in row.items()
         ],
     )
+
+
+def _counting(name: str) -> list[tuple[int, str]]:
+    """An order in which 10 comes after 9."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _donated(section: SectionReport) -> list[str]:
+    """At the largest tau only; the others are in report.json."""
+    largest = max(section.steps)
+    parts = []
+    for title, rows in (
+        ("Mean probability", section.donated_probability),
+        ("Share that the clip stops", section.donated_clip_share),
+    ):
+        shown = {label: {largest: row[largest]} for label, row in rows.items() if largest in row}
+        if shown:
+            parts += [f"#### {title}", _by_name(shown)]
+    return [f"### Donated tokens by round, τ = {largest}", _DONATED, *parts] if parts else []
 
 
 def _topics(section: SectionReport) -> list[str]:

@@ -81,6 +81,16 @@ def rewards_of(client: str, result: Result) -> dict[int, float]:
     return dict(enumerate(result.rewards.get(client, ()), start=1))
 
 
+def donated_probability(result: Result) -> dict[str, float]:
+    """Mean probability of donated tokens under their receiver's own policy, by round."""
+    return {f"round {one.round}": one.probability for one in result.donated}
+
+
+def donated_clip_share(result: Result) -> dict[str, float]:
+    """The share of donated tokens that the clip stops, by round."""
+    return {f"round {one.round}": one.clip_share for one in result.donated}
+
+
 def _exchanges(result: Result) -> list[tuple[int, SwapSummary]]:
     """Every exchange and its step in the whole run."""
     settings = result.run.settings

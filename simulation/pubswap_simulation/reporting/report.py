@@ -15,6 +15,8 @@ from pubswap_simulation.reporting.metrics import (
     FINAL,
     MEASURES,
     PAIRWISE,
+    donated_clip_share,
+    donated_probability,
     replaced_by_client,
 )
 from pubswap_simulation.reporting.reach import Reach, reach
@@ -24,7 +26,7 @@ from pubswap_simulation.reporting.tables import (
     Differences,
     Table,
     beyond,
-    by_client,
+    by_name,
     differences,
     table,
     topics,
@@ -73,6 +75,8 @@ class SectionReport(_Data):
     beyond: list[Differences]
     tuned_mu: dict[str, dict[int, float]]
     replaced_by_client: ByName
+    donated_probability: ByName
+    donated_clip_share: ByName
     by_topic: ByName
     sizes: PayloadSizes
     costs: list[Cost]
@@ -136,7 +140,9 @@ def _section(section: Section) -> SectionReport:
         differences=[differences(section, measure) for measure in MEASURES],
         beyond=[beyond(section, measure) for measure in (FINAL, BEST, PAIRWISE)],
         tuned_mu=_tuned(section),
-        replaced_by_client=by_client(section, replaced_by_client),
+        replaced_by_client=by_name(section, replaced_by_client),
+        donated_probability=by_name(section, donated_probability),
+        donated_clip_share=by_name(section, donated_clip_share),
         by_topic=topics(section),
         sizes=sizes(largest),
         costs=costs(section),

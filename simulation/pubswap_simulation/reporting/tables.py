@@ -83,8 +83,8 @@ def topics(section: Section) -> ByName:
     }
 
 
-def by_client(section: Section, of: Callable[[Result], Mapping[str, float]]) -> ByName:
-    """Figures of each result's clients, by row, tau and client."""
+def by_name(section: Section, of: Callable[[Result], Mapping[str, float]]) -> ByName:
+    """Figures of each result's clients or rounds, by row, tau and their name."""
     rows: ByName = {}
     for method in section.methods:
         for tau in sorted(section.cells[method]):

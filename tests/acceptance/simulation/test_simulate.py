@@ -71,13 +71,18 @@ def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
 
 
 def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, bytes]) -> None:
-    """Evaluations of all rounds and the base, rewards of all steps; the work folder is gone."""
+    """Evaluations of all rounds and the base, rewards of all steps, donated tokens by round."""
     result, _ = undisturbed
     assert [evaluation.problems for evaluation in result.evaluations] == [12, 12, 12]
     assert {name: len(rewards) for name, rewards in result.rewards.items()} == {
         "client-1": 8,
         "client-2": 8,
     }
+    assert [donated.round for donated in result.donated] == [1, 2]
+    for donated in result.donated:
+        assert donated.tokens > 0
+        assert 0 < donated.probability <= 1
+        assert 0 <= donated.clip_share <= 1
     assert 0 < result.best <= 1
     assert result.seconds > 0
     assert (result.recipe, result.seed, result.members) == ("acceptance", 7, "federated")

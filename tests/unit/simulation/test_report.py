@@ -14,7 +14,7 @@ from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_
 from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
-from pubswap_simulation.results import RUNS, Result, Value, unfinished
+from pubswap_simulation.results import RUNS, DonatedTokens, Result, Value, unfinished
 from support.client.results import ADAPTER_BYTES, made_result, study, write_store
 
 T_4 = 2.776445  # Student's t for five seeds
@@ -246,6 +246,31 @@ def test_a_model_without_a_name_is_given_none() -> None:
     run = result.run.model_copy(update={"model": card})
     there = make_report(sections([result.model_copy(update={"run": run})]))
     assert "\n\nA model of 5,000 parameters" in markdown(there, {}, {})
+
+
+def test_what_donated_tokens_were_is_told_by_round() -> None:
+    """Of rows that have any, rounds in their order; of older results, nothing."""
+    kept = [made_result([0.4, *[0.5] * 11], 4, seed, setting=KEEP) for seed in (0, 1)]
+    told = [
+        result.model_copy(
+            update={
+                "donated": tuple(
+                    DonatedTokens(round=n, tokens=9, probability=0.5 + n / 100, clip_share=0.125)
+                    for n in range(1, 12)
+                )
+            }
+        )
+        for result in kept
+    ]
+    section = only([*told, made_result([0.4, *[0.5] * 11], 4, setting=FEDAVG)])
+    row = section.donated_probability["PubSwap-keep, period 2"][4]
+    assert (row["round 3"].mean, row["round 3"].n) == (pytest.approx(0.53), 2)
+    assert list(section.donated_clip_share) == ["PubSwap-keep, period 2"]
+    written = markdown(make_report(sections(told)), {}, {})
+    assert "### Donated tokens by round, τ = 4" in written
+    assert "| round 9 | round 10 | round 11 |" in written
+    assert "| 12.5 ± 0.0 (2) |" in written
+    assert "Donated tokens" not in markdown(make_report(sections(kept)), {}, {})
 
 
 def test_topics_of_the_last_round_are_told_by_row() -> None:

@@ -1,0 +1,94 @@
+"""What each step of a simulated client did, through kills: its reward, and its donated tokens."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pubswap_client.daemon.reporters import Reporter, StepReport
+from pubswap_client.state.files import write_whole
+from pubswap_client.state.journal import Journal
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.schedule import update_order
+from pubswap_protocol.settings import RunSettings
+from pubswap_simulation.results import DonatedTokens
+
+
+class StepLog(Reporter):
+    """One line [step, reward] for each step of the whole run; with donated tokens, behind these
+    their number, their mean probability and the share of them that the clip stops.
+
+    A step that was made but not reported before a kill is in the checkpoint. One that is made
+    again after a kill is equal to the first.
+    """
+
+    def __init__(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Go on with the file at `path`; `on_step` is called after each step."""
+        self._path = path
+        self._on_step = on_step
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        # A line that a kill has torn must not be the beginning of the next one.
+        lines = [line for line in lines if line.endswith("\n")]
+        self._steps: dict[int, list[float]] = {}
+        for step, *figures in map(json.loads, lines):
+            self._steps[step] = figures
+        write_whole(path, "".join(lines).encode())
+
+    def catch_up(self, journal: Journal, settings: RunSettings) -> None:
+        """Add the steps of the last checkpoint that are not in the file."""
+        checkpoint = journal.checkpoint()
+        if checkpoint is not None:
+            # A checkpoint has them in the order of their updates, which a pipelined run changes.
+            order = update_order(settings)
+            for step, metrics in zip(order, checkpoint.steps, strict=False):
+                self._add((checkpoint.round - 1) * settings.local_steps + step, metrics)
+
+    def step(self, report: StepReport) -> None:
+        """Keep a step's figures."""
+        self._add(report.overall, report.metrics)
+        self._on_step()
+
+    @property
+    def steps(self) -> int:
+        """How many steps were made."""
+        return len(self._steps)
+
+    def rewards(self) -> list[float]:
+        """Those of steps 1, 2, ... of the whole run."""
+        return [self._steps[step][0] for step in sorted(self._steps)]
+
+    def donated(self) -> dict[int, list[float]]:
+        """Number, mean probability and clipped share of donated tokens, by step of the run."""
+        return {step: figures[1:] for step, figures in self._steps.items() if figures[1:]}
+
+    def _add(self, step: int, metrics: StepMetrics) -> None:
+        if step in self._steps:
+            return
+        figures: list[float] = [metrics.reward]
+        if metrics.donated_tokens:
+            figures += [
+                metrics.donated_tokens,
+                metrics.donated_probability,
+                metrics.donated_clip_share,
+            ]
+        self._steps[step] = figures
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([step, *figures]) + "\n")
+
+
+def donated_by_round(logs: Iterable[StepLog], local_steps: int) -> tuple[DonatedTokens, ...]:
+    """What all clients' logs say of donated tokens, each token counting alike."""
+    sums: dict[int, list[float]] = {}
+    for log in logs:
+        for step, (tokens, probability, clip_share) in log.donated().items():
+            sum_ = sums.setdefault((step - 1) // local_steps + 1, [0, 0.0, 0.0])
+            for place, figure in enumerate((1, probability, clip_share)):
+                sum_[place] += tokens * figure
+    return tuple(
+        DonatedTokens(
+            round=number,
+            tokens=int(tokens),
+            probability=probability / tokens,
+            clip_share=clipped / tokens,
+        )
+        for number, (tokens, probability, clipped) in sorted(sums.items())
+    )
