@@ -27,7 +27,7 @@ from pubswap_client.organisation.relaying import relay
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
-from pubswap_protocol.command_line.durations import seconds_of
+from pubswap_protocol.command_line.amounts import seconds_of
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings

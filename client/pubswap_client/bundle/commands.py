@@ -88,8 +88,8 @@ _SHOWN = 20
 def _summed(folder: Path) -> str:
     """How large a bundle is, and the digest of its digests."""
     from pubswap_client.data.manifest import sha256_of
-    from pubswap_client.operator.tables import size_text
     from pubswap_client.signed_manifest import SUMS
+    from pubswap_protocol.command_line.amounts import size_text
 
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     text = f"{len(sizes)} files, {size_text(sum(sizes))}"

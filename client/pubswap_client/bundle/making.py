@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.base_model import MODEL_FILES, model_folder
-from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.signed_manifest import make_key, sign, write_sums
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.errors import Conflict, InvalidSettings, LocalFault, StateInUse
 from pubswap_protocol.files import publish, sync

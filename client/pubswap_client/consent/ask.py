@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pubswap_client.operator.tables import size_text
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout

@@ -9,7 +9,7 @@ from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.ask import SENDS_GAIN, Ask
 from pubswap_client.consent.local_policy import DAYS, LocalPolicy
 from pubswap_client.consent.sent_today import Sent
-from pubswap_client.operator.tables import size_text
+from pubswap_protocol.command_line.amounts import size_text
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
 NOTHING = Sent()

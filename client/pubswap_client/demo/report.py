@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pubswap_client.operator.tables import size_text
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import WholeRun
 
 

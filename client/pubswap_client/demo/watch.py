@@ -8,7 +8,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.operator.tables import members_table, size_text
+from pubswap_client.operator.tables import members_table
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import MemberView, RunState, WholeRun
 

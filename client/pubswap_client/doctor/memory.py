@@ -6,7 +6,6 @@ from contextlib import closing
 from importlib.util import find_spec
 
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
-from pubswap_client.operator.tables import size_text
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer, Refused
 from pubswap_client.settings import ClientSettings
@@ -17,6 +16,7 @@ from pubswap_client.training.memory import (
     fitting_update,
     wanted_rows,
 )
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
 

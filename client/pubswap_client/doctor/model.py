@@ -10,10 +10,10 @@ import numpy as np
 
 from pubswap_client.base_model import model_folder
 from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
-from pubswap_client.operator.tables import size_text
 from pubswap_client.policy.self_check import Verdict
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import BaseModelMismatch, PubSwapError
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard, model_card

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pubswap_client.operator.tables import size_text
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout
@@ -92,14 +92,3 @@ def predict(
 def _responses(run: RunSettings) -> int:
     """Of a step."""
     return run.grpo.prompts_per_step * run.grpo.responses_per_prompt
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds for people: 0.8 s, 51 s, 34 min, 5.1 h."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

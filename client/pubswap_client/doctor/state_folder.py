@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 from pubswap_client.doctor.findings import Finding, failure, ok, warning
-from pubswap_client.operator.tables import size_text
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import Role
 from pubswap_protocol.tensors.adapter import AdapterLayout
 

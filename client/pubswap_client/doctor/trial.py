@@ -18,14 +18,14 @@ from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
-from pubswap_client.doctor.prediction import TrialResult, duration_text
-from pubswap_client.operator.tables import size_text
+from pubswap_client.doctor.prediction import TrialResult
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import Verdict, check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.trainer import LocalTrainer, Scorer
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Column, Table
 
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -95,27 +96,8 @@ def age_text(seconds: float | None) -> str:
     """How long ago, for people: 3 s ago, 2 d ago; in red from an hour on."""
     if seconds is None:
         return "never"
-    text = f"{span_text(seconds)} ago"
+    text = f"{duration_text(seconds)} ago"
     return f"[red]{text}[/red]" if seconds >= 3600 else text
-
-
-def span_text(seconds: float) -> str:
-    """A time in its own unit: 3 s, 2 d."""
-    number, unit = seconds, "s"
-    for size, larger in ((60, "min"), (60, "h"), (24, "d")):
-        if number < size:
-            break
-        number, unit = number / size, larger
-    return f"{number:.0f} {unit}"
-
-
-def size_text(size: float) -> str:
-    """Bytes for people: 12.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.operator.tables import size_text, span_text, sparkline, state_text
+from pubswap_client.operator.tables import sparkline, state_text
 from pubswap_client.organisation.scores import held_out_text
 from pubswap_client.state.history import (
     HeldOutScore,
@@ -23,6 +23,7 @@ from pubswap_client.state.history import (
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Membership, RunView
 
@@ -129,7 +130,7 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
     elif daemon is None:
         yield "daemon", "not running, and it has done nothing here yet"
     else:
-        ago = span_text((now - daemon.at).total_seconds())
+        ago = duration_text((now - daemon.at).total_seconds())
         yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T}"
         yield "last", daemon.doing
         if run is not None and run.state not in ENDED:
@@ -137,7 +138,9 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
     if daemon is not None and daemon.step:
         left = daemon.left_seconds
         end = (
-            f", about {span_text(left)} to the end of its steps" if left and status.process else ""
+            f", about {duration_text(left)} to the end of its steps"
+            if left and status.process
+            else ""
         )
         yield "step", f"{daemon.step} of {daemon.steps} in round {daemon.round}{end}"
     rewards = [reward for reward in status.rewards if reward is not None]

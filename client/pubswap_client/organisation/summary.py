@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from pubswap_client.operator.tables import span_text
 from pubswap_client.organisation.scores import by_topic, held_out_text, lines, measured
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol import __version__
+from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.messages import WholeRun
 
 _STYLE = """
@@ -66,7 +66,11 @@ def _parts(
         [
             [
                 *(str(each.round), _number(each.reward), _number(each.kl)),
-                *(_number(each.response_tokens), span_text(each.seconds), span_text(each.waited)),
+                *(
+                    _number(each.response_tokens),
+                    duration_text(each.seconds),
+                    duration_text(each.waited),
+                ),
             ]
             for each in history
         ],

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.base_model import local_folder
-from pubswap_client.doctor.prediction import duration_text
 from pubswap_client.operator.runfile import set_faults
-from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import Reading, Recipe
 from pubswap_client.recipes.tables import ALONE, FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.problems import read_problems

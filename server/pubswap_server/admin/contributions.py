@@ -12,6 +12,7 @@ from rich.progress import Progress
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
@@ -232,6 +233,6 @@ def _check_room(inputs: list[RoundInputs], folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise NotSaved(
-            f"The adapters take {needed / 1e6:.0f} MB, and the disk has {free / 1e6:.0f} MB free. "
+            f"The adapters take {size_text(needed)}, and the disk has {size_text(free)} free. "
             "Name another --out, or fewer rounds with --round."
         )

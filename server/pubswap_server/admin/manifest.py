@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.digests import Digester, hexadecimal
 from pubswap_protocol.errors import BackupFault, DamagedBlob, first_fault
 from pubswap_protocol.files import publish
@@ -51,7 +52,7 @@ class BackupManifest(BaseModel, extra="forbid", frozen=True):
         return (
             f"{rows.get('runs', 0)} runs with {rows.get('members', 0)} members, "
             f"{rows.get('updates', 0)} updates and {rows.get('events', 0)} events, and "
-            f"{len(self.blobs)} blobs ({sum(self.blobs.values()) / 1e6:.1f} MB), as of {made_at}"
+            f"{len(self.blobs)} blobs ({size_text(sum(self.blobs.values()))}), as of {made_at}"
         )
 
 

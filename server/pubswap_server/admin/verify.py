@@ -10,6 +10,7 @@ from rich.progress import Progress
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.messages import Digest
@@ -123,7 +124,7 @@ class StorageReport(BaseModel):
             for one in self.differing
         ]
         lines += [f"not computed again: {one.round}, for {one.reason}." for one in self.unchecked]
-        whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({self.bytes / 1e6:.1f} MB)"
+        whole = f"{self.blobs - len(self.lost)} of {self.blobs} blobs ({size_text(self.bytes)})"
         lines.append(f"{whole} are whole; {self.rounds} rounds gave the same adapter again.")
         if self.freed:
             lines.append(

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
 from pubswap_server.clock import now
 
@@ -82,28 +83,8 @@ def _moment(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def span_text(seconds: float | None) -> str:
-    """A length of time in its largest unit."""
-    if seconds is None:
-        return "never"
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}".replace(".0 ", " ")
-    return f"{seconds:.0f} s"
-
-
 def _until(moment: datetime) -> str:
-    return span_text(max(0.0, (moment - now()).total_seconds()))
-
-
-def size_text(count: int) -> str:
-    """Bytes, in units of a thousand."""
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
+    return duration_text(max(0.0, (moment - now()).total_seconds()))
 
 
 def _number(value: float | None) -> str:
@@ -135,7 +116,7 @@ _environment = Environment(
 )
 _environment.filters |= {
     "moment": _moment,
-    "span": span_text,
+    "span": duration_text,
     "until": _until,
     "size": size_text,
     "number": _number,

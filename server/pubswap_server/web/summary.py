@@ -2,10 +2,10 @@
 
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import Evaluation, Role
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import events, history, members, runs
-from pubswap_server.web.rendering import size_text, span_text
 
 
 def read_summary(session: Session, run: RunRow) -> str:
@@ -21,7 +21,7 @@ def read_summary(session: Session, run: RunRow) -> str:
         f"{run.name} is finished: {len(clients)} organisations trained {runs.model_of(run).source} "
         f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.",
         *_scores(*history.first_and_last_evaluation(session, run.id)),
-        f"It took {span_text(took.total_seconds())} from its creation, and each organisation "
+        f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "
         f"sent {size_text(sent)} and received {size_text(received)} on average.",
         f"The adapter: pubswap run export {run.name} --out adapter",
     ]

@@ -13,10 +13,10 @@ from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
 from pubswap_client.operator.runfile import prepare
-from pubswap_client.operator.tables import size_text
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
+from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Membership, Role
 from pubswap_protocol.model import model_card
@@ -233,7 +233,7 @@ def test_a_missing_operator_token_says_where_it_comes_from(
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (12_345, "12.3 kB"), (7.5e9, "7.5 GB")]
+    ("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (12_345, "12.3 kB"), (7.5e9, "7.5 GB")]
 )
 def test_sizes_are_written_for_people(size: float, text: str) -> None:
     """Three digits and a unit."""

@@ -53,8 +53,8 @@ def test_a_system_s_refusal_says_where_why_and_what_helps() -> None:
     ("seconds", "text"),
     [
         (None, "never"),
-        (2.6, "3 s ago"),
-        (150, "2 min ago"),
+        (2.96, "3 s ago"),
+        (150, "2.5 min ago"),
         (3600, "[red]1 h ago[/red]"),
         (172_800, "[red]2 d ago[/red]"),
     ],

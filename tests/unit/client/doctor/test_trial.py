@@ -23,9 +23,10 @@ from pubswap_client.doctor.findings import (
     ok,
     skipped,
 )
-from pubswap_client.doctor.prediction import TrialResult, duration_text, predict
+from pubswap_client.doctor.prediction import TrialResult, predict
 from pubswap_client.doctor.trial import check_trial, load_for_trial
 from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
 from pubswap_protocol.messages import Role, RunState, RunView
@@ -153,7 +154,15 @@ def test_a_step_that_teaches_nothing_is_a_warning(changes: dict[str, float], wor
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.81, "0.8 s"), (51, "51 s"), (2040, "34 min"), (18360, "5.1 h")]
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.81, "0.8 s"),
+        (51, "51 s"),
+        (2040, "34 min"),
+        (18360, "5.1 h"),
+        (172_800, "2 d"),
+    ],
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     """In the unit that fits."""

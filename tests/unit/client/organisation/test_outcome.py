@@ -125,7 +125,7 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
         *("svg", "line", "path", "text"),
     }
     assert "&lt;script&gt;" in text and "org/&lt;b&gt;base" in text
-    assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2 min</td>" in text
+    assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2.2 min</td>" in text
     curves = re.findall(r'<path d="M([^"]+)"', text)
     points = [[tuple(map(float, at.split(","))) for at in curve.split(" L")] for curve in curves]
     assert [len(each) for each in points] == [2, 2]

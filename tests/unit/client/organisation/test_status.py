@@ -115,7 +115,7 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
         "30 of 40 in round 2, about 3 min to the end of its steps",
         "0.500  ▁▃▅█",
         "321",
-        "12.3 MB sent, 999 B received",
+        "12.3 MB sent, 999 bytes received",
         "0.250 after round 1; best 0.500 after round 0",
     ):
         assert part in text
