@@ -150,7 +150,7 @@ def _ids(prompt: str) -> list[int]:
 
 def _card(folder: Path) -> ModelCard:
     """The model's card, kept beside it: hashing gigabytes of weights takes seconds."""
-    kept = folder.with_suffix(".card.json")
+    kept = folder.parent / f"{folder.name}.card.json"
     if not kept.exists():
         card = model_card(folder, RunSettings().lora, folder.name, None)
         kept.write_text(card.model_dump_json(), encoding="utf-8")

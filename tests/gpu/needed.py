@@ -112,4 +112,5 @@ def unpack(folder: Path, into: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(" ".join(WHEELS.values()) + "\n")
+    # liger-kernel is not missed, but much is slower without it.
+    sys.stdout.write(" ".join([*WHEELS.values(), "liger-kernel"]) + "\n")

@@ -157,14 +157,15 @@ def tested(chosen: argparse.Namespace, scratch: Path, variables: dict[str, str])
 
 
 def merge(folder: Path) -> dict[str, Any]:
-    """All parts' files of a folder in one, gpu.json."""
-    parts = {}
+    """All parts' files of a folder in one, gpu.json, which keeps the parts that are not there."""
+    merged = folder / "gpu.json"
+    found = json.loads(merged.read_bytes())["parts"] if merged.exists() else {}
     for part in PARTS:
         path = folder / "gpu" / f"{part}.json"
         if path.exists():
-            parts[part] = json.loads(path.read_bytes())
-    results = {"parts": parts}
-    (folder / "gpu.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+            found[part] = json.loads(path.read_bytes())
+    results = {"parts": {part: found[part] for part in PARTS if part in found}}
+    merged.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return results
 
 

@@ -80,12 +80,8 @@ def flash(
         raise NotImplementedError("this torch's flash attention has no sliding window")
     queries, keys, values = (whole.squeeze(0).transpose(0, 1) for whole in (query, key, value))
     keys, values = (whole.index_select(0, tree.keys) for whole in (keys, values))
-    if queries.shape[1] != keys.shape[1]:
-        if "enable_gqa" in known:
-            options["enable_gqa"] = True
-        else:
-            groups = queries.shape[1] // keys.shape[1]
-            keys, values = (whole.repeat_interleave(groups, dim=1) for whole in (keys, values))
+    if queries.shape[1] != keys.shape[1] and "enable_gqa" in known:
+        options["enable_gqa"] = True  # the kernel below takes shared heads also where that is not
     output = varlen_attn(
         queries.contiguous(),
         keys,

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+# Of a CPU; of CUDA's graphs, Triton and cuBLAS, whose errors have no class of their own.
+_NO_MEMORY = ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 
 
@@ -45,7 +47,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch said so, on a GPU or on a CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a GPU has free, and what torch holds of it without using it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def release_cached_memory() -> None:

@@ -98,8 +98,9 @@ class Policy:
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
         if device.type == "cuda":
             fuse_layers(model)
-            # The float32 factors' products then run on tensor cores, with TF32's ten bits.
-            torch.set_float32_matmul_precision("high")
+            # It makes a plan for each new length, tens of milliseconds for each decoded token. And
+            # float32 products stay exact: in some versions of transformers RoPE's angles are one.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         tokenizer = PromptTokenizer(source, revision)
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from pubswap_client.policy.memory import Shape
 from pubswap_protocol.tensors.adapter import AdapterLayout, modules
 
@@ -36,12 +34,6 @@ def merged_bytes(layout: AdapterLayout, shape: Shape) -> int:
     tensors = layout.tensors
     values = sum(tensors[a][1] * tensors[b][0] for a, b in modules(layout))
     return values * shape.bytes_per_value
-
-
-def free_bytes(device: torch.device) -> int:
-    """What a GPU has free, and what torch holds of it without using it."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _row_bytes(shape: Shape, lengths: Lengths) -> int:

@@ -63,7 +63,9 @@ class StaticStep:
         """
         graph = torch.cuda.CUDAGraph()
         # Other threads may go on using the GPU, such as one that copies a checkpoint.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        # A recording that fails leaves its own stream current: the outer one is put back.
+        here = torch.cuda.stream(torch.cuda.current_stream())
+        with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = self._forward()
 
         def replay() -> Tensor:
@@ -73,11 +75,14 @@ class StaticStep:
         self._run = replay
 
     def _forward(self) -> Tensor:
+        # Added to the scores, since each layer would make that of a mask of booleans. In four
+        # dimensions it is taken as it is, and nothing is asked of the device.
+        hidden = ~(self._filled & (self._columns <= self.place))
+        dtype = self.model.dtype
         with self._static_shapes():
             output = self.model(
                 input_ids=self.tokens,
-                # In four dimensions it is taken as it is, and nothing is asked of the device.
-                attention_mask=self._filled & (self._columns <= self.place),
+                attention_mask=hidden.to(dtype) * torch.finfo(dtype).min,
                 position_ids=self.positions,
                 past_key_values=self.cache,
                 use_cache=True,

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from pubswap_client.policy.groups import PAD
 from pubswap_client.policy.logprobs import token_scores
-from pubswap_client.policy.memory import Shape, is_out_of_memory, release_cached_memory
+from pubswap_client.policy.memory import Shape, free_bytes, is_out_of_memory, release_cached_memory
 from pubswap_client.policy.policy import Policy, positions
 from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.kv_cache import Cursor, fill, is_plain, preallocate
-from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, free_bytes, rows_that_fit
+from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, rows_that_fit
 from pubswap_client.rollout.static_step import StaticStep
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import OutOfMemory
@@ -220,7 +220,7 @@ class TransformersEngine(RolloutEngine):
                 tokens = gumbel_sample(logits, temperature, drawn, before[state.rows] + step)
             tokens_of_all[state.rows, step] = tokens.int()
             logprobs_of_all[state.rows, step] = token_scores(logits, tokens, temperature)
-            state.finished |= torch.isin(tokens, eos)
+            state.finished |= (tokens[:, None] == eos).any(dim=1)  # isin waits for the device
             if step + 1 == width:
                 break
             if (step + 1) % self.check_every == 0:

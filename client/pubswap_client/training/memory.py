@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from pubswap_client.policy.logprobs import CPU_LOGITS, GPU_LOGITS
-from pubswap_client.policy.memory import Shape, release_cached_memory
+from pubswap_client.policy.memory import Shape, free_bytes, release_cached_memory
 from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
@@ -70,7 +70,7 @@ def default_budget(policy: Policy, checkpointing: bool) -> int:
     """Tokens at a time: what the free memory of a GPU is estimated to hold, 2,048 on a CPU."""
     if policy.device.type != "cuda":
         return CPU_TOKENS
-    free, _ = torch.cuda.mem_get_info(policy.device)
+    free = free_bytes(policy.device)
     return _gpu_budget(Shape.of(policy.model.config, policy.dtype), free, checkpointing)
 
 

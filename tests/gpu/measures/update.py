@@ -49,7 +49,8 @@ def update(
     grpo = settings.grpo
     batch = collate(frozen_groups(workload), policy.card.eos_token_ids, grpo.advantage_epsilon)
     start = [factor.detach().clone() for factor in policy.trainable()]
-    optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate)
+    fused = True if context.device.type == "cuda" else None  # as a trainer has it
+    optimizer = torch.optim.AdamW(policy.trainable(), lr=grpo.learning_rate, fused=fused)
     given = default_budget(policy, checkpointing)
     budget = TokenBudget(given)
     done: list[StepMetrics] = []

@@ -138,6 +138,8 @@ def test_parts_that_ran_apart_are_merged(tmp_path: Path) -> None:
         (tmp_path / "gpu" / f"{part}.json").write_text(json.dumps({"machine": part}))
     assert run.merge(tmp_path) == json.loads((tmp_path / "gpu.json").read_bytes())
     assert list(run.merge(tmp_path)["parts"]) == ["tests", "update"]
+    (tmp_path / "gpu" / "update.json").unlink()  # on another machine, which has gpu.json alone
+    assert list(run.merge(tmp_path)["parts"]) == ["tests", "update"]
 
 
 def test_a_dry_run_writes_elsewhere() -> None:

@@ -173,20 +173,24 @@ def newest(q, k, v, a, b, c, d, *, scale=None, window_size=(-1, -1), enable_gqa=
     return sequences(q, keys, values, a, b, scale, window_size[0])
 
 
-def without_shared_heads(q, k, v, a, b, c, d, *, scale=None, window_size=(-1, -1)):  # type: ignore[no-untyped-def]
-    return sequences(q, k, v, a, b, scale, window_size[0])
+def shared(q, k, v):  # type: ignore[no-untyped-def]
+    return (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
+
+
+def middle(q, k, v, a, b, c, d, *, scale=None, window_size=(-1, -1)):  # type: ignore[no-untyped-def]
+    return sequences(q, *shared(q, k, v), a, b, scale, window_size[0])
 
 
 def oldest(q, k, v, a, b, c, d, is_causal=False, return_aux=None):  # type: ignore[no-untyped-def]
     assert is_causal
-    return sequences(q, k, v, a, b, q.shape[-1] ** -0.5, -1)
+    return sequences(q, *shared(q, k, v), a, b, q.shape[-1] ** -0.5, -1)
 
 
-@pytest.mark.parametrize("call", [newest, without_shared_heads, oldest])
+@pytest.mark.parametrize("call", [newest, middle, oldest])
 def test_any_torch_s_flash_attention_is_called_as_it_takes_it(
     monkeypatch: pytest.MonkeyPatch, call: Callable[..., torch.Tensor]
 ) -> None:
-    """Without scale it is in the queries, without shared heads they are repeated."""
+    """Without scale it is in the queries; heads are shared as they are."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", call)
     inputs = tensors()
     tree = Tree(SPANS, torch.device("cpu"))

@@ -90,6 +90,8 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(
         update(policy, optimizer, batch, run_settings, [], budget)
     assert budget.tokens == 64
     assert is_out_of_memory(MemoryError())
+    for said in ("CUDA error: out of memory", "cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED"):
+        assert is_out_of_memory(RuntimeError(said))
 
 
 def test_a_process_of_a_sharded_model_does_not_leave_a_pass_alone(
