@@ -33,6 +33,8 @@ def test_report_names_the_primary_contrast_or_the_rows_that_there_are(tmp_path: 
     written = json.loads((store / "report" / "report.json").read_text())["primary"]
     assert (written["n"], written["tau"]) == (2, 24)
     assert written["low"] < written["mean"] < written["high"]
+    assert (store / "report" / "primary.png").exists()
+    assert "](primary.png)" in (store / "report" / "report.md").read_text()
     refused = report(str(store), "--primary", "keep - FedAvg")
     assert refused.returncode == 1
     assert "There are: " in refused.stderr

@@ -58,7 +58,7 @@ def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) 
     """Write report.md, report.json, summary.html and the PNGs over an earlier report's."""
     from pubswap_simulation.reporting.claims import paper_figures
     from pubswap_simulation.reporting.markdown import markdown
-    from pubswap_simulation.reporting.pictures.draw import draw
+    from pubswap_simulation.reporting.pictures.draw import draw, draw_contrast
     from pubswap_simulation.reporting.summary import summary
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +68,8 @@ def write(sections: "list[Section]", data: "Report", folder: Path, paper: bool) 
         )
         for section in sections
     }
+    if data.primary is not None:
+        pictures[data.primary.contrast] = draw_contrast(data.primary, folder)
     beside = paper_figures({section.recipe for section in sections}) if paper else {}
     (folder / MARKDOWN).write_text(markdown(data, pictures, beside), encoding="utf-8")
     (folder / SUMMARY).write_text(summary(data, pictures), encoding="utf-8")

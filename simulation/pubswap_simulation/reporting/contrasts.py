@@ -17,7 +17,7 @@ class Contrast(Difference):
 
     contrast: str
     tau: int
-    seeds: list[int]
+    by_seed: dict[int, float]
     p: float | None = None
     corrected: float | None = None  # p, by Holm's method over all exploratory contrasts
 
@@ -81,7 +81,7 @@ def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contra
         **difference.model_dump(),
         contrast=left.label + MINUS + right.label,
         tau=tau,
-        seeds=sorted(ours.keys() & theirs.keys()),
+        by_seed={seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())},
         p=p_value(difference),
     )
 

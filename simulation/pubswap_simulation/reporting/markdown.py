@@ -72,8 +72,8 @@ in its own unit."""
 def markdown(
     report: Report, pictures: Mapping[str, Sequence[Picture]], paper: Mapping[str, Rows]
 ) -> str:
-    """The whole report; `pictures` are by section's title, `paper` rows by recipe."""
-    parts = ["# Results", _INTRODUCTION, *contrasts_parts(report)]
+    """The whole report; `pictures` are by section's title or contrast, `paper` rows by recipe."""
+    parts = ["# Results", _INTRODUCTION, *contrasts_parts(report, pictures)]
     for section in report.sections:
         parts += _section(section, pictures.get(section.title, ()))
     if paper:
@@ -83,11 +83,12 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def contrasts_parts(report: Report) -> list[str]:
+def contrasts_parts(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> list[str]:
     """The primary contrast and the exploratory ones, of a report that has them."""
     if report.primary is None:
         return []
     parts = ["## The primary contrast", _PRIMARY, _contrasts([report.primary])]
+    parts += _shown(pictures.get(report.primary.contrast, ()), "primary")
     if report.exploratory:
         parts += ["### Exploratory", _EXPLORATORY, _contrasts(report.exploratory)]
     return parts

@@ -40,8 +40,8 @@ this page has all tables."""
 
 
 def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
-    """The page; `pictures` are by section's title."""
-    parts = [_html(["# Results", _INTRODUCTION, *contrasts_parts(report)])]
+    """The page; `pictures` are by section's title or contrast."""
+    parts = [_html(["# Results", _INTRODUCTION, *contrasts_parts(report, pictures)])]
     for section in report.sections:
         parts.append(_html([f"## {section.title}", facts(section)]))
         shown = [one for one in pictures.get(section.title, ()) if one.kind in _KINDS]

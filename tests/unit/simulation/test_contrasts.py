@@ -39,7 +39,8 @@ def test_the_primary_contrast_is_scipys_paired_t_test() -> None:
     expected = stats.ttest_rel(scores(KEEP, 10)[:8], scores(NONE, 8))
     low, high = expected.confidence_interval(0.95)
     assert (primary.contrast, primary.tau, primary.n) == (PRIMARY, 12, 8)
-    assert primary.seeds == list(range(8))
+    apart = [ours - none for ours, none in zip(scores(KEEP, 8), scores(NONE, 8), strict=True)]
+    assert primary.by_seed == pytest.approx(dict(enumerate(apart)))
     assert primary.p == pytest.approx(expected.pvalue, rel=1e-9)
     assert (primary.low, primary.high) == (pytest.approx(low), pytest.approx(high))
     assert primary.corrected is None

@@ -1,11 +1,14 @@
 """How the report's pictures are laid out, and what can be told apart in them."""
 
 import matplotlib as mpl
+import pytest
 from matplotlib import pyplot as plt
 
+from pubswap_simulation.reporting.contrasts import Contrast
+from pubswap_simulation.reporting.estimates import paired
 from pubswap_simulation.reporting.methods import BASE, Method
 from pubswap_simulation.reporting.pictures.curve import Curve
-from pubswap_simulation.reporting.pictures.final import against_tau, arms, heat_map
+from pubswap_simulation.reporting.pictures.final import against_tau, arms, by_seed, heat_map
 from pubswap_simulation.reporting.pictures.styles import (
     BLACK,
     SETTINGS,
@@ -115,6 +118,30 @@ def test_every_row_is_shown_with_its_n_and_its_name_in_words() -> None:
     assert all(label.get_text().endswith("n 3") for label in topics.axes[0].get_yticklabels())
     plt.close(figure)
     plt.close(topics)
+
+
+def test_the_primary_contrast_is_a_dot_for_each_seed_and_their_mean() -> None:
+    """In points, with the interval below the last seed, and zero in the picture."""
+    values = {200: 0.02, 201: -0.01, 204: 0.005}
+    difference = paired(values, dict.fromkeys(values, 0.0))
+    assert difference is not None
+    contrast = Contrast(**difference.model_dump(), contrast="a - b", tau=48, by_seed=values)
+    with mpl.rc_context(SETTINGS):
+        figure = by_seed(contrast)
+    [axes] = figure.axes
+    dots, mean = [line for line in axes.get_lines() if line.get_marker() in "oD"]
+    assert list(dots.get_xdata()) == pytest.approx([2.0, -1.0, 0.5])
+    assert list(mean.get_xdata()) == pytest.approx([0.5])
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "seed 200",
+        "seed 201",
+        "seed 204",
+        "mean, 95 %",
+    ]
+    low, high = axes.get_xlim()
+    assert difference.low is not None and difference.high is not None
+    assert low < 100 * difference.low < 0 < 100 * difference.high < high
+    plt.close(figure)
 
 
 def comparison() -> Section:

@@ -1,10 +1,11 @@
 """All pictures of a comparison as PNGs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
 from pubswap_simulation.reporting.pictures import final, steps
 from pubswap_simulation.reporting.pictures.styles import SETTINGS, line_styles
@@ -12,6 +13,8 @@ from pubswap_simulation.reporting.section import Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    Drawn = tuple[str, str, Figure]  # its kind, what its file's name ends with, and the picture
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Picture:
 
 
 _CAPTIONS = {
+    "primary": "The primary contrast, seed by seed",
     "arms": "Final pass@1 of every row",
     "final": "Final pass@1 against τ",
     "curves": "pass@1 over GRPO steps",
@@ -37,6 +41,15 @@ _CAPTIONS = {
 
 def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
     """Write the PNGs of a section, each name beginning with `prefix`."""
+    return _saved(lambda: _figures(section), folder, prefix)
+
+
+def draw_contrast(contrast: Contrast, folder: Path) -> list[Picture]:
+    """Write the PNG of the contrast that was named before the runs."""
+    return _saved(lambda: iter([("primary", "", final.by_seed(contrast))]), folder, "")
+
+
+def _saved(figures: Callable[[], Iterator["Drawn"]], folder: Path, prefix: str) -> list[Picture]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,7 +57,7 @@ def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
 
     pictures = []
     with matplotlib.rc_context(SETTINGS):
-        for kind, suffix, figure in _figures(section):
+        for kind, suffix, figure in figures():
             picture = Picture(f"{prefix}{kind}{suffix}.png", kind, _CAPTIONS[kind])
             figure.savefig(folder / picture.name, metadata={"Software": None})
             plt.close(figure)
@@ -52,7 +65,7 @@ def draw(section: Section, folder: Path, prefix: str) -> list[Picture]:
     return pictures
 
 
-def _figures(section: Section) -> Iterator[tuple[str, str, "Figure"]]:
+def _figures(section: Section) -> Iterator["Drawn"]:
     yield "arms", "", final.arms(section)
     for suffix, methods in _groups(section):
         styles = line_styles(methods)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.estimates import Estimate
 from pubswap_simulation.reporting.methods import BASE, Method
 from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.pictures.curve import Curve
 from pubswap_simulation.reporting.pictures.styles import (
     BLACK,
+    BLUE,
     GREY,
     LineStyle,
     error_bars,
@@ -92,6 +94,26 @@ def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
     rows = [(method.label, styles[method]) for method in methods]
     invisible = LineStyle(BLACK, "", "")
     legend(figure, section.title, [*rows, (f"base model: {100 * base:.1f}", invisible)])
+    return figure
+
+
+def by_seed(contrast: Contrast) -> "Figure":
+    """The paired differences of a contrast, a dot for each seed, and below them their mean."""
+    from matplotlib import pyplot as plt
+
+    seeds, values = list(contrast.by_seed), list(contrast.by_seed.values())
+    places, last = list(range(len(seeds))), len(seeds)
+    figure: Figure
+    figure, axes = plt.subplots(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
+    axes.axvline(0, color=GREY, linestyle=":", linewidth=1)
+    axes.plot([100 * value for value in values], places, "o", color=GREY)
+    mean = Curve.of({last: contrast}).scaled(100)
+    axes.errorbar(mean.means, [last], xerr=mean.error_bars, fmt="D", color=BLUE, capsize=3)
+    axes.set_yticks([*places, last], [*(f"seed {seed}" for seed in seeds), "mean, 95 %"])
+    axes.set_ylim(last + 0.6, -0.6)
+    axes.set_xlabel(f"difference of the final pass@1 at τ = {contrast.tau}, in points")
+    axes.grid(axis="y", visible=False)
+    figure.suptitle(contrast.contrast, fontsize=9)
     return figure
 
 
