@@ -103,12 +103,13 @@ class GrpoSettings(Strict):
     clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
     clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
     # Left out unless it is set, so that a run from before it is the same run.
-    clipping: Literal["token", "sequence", "soft"] = Field(
+    clipping: Literal["token", "sequence", "soft", "asymmetric"] = Field(
         default="token",
         exclude_if=lambda clipping: clipping == "token",
         description="Clipped is each token's ratio; the geometric mean of a response's (GSPO, "
-        "with far smaller clip_low and clip_high); or, softly, a token's weight, so that no "
-        "gradient stops (CISPO). token is the paper's.",
+        "with far smaller clip_low and clip_high); softly, a token's weight, so that no gradient "
+        "stops (CISPO); or that of responses worse than their group, at 1 (TOPR). token is the "
+        "paper's.",
     )
     dual_clip: Annotated[float, Field(gt=1, le=MAX_FACTOR, strict=True)] | None = Field(
         default=None,
@@ -172,10 +173,10 @@ class GrpoSettings(Strict):
 
     @model_validator(mode="after")
     def _corrected(self) -> Self:
-        if self.clipping == "soft" and self.dual_clip is not None:
+        if self.clipping in ("soft", "asymmetric") and self.dual_clip is not None:
             raise ValueError(
-                "clipping = 'soft' stops no gradient, and dual_clip is where one stops; leave "
-                "dual_clip unset, or use clipping = 'token'"
+                f"clipping = {self.clipping!r} stops no gradient, and dual_clip is where one "
+                "stops; leave dual_clip unset, or use clipping = 'token'"
             )
         if self.overlap and self.rollout_correction == "none":
             raise ValueError(

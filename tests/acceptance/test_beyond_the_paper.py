@@ -33,10 +33,10 @@ def test_donor_ratios_train_three_different_adapters(tmp_path: Path) -> None:
     "changes",
     [
         {"swap.schedule": "late", "swap.replay": True, "grpo.clipping": "soft"},
-        {"grpo.learning_rate_shape": "decay"},
+        {"grpo.learning_rate_shape": "decay", "grpo.clipping": "asymmetric"},
         {"swap.schedule": "early", "grpo.donor_ratio": "shaped", "grpo.clipping": "sequence"},
     ],
-    ids=["late, replay, soft", "decay", "early, shaped, by sequence"],
+    ids=["late, replay, soft", "decay, asymmetric", "early, shaped, by sequence"],
 )
 def test_a_run_with_these_settings_trains_another_adapter(
     tmp_path: Path, changes: dict[str, Any]
@@ -50,6 +50,26 @@ def test_a_run_with_these_settings_trains_another_adapter(
     assert plain.rounds[-1].adapter != changed.rounds[-1].adapter
     exchanges = [[len(each.swaps) for each in run.rounds] for run in runs]
     assert exchanges[0] == exchanges[1]
+
+
+def test_fedex_and_keep_go_together(tmp_path: Path) -> None:
+    """Donated responses and a base model that moves: in one process and in daemons, equal bits."""
+    settings = {"local_steps": 4, "swap.period": 2, "aggregation.rule": "fedex"}
+    recipe, store = write_recipe(tmp_path / "recipe"), tmp_path / "store"
+    [result], _ = simulated(recipe, store, *options_of(settings), "--keep-adapters")
+    assert len(result.run.rounds) == 3
+    for summary in result.run.rounds[1:]:
+        assert sum(swap.replaced for swap in summary.swaps) > 0
+        assert summary.evaluation is not None
+    view, adapter = federated_adapter(tmp_path / "daemons", settings, order=CLIENTS)
+    assert adapter_of(store) == adapter
+    assert [summary.swaps for summary in view.rounds] == [
+        summary.swaps for summary in result.run.rounds
+    ]
+    [plain], _ = simulated(
+        recipe, tmp_path / "mean", *options_of(settings | {"aggregation.rule": "fedit"})
+    )
+    assert plain.run.rounds[-1].adapter != result.run.rounds[-1].adapter
 
 
 def test_everything_beyond_the_paper_is_bit_identical_in_any_order(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ Other settings have another S; sg(x) is x without a gradient:
 
     clipping 'sequence'   rho_t is exp(mean of log rho over y), with the gradient of its own token
     clipping 'soft'       S_t = sg(clip(rho_t, 1 - low, 1 + high)) A log pi_theta
+    clipping 'asymmetric' S_t = A log pi_theta where A > 0, else sg(min(1, rho_y)) A log pi_theta,
+                          rho_y = the product of rho over y
     donor_ratio 'shaped'  S_t = pi_theta / (pi_theta + 0.1) A on donated tokens
 
 The loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
@@ -40,7 +42,7 @@ class Targets:
     donated: Tensor  # True on a peer's tokens
     behaviour: Tensor  # log-probabilities under the policy, and by the engine, that sampled them
     reference: Tensor | None  # log-probabilities under the base model; None without a KL term
-    sequences: Tensor | None = None  # each token's response, by number; for clipping 'sequence'
+    sequences: Tensor | None = None  # each token's response, by number; for clipping by it
 
     def take(self, indices: Tensor) -> "Targets":
         """The tokens at `indices` (n,) of tensors that are all flat."""
@@ -102,9 +104,9 @@ def clipped_surrogate(
 ) -> tuple[Tensor, Tensor]:
     """The policy term w_t S_t of each token, and where the clip stops its gradient.
 
-    A soft clip stops none; it is then where a weight is clipped. With a dual clip c > 1 the term is
-    at least c A where A < 0, so that one token that became far more likely cannot outweigh all
-    others.
+    A soft or asymmetric clip stops none; it is then where a weight is clipped. With a dual clip
+    c > 1 the term is at least c A where A < 0, so that one token that became far more likely cannot
+    outweigh all others.
     """
     advantages = targets.advantages
     difference = logprobs - denominator(targets, settings)
@@ -125,6 +127,11 @@ def clipped_surrogate(
     if settings.clipping == "soft":
         surrogate = bounded.detach() * advantages * logprobs
         clipped = (ratio != bounded) & (advantages != 0)
+    if settings.clipping == "asymmetric":
+        whole = _exp(sequence_sums(difference.detach(), targets))
+        clipped = (whole > 1) & (advantages < 0)
+        weight = torch.where(advantages < 0, whole.clamp(max=1), torch.ones_like(whole))
+        surrogate = weight * advantages * logprobs
     if settings.donor_ratio == "shaped":
         probabilities = logprobs.exp()
         shaped = probabilities / (probabilities + SHAPE) * advantages
@@ -135,10 +142,14 @@ def clipped_surrogate(
 
 def sequence_means(values: Tensor, targets: Targets) -> Tensor:
     """The mean over its response's tokens, for each token (n,); all of a response are here."""
+    return sequence_sums(values, targets) / sequence_sums(torch.ones_like(values), targets)
+
+
+def sequence_sums(values: Tensor, targets: Targets) -> Tensor:
+    """The sum over its response's tokens, for each token (n,); all of a response are here."""
     assert targets.sequences is not None
-    counts = torch.bincount(targets.sequences)
-    sums = values.new_zeros(len(counts)).index_add(0, targets.sequences, values)
-    return (sums / counts)[targets.sequences]
+    count = len(torch.bincount(targets.sequences))
+    return values.new_zeros(count).index_add(0, targets.sequences, values)[targets.sequences]
 
 
 def denominator(targets: Targets, settings: GrpoSettings) -> Tensor:

@@ -292,7 +292,7 @@ def _targets(batch: Batch, settings: GrpoSettings, device: torch.device) -> Targ
         return values.repeat_interleave(width).to(device)
 
     behaviour = batch.behaviour.flatten().to(device)
-    by_sequence = settings.clipping == "sequence"
+    by_sequence = settings.clipping in ("sequence", "asymmetric")
     return Targets(
         advantages=of_rows(batch.advantages),
         weights=token_weights(batch.response_mask, settings.loss_aggregation).flatten().to(device),

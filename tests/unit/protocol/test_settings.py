@@ -127,6 +127,7 @@ def test_a_run_without_template_options_says_nothing_of_them() -> None:
         ({"grpo": {"temperature": 0}}, "grpo.temperature"),
         ({"grpo": {"dual_clip": 0.5}}, "grpo.dual_clip"),
         ({"grpo": {"clipping": "soft", "dual_clip": 3.0}}, "use clipping = 'token'"),
+        ({"grpo": {"clipping": "asymmetric", "dual_clip": 3.0}}, "use clipping = 'token'"),
         ({"grpo": {"clipping": "hard"}}, "grpo.clipping"),
         ({"grpo": {"learning_rate_shape": "cosine"}}, "grpo.learning_rate_shape"),
         ({"grpo": {"donor_ratio": "luffy"}}, "grpo.donor_ratio"),

@@ -152,6 +152,11 @@ def by_response(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
             p = math.exp(case.logprobs[row, t])
             if donated and s.donor_ratio == "shaped":
                 term, slope = p / (p + 0.1) * advantage, 0.1 * p / (p + 0.1) ** 2 * advantage
+            elif s.clipping == "asymmetric":
+                far = math.prod(ratios) > 1 and advantage < 0
+                weight = 1.0 if advantage > 0 else min(1.0, math.prod(ratios))
+                term, slope = weight * advantage * math.log(p), weight * advantage
+                clipped += coefficient * far
             elif s.clipping == "soft":
                 weight = max(low, min(high, ratios[t]))
                 term, slope = weight * advantage * math.log(p), weight * advantage
@@ -168,7 +173,7 @@ def by_response(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
 
 
 @pytest.mark.parametrize("donor_ratio", ["local", "donor", "shaped"])
-@pytest.mark.parametrize("clipping", ["token", "sequence", "soft"])
+@pytest.mark.parametrize("clipping", ["token", "sequence", "soft", "asymmetric"])
 def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
     case: Case, clipping: str, donor_ratio: str
 ) -> None:
@@ -204,16 +209,17 @@ def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
     assert logprobs.grad is not None
     assert np.abs(logprobs.grad.numpy() - gradient).max() < 1e-7
     assert loss.clip_share.item() == pytest.approx(clipped, abs=1e-6)
-    assert 0 < clipped < 1
+    # Of the worse responses here, only donated ones have become likelier.
+    assert 0 < clipped < 1 or (clipping, donor_ratio) == ("asymmetric", "shaped")
 
 
 def test_a_whole_response_s_tokens_are_clipped_or_none(case: Case) -> None:
-    """Sequence clipping is another objective than token clipping here, and soft clipping too."""
-    token, sequence, soft = (
+    """With sequence clipping; all clippings are other objectives here."""
+    token, sequence, soft, asymmetric = (
         by_response(case, GrpoSettings.model_validate({"clipping": clipping, "clip_low": 0.05}))
-        for clipping in ("token", "sequence", "soft")
+        for clipping in ("token", "sequence", "soft", "asymmetric")
     )
-    values = [found[0] for found in (token, sequence, soft)]
+    values = [found[0] for found in (token, sequence, soft, asymmetric)]
     assert min(abs(a - b) for a, b in itertools.combinations(values, 2)) > 1e-2
     stopped = [(sequence[1][row, :length] == 0).tolist() for row, length in enumerate(LENGTHS)]
     assert [set(row) for row in stopped] == [{False}, {True}, {True}, {False}, {False}, {True}]

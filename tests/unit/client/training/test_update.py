@@ -71,7 +71,7 @@ def distance(left: Adapter, right: Adapter) -> float:
     ("donor_ratio", "clipping"),
     [
         *(("local", "token"), ("donor", "token"), ("decoupled", "token")),
-        *(("local", "sequence"), ("shaped", "soft")),
+        *(("local", "sequence"), ("shaped", "soft"), ("local", "asymmetric")),
     ],
 )
 @pytest.mark.parametrize("budget", [1, 30])
