@@ -1,6 +1,7 @@
 """Resumable uploads over real sockets: sessions, quotas, expiry, damage."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,16 +10,20 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_server.clock import now
 from pubswap_server.conductor import maintenance
 from pubswap_server.conductor.maintenance import heal, sweep
-from pubswap_server.runs import uploads
+from pubswap_server.database.tables import UploadRow
 from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
+from pubswap_server.storage.spool import Writer
 from pubswap_server.storage.store import file_name, folder_name
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
 
@@ -93,8 +98,18 @@ def test_an_upload_goes_on_after_any_cut_and_ends_in_one_receipt(server: Server)
         assert http.get(blob).content == data
 
 
-def test_what_arrived_before_a_connection_broke_is_kept(server: Server) -> None:
+def test_what_arrived_before_a_connection_broke_is_kept(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request that ends in the middle of its body counts as far as it came."""
+    write, arrived = Writer.write, threading.Event()
+
+    async def watched(writer: Writer, piece: bytes) -> None:
+        await write(writer, piece)
+        if writer.size == 3000:
+            arrived.set()
+
+    monkeypatch.setattr(Writer, "write", watched)
     fed = begun(server)
     data = adapter_bytes(fed, 1)
     host, port = server.url.removeprefix("http://").split(":")
@@ -106,7 +121,8 @@ def test_what_arrived_before_a_connection_broke_is_kept(server: Server) -> None:
         )
         with socket.create_connection((host, int(port)), timeout=10) as raw:
             raw.sendall(head.encode() + data[:3000])
-            time.sleep(0.5)  # what uvicorn has not handed on when the connection ends is lost
+            # What uvicorn has not handed on when the connection ends is lost.
+            assert arrived.wait(10)
         wait_for(lambda: http.get(path).json()["offset"] == 3000)
         assert send(http, path, data, 3000, len(data)).status_code == 202
         assert http.put(path, params={"digest": digest_of(data)}).status_code == 201
@@ -221,10 +237,9 @@ def test_one_upload_more_than_a_member_may_have_ends_the_oldest(server: Server) 
 
 
 def test_a_session_expires_and_its_bytes_are_swept(
-    own: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    own: Callable[..., Server],
 ) -> None:
     """After its time it is unknown, its room is free, and a new one begins at 0."""
-    monkeypatch.setattr(uploads, "SESSION_SECONDS", 0.5)
     fed = begun(own())
     data = adapter_bytes(fed, 1)
     folder = fed.server.data_dir / "uploads"
@@ -232,7 +247,8 @@ def test_a_session_expires_and_its_bytes_are_swept(
         path = place(fed, open_upload(http, fed, data))
         assert send(http, path, data, 0, 500).status_code == 202
         assert [file.stat().st_size for file in folder.iterdir()] == [500]
-        time.sleep(0.6)
+        with Session(fed.server.app.state.services.database.engine) as session, session.begin():
+            session.execute(update(UploadRow).values(expires_at=now()))
         assert code(send(http, path, data, 500, 600)) == "unknown_upload"
         fed.server.do(sweep(fed.server.app.state.services))
         assert list(folder.iterdir()) == []
@@ -243,7 +259,6 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     own: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orphan goes after its grace time; adapters, sets, tokenizers and responses stay."""
-    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", 0.2)
     fed = begun(own(), rounds=1)
     for name in ("a", "b"):
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [1, 1]))
@@ -254,7 +269,7 @@ def test_blobs_that_nothing_names_are_swept_and_all_others_stay(
     orphan, _ = services.blobs.write([b"nobody names me"])
     fed.server.do(sweep(services))
     assert services.blobs.read(orphan) == b"nobody names me"
-    time.sleep(0.3)
+    monkeypatch.setattr(maintenance, "ORPHAN_SECONDS", -1.0)
     fed.server.do(sweep(services))
     assert {blob.name for blob in services.blobs.blobs()} == before
     assert len(before) >= 9

@@ -24,6 +24,7 @@ from pubswap_server.conductor.leases import Lease, Leases, start_name
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import RunRow
 from support.coordinator.coordinator import Federation, Server, begun, create, serving, settings_for
+from support.eventually import until
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.5)
+    until(lambda: pair[1].long_polls() == 1)
     begin = time.monotonic()
     here.start()
     waiting.join(10)

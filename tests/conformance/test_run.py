@@ -42,6 +42,7 @@ from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
 from support.coordinator.coordinator import Server, begun, create
 from support.coordinator.places import on_sqlite
+from support.eventually import until
 
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
@@ -333,7 +334,7 @@ def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> N
     a.submit_responses(run, 1, 1, bodies["a"])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(a.exchanged, run, 1, 1)
-        time.sleep(0.3)
+        until(lambda: server.long_polls() == 1)
         fed.operator.move_run(run, paths.RUN_CANCEL)
         assert isinstance(waiting.exception(20), RunCancelled)
     for ask in (

@@ -83,7 +83,7 @@ def stopped_while_one_waits(service: Serving) -> None:
         target=lambda: found.append(fed.members["a"].task(fed.run.id, 25).kind)
     )
     waiting.start()
-    time.sleep(0.5)
+    until(lambda: service.server.long_polls() == 1)
     began = time.monotonic()
     service.process.terminate()
     waiting.join(20)

@@ -21,9 +21,12 @@ def test_a_member_that_asks_too_often_is_told_when_to_come_again(tmp_path: Path)
         fed = begun(server)
         with server.http(fed.tokens["a"]) as http, server.http(fed.tokens["b"]) as peer:
             path = paths.HEARTBEAT.format(run=fed.run.id)
-            replies = [http.post(path, json=PROGRESS) for _ in range(30)]
+            began, replies = time.monotonic(), []
+            while len(replies) < 30 or replies[-1].status_code == 204:
+                replies.append(http.post(path, json=PROGRESS))
             refused = [reply for reply in replies if reply.status_code != 204]
-            assert 9 <= 30 - len(refused) < 20  # its hello has taken one of the first ten
+            taken, most = len(replies) - len(refused), 10 + 5 * (time.monotonic() - began)
+            assert 9 <= taken <= most  # its hello has taken one of the first ten
             assert {reply.status_code for reply in refused} == {429}
             assert refused[0].json()["code"] == "too_many_requests"
             seconds = int(refused[0].headers["Retry-After"])

@@ -227,7 +227,7 @@ def test_a_long_poll_outlives_every_deadline(hasty: Server) -> None:
 
 
 def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
-    """With 200 of them, in headers and in bodies, nine of ten requests take under 1 s."""
+    """With 200 of them, in headers and in bodies, nine of ten requests take under 3 s."""
     fed = begun(hasty)
     with contextlib.ExitStack() as stack, hasty.http(None) as http:
         slow = [stack.enter_context(connected(hasty.url)) for _ in range(200)]
@@ -246,7 +246,7 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
             times.append(time.monotonic() - started)
             time.sleep(0.05)
         answers = [rest(raw) for raw in slow]
-    # The very slowest may be the machine's own.
-    assert sorted(times)[int(0.9 * len(times))] < 1
+    # A deadline of theirs is longer. The very slowest may be the machine's own.
+    assert sorted(times)[int(0.9 * len(times))] < 3
     assert all(not answer or b" 408 " in answer[:16] for answer in answers)
     assert sum(b" 408 " in answer[:16] for answer in answers) > 100

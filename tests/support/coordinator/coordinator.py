@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import re
 import threading
 import time
 from collections.abc import Coroutine, Iterator
@@ -79,6 +80,12 @@ class Server:
         """A bare HTTP client; without TLS, whose authorities take longer to read than a request."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
+
+    def long_polls(self) -> float:
+        """How many long polls wait at the process that answers."""
+        with self.http(None) as http:
+            metrics = http.get(paths.METRICS).text
+        return float(re.search(r"^pubswap_long_polls (\S+)", metrics, re.MULTILINE)[1])  # type: ignore[index]
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something on the server's own event loop, which its database belongs to."""
