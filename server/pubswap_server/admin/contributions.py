@@ -22,7 +22,6 @@ from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.conductor.conductor import RoundInputs
 from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
-from pubswap_server.exchange.donation import Exchange
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import Operator
 from pubswap_server.settings import ServerSettings
@@ -163,21 +162,13 @@ def _counted(session: Session, run: RunRow) -> Contributions:
             mine.responses += correct.size
             mine.right += int(correct.sum())
             mine.received += received[member]
-            for donor, count in gifts(exchange, member).items():
+            for donor, count in exchange.gifts(member).items():
                 its = part(donor).given
                 its[member] = its.get(member, 0) + count
     offered = runs.settings_of(run).swap.donors == "likely"
     return Contributions(
         run=run.id, name=run.name, offered=offered, members=[parts[name] for name in sorted(parts)]
     )
-
-
-def gifts(exchange: Exchange, receiver: str) -> Counter[str]:
-    """How many responses of each peer a receiver got in an exchange, or was offered."""
-    if exchange.candidates is not None:
-        return Counter(c.client for draw in exchange.draws(receiver) for c in draw.candidates)
-    given = (choice.client for group in exchange.choices(receiver) for choice in group)
-    return Counter(donor for donor in given if donor != receiver)
 
 
 def _write_rounds(

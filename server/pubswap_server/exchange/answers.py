@@ -2,7 +2,7 @@
 
 import asyncio
 import mmap
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -69,6 +69,10 @@ class ResponsePool:
         ]
         return encode_responses(self._closed.rules.prompts, groups)
 
+    def gifts(self, member: str) -> Counter[str]:
+        """How many responses of each peer a member got, or was offered."""
+        return self._closed.exchange.gifts(member) if member in self._files else Counter()
+
     def _offers(self, member: str, seeds: bool) -> list[Offer]:
         count = self._closed.rules.responses_per_prompt
         return [
@@ -109,13 +113,23 @@ class Answers:
         seeds: bool = False,
     ) -> bytes:
         """The file that a member trains on; the first request calls `load` for the exchange."""
+        pool = await self._pool(key, load)
+        await self._turns.take()
+        return await to_thread.run_sync(pool.answer, member, seeds, limiter=self._threads)
+
+    async def gifts(
+        self, key: Key, member: str, load: Callable[[], Awaitable[ClosedExchange]]
+    ) -> Counter[str]:
+        """How many responses of each peer a member got, or was offered."""
+        pool = await self._pool(key, load)
+        return await to_thread.run_sync(pool.gifts, member, limiter=self._threads)
+
+    async def _pool(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
         task = self._pools.get(key)
         if task is None or (task.done() and task.exception() is not None):
             task = self._pools[key] = asyncio.create_task(self._open(key, load))
         self._pools.move_to_end(key)
-        pool = await asyncio.shield(task)
-        await self._turns.take()
-        return await to_thread.run_sync(pool.answer, member, seeds, limiter=self._threads)
+        return await asyncio.shield(task)
 
     async def _open(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
         closed = await load()

@@ -78,6 +78,13 @@ class Exchange:
         """
         return [self._draw(position, receiver) for position in range(len(self.prompts))]
 
+    def gifts(self, receiver: str) -> Counter[str]:
+        """How many responses of each peer a receiver got, or was offered."""
+        if self.candidates is not None:
+            return Counter(c.client for draw in self.draws(receiver) for c in draw.candidates)
+        given = (choice.client for group in self.choices(receiver) for choice in group)
+        return Counter(donor for donor in given if donor != receiver)
+
     def replaced(self) -> dict[str, int]:
         """The number of peers' responses in each client's groups; alpha is this over P K.
 

@@ -2,16 +2,17 @@
 
 A receiver reports the evidence against each donor's responses. It is summed up until there are
 enough for a verdict, and then from 0 again: who was honest for long has no credit from that. A
-receiver may lie, so that no single one's verdicts exclude anybody.
+receiver may lie, so that no single one's verdicts exclude anybody, and none judges more responses
+than it was given.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.messages import DonorEvidence, Role, Sampling
-from pubswap_server.database.tables import DoubtRow, MemberRow, RunRow
+from pubswap_protocol.messages import DonorEvidence, Sampling
+from pubswap_server.database.tables import DoubtRow, RunRow
 from pubswap_server.exchange.sampling import donor_number, doubtful
 from pubswap_server.runs.events import record
 
@@ -24,18 +25,20 @@ def outvoted(doubting: int, judging: int) -> bool:
 
 
 def report(
-    session: Session, run: RunRow, receiver: str, round_: int, found: Iterable[DonorEvidence]
+    session: Session,
+    run: RunRow,
+    receiver: str,
+    round_: int,
+    found: Iterable[DonorEvidence],
+    given: Mapping[str, int],
 ) -> None:
-    """Add what a receiver has found in a round; numbers that are no donor's are left out."""
+    """Add what a receiver has found in a round; numbers that are no donor's are left out.
+
+    `given` counts the responses that it got, by donor: it judges no more than these.
+    """
     if run.sampling_secret is None or not (reports := {one.number: one for one in found}):
         return
-    clients = select(MemberRow.name).where(
-        MemberRow.run_id == run.id, MemberRow.role == Role.CLIENT, MemberRow.name != receiver
-    )
-    numbers = {
-        name: donor_number(run.sampling_secret, receiver, name)
-        for name in session.scalars(clients.order_by(MemberRow.name))
-    }
+    numbers = {name: donor_number(run.sampling_secret, receiver, name) for name in sorted(given)}
     donors = {name: reports[number] for name, number in numbers.items() if number in reports}
     # All in one query, whatever their number: this holds the run's row.
     known = select(DoubtRow).where(
@@ -48,12 +51,12 @@ def report(
             row.responses = row.verdicts = row.doubts = 0
             row.evidence = 0.0
             session.add(row)
-        _add(session, row, round_, one)
+        row.responses += min(one.responses, given[name])
+        row.evidence += one.evidence
+        _judge(session, row, round_)
 
 
-def _add(session: Session, row: DoubtRow, round_: int, found: DonorEvidence) -> None:
-    row.responses += found.responses
-    row.evidence += found.evidence
+def _judge(session: Session, row: DoubtRow, round_: int) -> None:
     verdict = doubtful(row.responses, row.evidence)
     if verdict is None:
         return

@@ -197,6 +197,12 @@ def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
     return list(rows)
 
 
+def closed_ones(session: Session, run: RunRow, round_: int) -> list[int]:
+    """The numbers of a round's exchanges that are closed."""
+    rows = select(SwapRow.swap).where(SwapRow.run_id == run.id, SwapRow.round == round_)
+    return list(session.scalars(rows.where(SwapRow.closed.is_(True)).order_by(SwapRow.swap)))
+
+
 def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...]:
     return (
         SubmissionRow.run_id == run,

@@ -41,16 +41,27 @@ def donor_number(secret: str, receiver: str, donor: str) -> int:
 
 
 def check_seeds(groups: Sequence[Sequence[Response]], seed: int | None) -> None:
-    """Raises InvalidResponses for a response that claims other noise than a member was given."""
-    for prompt, group in enumerate(groups):
-        for index, response in enumerate(group):
-            if response.seed == UNVERIFIED:
-                continue
-            if seed is None or response.seed != response_seed(seed, prompt, index):
-                raise InvalidResponses(
-                    "`seeds` are not those of the sampling_seed that came with the prompts; leave "
-                    "them out if the responses were drawn in another way."
-                )
+    """All or none claim the noise that a member was given; raises InvalidResponses.
+
+    Who could choose would claim none for the responses that it has forged.
+    """
+    claimed = [[response.seed for response in group] for group in groups]
+    if all(one == UNVERIFIED for group in claimed for one in group):
+        return
+    if any(one == UNVERIFIED for group in claimed for one in group):
+        raise InvalidResponses(
+            f"Some of `seeds` are {UNVERIFIED}, for responses that were drawn in another way, and "
+            "some are not: give the seeds of all responses to a public step, or of none."
+        )
+    given = [
+        None if seed is None else [response_seed(seed, prompt, k) for k in range(len(group))]
+        for prompt, group in enumerate(claimed)
+    ]
+    if claimed != given:
+        raise InvalidResponses(
+            "`seeds` are not those of the sampling_seed that came with the prompts; leave them out "
+            "if the responses were drawn in another way."
+        )
 
 
 def _number(secret: str, *key: int | str) -> int:

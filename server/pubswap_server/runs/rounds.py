@@ -1,5 +1,7 @@
 """Rounds: their updates, their closing, and the way back to an earlier one."""
 
+from collections.abc import Mapping
+
 from sqlalchemy import ColumnElement, Select, delete, func, select
 from sqlalchemy.orm import Session
 
@@ -37,9 +39,14 @@ from pubswap_server.runs.state import (
 
 
 def submit(
-    session: Session, run: RunRow, member: MemberPrincipal, round_: int, request: SubmitUpdate
+    session: Session,
+    run: RunRow,
+    member: MemberPrincipal,
+    round_: int,
+    request: SubmitUpdate,
+    given: Mapping[str, int],
 ) -> Receipt:
-    """Take a member's update.
+    """Take a member's update; `given` counts the responses that it got in the round, by donor.
 
     Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
@@ -75,7 +82,7 @@ def submit(
         late=late,
     )
     session.add(row)
-    doubts.report(session, run, member.name, round_, request.metrics.donors)
+    doubts.report(session, run, member.name, round_, request.metrics.donors, given)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
     return _receipt(row)
 

@@ -26,8 +26,9 @@ ALL = ("a", "b", "c", "d")
 FALSE, TRUE = 50.0, -50.0  # nats
 
 
-def federation(server: Server, clients: int = 4, **swap: Any) -> Federation:
-    return begun(server, clients=clients, rounds=3, swap=swap)
+def federation(server: Server, clients: int = 4, responses: int = 4, **swap: Any) -> Federation:
+    grpo = {"responses_per_prompt": responses}
+    return begun(server, clients=clients, rounds=3, grpo=grpo, swap=swap)
 
 
 def seed_of(fed: Federation, name: str, round_: int = 1, swap: int = 1) -> int | None:
@@ -88,6 +89,22 @@ def test_claims_of_other_seeds_are_refused(server: Server) -> None:
     assert a.submit_responses(run, 1, 1, fed.responses("a", 1, 1, [2, 2])).status == "accepted"
 
 
+@pytest.mark.parametrize("forged", [[(0, 0)], [(1, 3)], [(0, 1), (0, 3), (1, 1)]])
+def test_no_single_responses_are_left_unverified(
+    server: Server, forged: list[tuple[int, int]]
+) -> None:
+    """Forged ones would pass without a check among honest ones: all claim a seed, or none."""
+    fed = federation(server, clients=2)
+    a, run = fed.members["a"], fed.run.id
+    groups, honest = answers(fed, "a", [2, 2])
+    for prompt, index in forged:
+        groups[prompt][index] = replace(groups[prompt][index], seed=UNVERIFIED)
+    prompts = [entry.index for entry in a.swap_prompts(run, 1, 1).prompts]
+    with pytest.raises(InvalidResponses, match="of all responses to a public step, or of none"):
+        a.submit_responses(run, 1, 1, encode_responses(prompts, groups))
+    assert a.submit_responses(run, 1, 1, honest).status == "accepted"
+
+
 def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> None:
     """The number is not the one that another receiver has; who does not ask gets the old form."""
     fed = federation(server, clients=3)
@@ -113,15 +130,17 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 
 
 def play_round(
-    fed: Federation, round_: int, doubting: Sequence[str], responses: int = 128
+    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0
 ) -> dict[str, int]:
     """A round in which `b` alone is right; these receivers doubt it, the others do not.
 
-    Returns how many responses each receiver got from it.
+    Each says that it got so many responses more than it did. Returns how many it got, or was
+    offered: where all are wrong, half of the responses to each of two prompts are replaced.
     """
     run, got = fed.run.id, {}
+    count = fed.run.settings.grpo.responses_per_prompt
     for name in ALL:
-        _, data = answers(fed, name, [4, 4] if name == "b" else [0, 0], round_=round_)
+        _, data = answers(fed, name, [count] * 2 if name == "b" else [0, 0], round_=round_)
         fed.members[name].submit_responses(run, round_, 1, data)
     for name in ALL:
         member = fed.members[name]
@@ -134,7 +153,7 @@ def play_round(
         got[name] = len(flat)
         evidence = FALSE if name in doubting else TRUE
         found = [
-            DonorEvidence(number=donor, responses=responses, evidence=evidence)
+            DonorEvidence(number=donor, responses=len(flat) + lying, evidence=evidence)
             for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
@@ -153,10 +172,10 @@ def standing(fed: Federation) -> Sampling | None:
 
 def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -> None:
     """They add up over rounds; a verdict is shown to the operator, and nobody is excluded by it."""
-    fed = federation(server)
-    play_round(fed, 1, doubting="acd", responses=64)
+    fed = federation(server, responses=64)
+    play_round(fed, 1, doubting="acd")
     assert standing(fed) is None
-    got = play_round(fed, 2, doubting="acd", responses=64)
+    got = play_round(fed, 2, doubting="acd")
     assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
     assert play_round(fed, 3, doubting="acd") == got
     events = fed.operator.events(fed.run.id).events
@@ -168,8 +187,17 @@ def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -
 @pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])
 def test_one_receiver_alone_excludes_nobody(server: Server, doubting: str, excluded: bool) -> None:
     """Two of three do, where the run says so: nobody gets the donor's responses after that."""
-    fed = federation(server, sampling_check="exclude")
-    assert play_round(fed, 1, doubting)["a"] == 4
+    fed = federation(server, responses=128, sampling_check="exclude")
+    assert play_round(fed, 1, doubting)["a"] == 128
     assert standing(fed) == Sampling(doubting=len(doubting), judging=3, excluded=excluded)
     got = play_round(fed, 2, doubting)
-    assert got["a"] == got["c"] == got["d"] == (0 if excluded else 4)
+    assert got["a"] == got["c"] == got["d"] == (0 if excluded else 128)
+
+
+def test_a_receiver_judges_no_more_than_it_was_given(server: Server) -> None:
+    """All lie, and say 1,000 more: in the first round they have no say yet, as if they did not."""
+    fed = federation(server, responses=64, sampling_check="exclude")
+    assert play_round(fed, 1, doubting="acd", lying=1000)["a"] == 64
+    assert standing(fed) is None
+    play_round(fed, 2, doubting="acd", lying=1000)
+    assert standing(fed) == Sampling(doubting=3, judging=3, excluded=True)

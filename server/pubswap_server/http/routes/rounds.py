@@ -1,25 +1,31 @@
 """Members' routes of a round: tasks, updates, evaluations."""
 
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+
 from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import IdempotencyMismatch, NotFound
+from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.exchange import exchanges
 from pubswap_server.http.dependencies import (
     ClientRun,
     EvaluatorRun,
     IdempotencyKey,
     MemberDep,
     Number,
+    RunAccess,
     ServicesDep,
     Wait,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import rounds
-from pubswap_server.runs.auth import require_accepted, require_own
+from pubswap_server.runs.auth import MemberPrincipal, require_accepted, require_own
 from pubswap_server.runs.events import record
 from pubswap_server.runs.snapshot import task_for
 
@@ -50,9 +56,28 @@ async def submit_update(
     run: ClientRun, round: Number, body: SubmitUpdate, idempotency_key: IdempotencyKey = None
 ) -> Receipt:
     """The adapter must have been sent as a blob. A closed round answers `late, unused`."""
+    member = run.principal
+    given = await _given(run, round) if body.metrics.donors else {}
     return await run.write(
-        lambda session, row: rounds.submit(session, row, run.principal, round, body)
+        lambda session, row: rounds.submit(session, row, member, round, body, given)
     )
+
+
+async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
+    """How many responses of each peer a member got, or was offered, in a round.
+
+    Not counted are exchanges whose responses are there no more, as after a late update's round.
+    """
+    services, member, given = run.services, run.principal.name, Counter[str]()
+    rollbacks, swaps = await run.read(
+        lambda session, row: (row.rollbacks, exchanges.closed_ones(session, row, round_))
+    )
+    for swap in swaps:
+        load = partial(run.read, partial(exchanges.closed, round_=round_, swap=swap))
+        with suppress(RoundClosed, NotFound, DamagedBlob):
+            key = run.name, rollbacks, round_, swap
+            given += await services.answers.gifts(key, member, load)
+    return given
 
 
 @router.post(paths.EVALUATION, status_code=204, summary="Hand in pass@1")
