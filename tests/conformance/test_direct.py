@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -169,6 +170,8 @@ def test_what_the_policy_does_not_name_is_sent_nothing(direct: Direct) -> None:
         ("https://s3.example.org/bucket/prefix", False),
         ("https://s3.example.org/bucket/prefix-2/uploads/1", False),
         ("https://s3.example.org/bucket/prefix/../../evil/1", False),
+        ("https://s3.example.org/bucket/prefix/%2e%2E/%2e%2e/evil/1", False),
+        ("https://s3.example.org/bucket/prefix/..%2f../evil/1", False),
         ("https://s3.example.org.evil.org/bucket/prefix/1", False),
         ("https://s3.example.org@evil.org/bucket/prefix/1", False),
         ("https://evil.org/https://s3.example.org/bucket/prefix/1", False),
@@ -180,6 +183,12 @@ def test_an_address_is_allowed_as_it_would_be_asked_for(url: str, allows: bool) 
     """By scheme, host, port and whole folders, after what httpx makes of it."""
     named = bucket.Bucket(lambda: ("https://s3.example.org/bucket/prefix/",), None, {})
     assert named.allows(url) is allows
+
+
+def test_nothing_is_said_of_a_bucket_where_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as after a damaged download from the coordinator itself."""
+    bucket.Bucket(tuple, None, {}).leave_alone("it gave other bytes than it was asked for")
+    assert caplog.records == []
 
 
 def test_a_bucket_that_cannot_be_reached_is_left_alone(
@@ -201,6 +210,60 @@ def test_a_bucket_that_cannot_be_reached_is_left_alone(
 def unreachable(method: str, keys: list[str]) -> list[str]:
     """URLs at which nobody listens."""
     return [f"http://127.0.0.1:1/{key}" for key in keys]
+
+
+@contextmanager
+def answering(headers: dict[str, str], body: bytes) -> Iterator[str]:
+    """The address of something that answers every request so, and keeps nothing."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)  # to the connection's end, as its length is not told
+
+        do_PUT = do_GET = _answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("parts", [64, 2])
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Content-Type": "text/html", "ETag": '"1"'}, b"<title>Please log in</title>"),
+        ({"Content-Type": "text/plain"}, b"Welcome!"),
+        ({"ETag": '"1"'}, b""),
+    ],
+    ids=["a page", "no S3", "another bucket"],
+)
+def test_what_answers_in_the_buckets_place_is_left_alone(
+    headers: dict[str, str],
+    body: bytes,
+    parts: int,
+    direct: Direct,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The member hands in through the coordinator, and reads there."""
+    monkeypatch.setattr(presigned, "MOST_PARTS", parts)
+    with answering(headers, body) as url:
+        sign = lambda method, keys: [f"{url}/{key}" for key in keys]  # noqa: E731
+        monkeypatch.setattr(services(direct).presigned, "_sign", sign)
+        member, data = direct.member(url), adapter(direct)
+        assert direct.stored(member.put_blob(direct.fed.run.id, data)) == data
+        assert not member.bucket.wanted
+        reading = direct.member(url)
+        assert reading.blob(direct.fed.run.id, direct.start) == direct.stored(direct.start)
+        assert not reading.bucket.wanted
 
 
 def test_a_url_is_good_for_its_own_object_and_method_alone(direct: Direct) -> None:

@@ -17,7 +17,7 @@ import httpx
 
 from pubswap_client.coordinator.route import open_http, proxy_to
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_protocol.errors import Unreachable
+from pubswap_protocol.errors import ServerFault, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,10 @@ class Bucket:
     def allows(self, url: str) -> bool:
         """Whether the organisation allows this address; if not, the bucket is left alone."""
         try:
-            wanted = str(httpx.URL(url))  # with `..` resolved, as it would be asked for
-            if any(wanted.startswith(f"{_normal(one)}/") for one in self._allowed()):
+            address = httpx.URL(url)
+            wanted = str(address)  # with `..` resolved, as it would be asked for
+            named = any(wanted.startswith(f"{_normal(one)}/") for one in self._allowed())
+            if named and ".." not in address.path.split("/"):  # as a server may read it
                 return True
         except httpx.InvalidURL:
             wanted = url
@@ -76,6 +78,8 @@ class Bucket:
         with self._reaching(url):
             reply = self._http(url).put(url, content=blocks, headers=headers)
             _require(reply, (200, 201, 204))
+            if "ETag" not in reply.headers:
+                raise _RefusedError("what answered is no S3 store: it gave no ETag")
         self._failures = 0
 
     @contextmanager
@@ -90,7 +94,9 @@ class Bucket:
         self._failures = 0
 
     def leave_alone(self, why: str) -> None:
-        """Let everything go through the coordinator for a while."""
+        """Let everything go through the coordinator for a while, if it did not anyhow."""
+        if not self._allowed():
+            return
         self._failures, self._away_until = 0, time.monotonic() + AWAY_SECONDS
         minutes = AWAY_SECONDS / 60
         log.warning("The bucket is left alone for %.0f minutes: %s.", minutes, why)
@@ -112,7 +118,7 @@ class Bucket:
         """Raises Unreachable for whatever fails, and counts; the query is a secret."""
         try:
             yield
-        except (httpx.HTTPError, _RefusedError) as error:
+        except (httpx.HTTPError, ServerFault, _RefusedError) as error:
             self._failures += 1
             detail = f"{url.partition('?')[0]} failed ({error or type(error).__name__})"
             away = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
@@ -128,6 +134,8 @@ class _RefusedError(Exception):
 def _require(reply: httpx.Response, statuses: tuple[int, ...]) -> None:
     if reply.status_code not in statuses:
         raise _RefusedError(f"it answered {reply.status_code}")
+    if "html" in reply.headers.get("Content-Type", ""):
+        raise _RefusedError("a page answered in its place")
 
 
 def _normal(prefix: str) -> str:

@@ -22,6 +22,7 @@ from pubswap_protocol.errors import (
     PubSwapError,
     ServerFault,
     UnknownUpload,
+    Unreachable,
     WrongOffset,
 )
 from pubswap_protocol.messages import BlobReceipt, OpenUpload, UploadPart, UploadSession
@@ -104,9 +105,9 @@ class BlobRequests:
         with self.stream(digest, first) as body:  # it is left alone now
             yield body
 
-    def mismatched(self) -> None:
-        """Other bytes came than were asked for: let the coordinator see that, which mends it."""
-        self.connection.bucket.leave_alone("it gave other bytes than it was asked for")
+    def leave_bucket(self, why: str) -> None:
+        """Let what follows go through the coordinator."""
+        self.connection.bucket.leave_alone(why)
 
     def _direct(self) -> dict[str, str]:
         return {"direct": "true"} if self.connection.bucket.wanted else {}
@@ -128,15 +129,27 @@ def upload(
     on_bytes = on_bytes or _ignore
     retry = RetryState(backoff, UnknownUpload, WrongOffset)
     mismatches = furthest = 0
+    put: tuple[str | None, int] = None, 0  # a session, and the byte up to which a bucket took it
     while True:
         try:
             session = requests.open(OpenUpload(digest=digest, size=len(view)))
+            if session.upload == put[0] and session.offset < put[1]:
+                put = None, 0
+                requests.leave_bucket("the coordinator does not find there what it has taken")
+                raise Unreachable("The bucket has taken parts that the coordinator has not.")
             if session.offset > furthest:
                 furthest = session.offset
                 retry.renew()
-            if session.stored or _send_rest(requests, session, view, on_bytes):
-                on_bytes(len(view), len(view))
-                return
+            first = session.offset
+            for part in session.parts:
+                first = _put(requests, part, first, view, on_bytes)
+                put = session.upload, first
+            if session.parts and first < len(view):
+                continue  # the coordinator has to name more parts first
+            if not session.stored:
+                _send_rest(requests, session, first, view, on_bytes)
+            on_bytes(len(view), len(view))
+            return
         except DigestMismatch:
             mismatches += 1
             if mismatches > 1:  # once is the wire's fault, twice is ours
@@ -145,20 +158,23 @@ def upload(
             retry.wait(error)
 
 
+def _put(
+    requests: BlobRequests, part: UploadPart, first: int, view: memoryview, on_bytes: OnBytes
+) -> int:
+    """Write the next part to the bucket; its end."""
+    if part.first != first or part.first + part.size > len(view):
+        raise ServerFault("The coordinator named parts that do not follow on each other.")
+    on_bytes(first, len(view))
+    requests.put(part, view[first : first + part.size])
+    return first + part.size
+
+
 def _send_rest(
-    requests: BlobRequests, session: UploadSession, view: memoryview, on_bytes: OnBytes
-) -> bool:
-    """Whether it is a blob now; if not, the coordinator has to name more parts first."""
+    requests: BlobRequests, session: UploadSession, first: int, view: memoryview, on_bytes: OnBytes
+) -> None:
+    """Send all from byte `first` on to the coordinator, and have it make a blob of the session."""
     assert session.upload is not None, "a session without an id is of a blob that is stored"
-    first, size = session.offset, session.chunk_bytes
-    for part in session.parts:
-        if part.first != first or part.first + part.size > len(view):
-            raise ServerFault("The coordinator named parts that do not follow on each other.")
-        on_bytes(first, len(view))
-        requests.put(part, view[first : first + part.size])
-        first += part.size
-    if session.parts and first < len(view):
-        return False
+    size = session.chunk_bytes
     while first < len(view):
         on_bytes(first, len(view))
         began = time.monotonic()
@@ -169,7 +185,6 @@ def _send_rest(
         if time.monotonic() - began < QUICK_SECONDS:
             size = min(4 * size, session.largest_chunk_bytes)
     requests.finish(session.upload, session.digest)
-    return True
 
 
 def download(
@@ -190,7 +205,8 @@ def download(
                 retry.wait(error)
         if part.digester.digest() == digest:
             return part.buffer.toreadonly()
-        requests.mismatched()
+        # So that the coordinator sees the damage, which it mends.
+        requests.leave_bucket("it gave other bytes than it was asked for")
     raise DigestMismatch(f"The coordinator sent other bytes than {digest}.")
 
 

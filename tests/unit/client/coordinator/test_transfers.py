@@ -85,7 +85,7 @@ class Memory:
         first = first if self.ranges else 0
         yield Body(first, len(data), self._pieces(data[first:]))
 
-    def mismatched(self) -> None:
+    def leave_bucket(self, why: str) -> None:
         """There is no bucket."""
 
     def _pieces(self, data: bytes) -> Iterator[bytes]:
