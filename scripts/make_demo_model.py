@@ -296,8 +296,9 @@ def train(
         lambda i: min((i + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * i / steps)),
     )
     model.train()
+    on_device = ((ids.to(model.device), labels.to(model.device)) for ids, labels in data)
     for i, (ids, labels) in enumerate(
-        track(islice(data, steps), total=steps, description="training")
+        track(islice(on_device, steps), total=steps, description="training")
     ):
         hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
         targets = labels[:, 1:]
@@ -332,6 +333,7 @@ def measure(
     model.eval()
     inputs: Any = tokenizer([r["prompt"] for r in records], return_tensors="pt", padding=True)
     inputs.pop("token_type_ids", None)
+    inputs = inputs.to(model.device)
     output = model.generate(
         **inputs,
         do_sample=True,
@@ -384,6 +386,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=3, help="depth of the model")
     parser.add_argument("--pool", type=int, default=8000, help="most problems of a topic")
     parser.add_argument("--seed", type=int, default=20_000, help="of problems, weights and draws")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for a larger model")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch")
     parser.add_argument("--test-size", type=int, default=64, help="problems of a topic to test on")
     return parser.parse_args()
@@ -396,7 +399,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)  # noqa: S311 - reproducible draws, not secrets
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, args.hidden, args.layers)
+    model = make_model(tokenizer, args.hidden, args.layers).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
     records = [
         list(islice(unique_problems(topic, args.seed, "pretraining"), args.pool))

@@ -95,6 +95,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pool", type=int, default=3000, help="most problems of a topic")
     parser.add_argument("--problems", type=int, default=400, help="of a topic, for the study")
     parser.add_argument("--seed", type=int, default=30_000, help="of problems and draws")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for a larger model")
     parser.add_argument("--test-size", type=int, default=64, help="problems of a topic to test on")
     return parser.parse_args()
 
@@ -106,7 +107,7 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     write_problems(args.output / "problems.jsonl", args.problems, args.seed + 1)
     tokenizer = AutoTokenizer.from_pretrained(args.start)
-    model = AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(args.start, dtype=torch.float32).to(args.device)
     rng = random.Random(args.seed)  # noqa: S311 - reproducible draws, not secrets
     records = [
         list(islice(unique_problems(topic, args.seed, "pretraining"), args.pool))
