@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
+from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update
@@ -39,6 +40,13 @@ class Ask:
         return self.settings.method == "pubswap"
 
     @property
+    def responses(self) -> int:
+        """How many responses to public prompts are sent in a round."""
+        grpo = self.settings.grpo
+        in_a_step = grpo.prompts_per_step * grpo.responses_per_prompt
+        return public_steps_per_round(self.settings) * in_a_step
+
+    @property
     def sends_gain(self) -> bool:
         """Whether members say what a round has gained them on their held-out problems."""
         return self.settings.aggregation.weights == "improvement"
@@ -46,7 +54,10 @@ class Ask:
     def facts(self) -> dict[str, str]:
         """What a person approves: it is approved again when any of it changes."""
         settings, grpo = self.settings, self.settings.grpo
-        sent = f"yes, to {grpo.prompts_per_step} public prompts in each public step"
+        sent = (
+            f"{self.responses} a round: public steps {public_steps_per_round(settings)} × prompts "
+            f"{grpo.prompts_per_step} × responses {grpo.responses_per_prompt}"
+        )
         size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
         epsilon = settings.privacy.epsilon
         return {
@@ -57,6 +68,8 @@ class Ask:
             "local steps a round": str(settings.local_steps),
             "LoRA rank": str(settings.lora.rank),
             "longest response": f"{grpo.max_response_tokens} tokens",
+            "temperature": f"{grpo.temperature:g}",
+            "learning rate": f"{grpo.learning_rate:g}",
             "KL weight": f"{grpo.kl_beta:g}",
             "differential privacy": "none" if epsilon is None else f"epsilon {epsilon:g}",
             "sends responses": sent if self.sends_responses else "no",

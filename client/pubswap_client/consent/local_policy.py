@@ -62,6 +62,9 @@ class LocalPolicy(BaseModel):
     send_responses: bool = Field(
         default=True, strict=True, description="Whether responses to public prompts may be sent."
     )
+    max_responses_a_round: Limit | None = Field(
+        default=None, description="To public prompts, of all public steps of a round."
+    )
     counters: Literal["all"] | tuple[str, ...] = Field(
         default="all", description="Those that may be sent, beside the number of examples."
     )
@@ -153,7 +156,8 @@ def default_text(ask: Ask) -> str:
         "max_rounds": settings.rounds,
         "min_kl": settings.grpo.kl_beta,
         "max_epsilon": settings.privacy.epsilon,
-        "send_responses": settings.method == "pubswap",
+        "send_responses": ask.sends_responses,
+        "max_responses_a_round": ask.responses or None,
         "counters": "all",
         "approve": "first",
     }

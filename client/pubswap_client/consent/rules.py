@@ -69,17 +69,15 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         _at_most("local steps a round", policy.max_local_steps, settings.local_steps),
         _at_most("LoRA rank", policy.max_rank, settings.lora.rank),
         _at_most("longest response", policy.max_response_tokens, grpo.max_response_tokens),
+        Line("temperature", "any"),
+        Line("learning rate", "any"),
         Line(
             "KL weight",
             "any" if policy.min_kl is None else f"at least {policy.min_kl:g}",
             Code.SETTING if policy.min_kl is not None and grpo.kl_beta < policy.min_kl else None,
         ),
         _private(policy.max_epsilon, settings.privacy.epsilon),
-        Line(
-            "sends responses",
-            "yes" if policy.send_responses else "no",
-            Code.RESPONSES if ask.sends_responses and not policy.send_responses else None,
-        ),
+        _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.update_bytes),
         *([_gain(policy.counters)] if ask.sends_gain else []),
     ]
@@ -106,6 +104,16 @@ def _private(limit: float | None, asked: float | None) -> Line:
     return Line(
         "differential privacy", f"epsilon at most {limit:g}", Code.SETTING if refused else None
     )
+
+
+def _responses(policy: LocalPolicy, ask: Ask) -> Line:
+    limit = policy.max_responses_a_round
+    if not policy.send_responses:
+        return Line("sends responses", "no", Code.RESPONSES if ask.sends_responses else None)
+    if limit is None:
+        return Line("sends responses", "any number")
+    refused = ask.responses > limit
+    return Line("sends responses", f"at most {limit} a round", Code.SETTING if refused else None)
 
 
 def _size(limit: int | None, asked: int | None) -> Line:

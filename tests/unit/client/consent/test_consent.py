@@ -91,8 +91,13 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
         {"rounds": 3},
         {"grpo": {"max_response_tokens": 17}},
         {"grpo": {"kl_beta": 0.0}},
+        {"grpo": {"responses_per_prompt": 6}},
+        {"grpo": {"prompts_per_step": 3}},
+        {"swap": {"period": 1}},
     ):
         assert codes(consent, view(**more)) == [Code.SETTING, Code.NOT_APPROVED], more
+    for grpo in ({"temperature": 2.0}, {"learning_rate": 1.0}):
+        assert codes(consent, view(grpo=grpo)) == [Code.NOT_APPROVED], grpo
     assert default_text(ask_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
     path.write_text("max_rank = 2")
     assert adopt(tmp_path, view(), URL) is None
