@@ -55,8 +55,8 @@ class Ask:
         """What a person approves: it is approved again when any of it changes."""
         settings, grpo = self.settings, self.settings.grpo
         sent = (
-            f"{self.responses} a round: public steps {public_steps_per_round(settings)} × prompts "
-            f"{grpo.prompts_per_step} × responses {grpo.responses_per_prompt}"
+            f"{self.responses} a round: {grpo.responses_per_prompt} to a prompt, "
+            f"{grpo.prompts_per_step} prompts to a public step"
         )
         size = "unknown" if self.update_bytes is None else f"up to {size_text(self.update_bytes)}"
         epsilon = settings.privacy.epsilon
