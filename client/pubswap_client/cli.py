@@ -22,6 +22,7 @@ from pubswap_client.operator.commands import (
     viewer_commands,
 )
 from pubswap_client.operator.members import invite
+from pubswap_client.options import Data, Engine, Given, Processes, computing
 from pubswap_client.organisation.commands import adapter, leave, status
 from pubswap_client.organisation.relaying import relay
 from pubswap_client.personal.command import personalize
@@ -35,17 +36,6 @@ from pubswap_protocol.errors import InvalidSettings
 if TYPE_CHECKING:
     from pubswap_client.settings import ClientSettings
     from pubswap_protocol.messages import RunState
-
-Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
-State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
-Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[str | None, typer.Option(help="auto, transformers, vllm or vllm-server.")]
-Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
-Processes = Annotated[
-    int | None, typer.Option(help="Processes that share each update, one for each GPU.")
-]
-Threads = Annotated[int | None, typer.Option(help="CPU threads for this process.")]
 
 client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
 
@@ -116,14 +106,11 @@ def enroll(
 
 
 @client_commands.command("start")
+@computing
 def start(
-    config: Config = None,
-    state: State = None,
+    given: Given,
     data: Data = None,
-    model: Model = None,
-    device: Device = None,
     engine: Engine = None,
-    threads: Threads = None,
     processes: Processes = None,
     until: Annotated[
         str | None,
@@ -145,20 +132,9 @@ def start(
     130 if this was stopped, 1 if it failed.
     """
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.settings import load_settings
 
     end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
-
-    settings = load_settings(
-        config,
-        state=state,
-        data=data,
-        model=model,
-        device=device,
-        engine=engine,
-        threads=threads,
-        processes=processes,
-    )
+    settings = given.settings(data=data, engine=engine, processes=processes)
     log_to(sys.stderr, settings.log_format)
     with until_stopped(end):
         from pubswap_client.daemon.session import run_client
@@ -171,14 +147,11 @@ def start(
 
 
 @client_commands.command("doctor")
+@computing
 def doctor(
-    config: Config = None,
-    state: State = None,
+    given: Given,
     data: Data = None,
-    model: Model = None,
-    device: Device = None,
     engine: Engine = None,
-    threads: Threads = None,
     processes: Processes = None,
     role: Annotated[
         Literal["client", "evaluator"], typer.Option(help="What this member does in the run.")
@@ -215,27 +188,16 @@ def doctor(
     from pubswap_protocol.messages import Role
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    options = {
-        "state": state,
-        "data": data,
-        "model": model,
-        "device": device,
-        "engine": engine,
-        "threads": threads,
-        "processes": processes,
-    }
+    options = {**given.values, "data": data, "engine": engine, "processes": processes}
     with until_stopped():
-        healthy = run_doctor(config, options, not no_trial, as_json, Role(role), run)
+        healthy = run_doctor(given.config, options, not no_trial, as_json, Role(role), run)
     raise typer.Exit(0 if healthy else 1)
 
 
+@computing
 def evaluate(
-    config: Config = None,
-    state: State = None,
-    model: Model = None,
-    device: Device = None,
+    given: Given,
     engine: Engine = None,
-    threads: Threads = None,
     adapters: Annotated[
         Path | None,
         typer.Option(
@@ -251,11 +213,8 @@ def evaluate(
     Where a folder `all` lies beside an adapter, the difference is paired by problem.
     """
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.settings import load_settings
 
-    settings = load_settings(
-        config, state=state, model=model, device=device, engine=engine, threads=threads
-    )
+    settings = given.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
     if adapters is not None:
         _compare(settings, adapters, as_json)

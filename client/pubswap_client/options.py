@@ -1,0 +1,51 @@
+"""Options of the commands that compute: the settings that are this machine's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pubswap_protocol.command_line.sharing import sharing
+
+if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
+
+Config = Annotated[Path | None, typer.Option(help="A client.toml with these settings.")]
+State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
+Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads for this process.")]
+
+Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
+Engine = Annotated[str | None, typer.Option(help="auto, transformers, vllm or vllm-server.")]
+Processes = Annotated[
+    int | None, typer.Option(help="Processes that share each update, one for each GPU.")
+]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options that were given, in place of what the file says."""
+
+    config: Path | None
+    values: dict[str, Any]
+
+    def settings(self, **more: Any) -> "ClientSettings":
+        """With options of the command's own; raises InvalidSettings."""
+        from pubswap_client.settings import load_settings
+
+        return load_settings(self.config, **self.values, **more)
+
+
+def _given(
+    config: Config = None,
+    state: State = None,
+    model: Model = None,
+    device: Device = None,
+    threads: Threads = None,
+) -> Given:
+    return Given(config, {"state": state, "model": model, "device": device, "threads": threads})
+
+
+computing = sharing(_given)  # on this machine: the options are the command's first argument
