@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Set
 from functools import cache
 from pathlib import Path
@@ -127,6 +128,12 @@ class Job(BaseModel):
                 )
             problems[problem.id] = problem
         return list(problems.values())
+
+    def topics(self, client: str) -> dict[str, int]:
+        """How many problems of each topic a client has, without the public ones of with-public."""
+        own = [path for path in self.private[client] if path != self.public]
+        problems = [problem for path in own for problem in read_problems(path)]
+        return dict(sorted(Counter(problem.topic for problem in problems).items()))
 
 
 class RunSpec(BaseModel):

@@ -55,6 +55,9 @@ class Result(BaseModel):
     rewards: dict[str, list[float]] = Field(
         description="Mean reward of own responses at each local step of the whole run, by client."
     )
+    topics: dict[str, dict[str, int]] = Field(
+        default={}, description="How many private problems of its own a client has of each topic."
+    )
     donated: tuple[DonatedTokens, ...] = Field(
         default=(), description="Of each round in which a client trained on donated responses."
     )

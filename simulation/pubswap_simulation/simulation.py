@@ -60,6 +60,7 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             client=job.client,
             run=run,
             rewards=federation.rewards(),
+            topics={name: job.topics(name) for name in job.private},
             donated=federation.donated(),
             seconds=stopwatch.seconds(),
             code=commit_of(Path(__file__).parent),

@@ -62,6 +62,9 @@ _DONATED = """\
 How likely donated tokens were under their receiver's own policy before the step, and how many of
 them the clip stopped, in per cent; each token counts alike."""
 
+_OWN_TOPICS = """\
+On the test set, each topic counting as much as it does among the client's own private problems."""
+
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
 is on the other side, and is undecided if the interval covers zero, if there are fewer than three
@@ -135,6 +138,7 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
     if section.replaced_by_client:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
     parts += shown("replaced") + _donated(section) + _topics(section) + shown("topics")
+    parts += _own_topics(section)
     if rewards := shown("rewards"):
         parts += ["### Rewards in training", *rewards, *shown("clients")]
     parts += _costs(section) + reach_parts(section)
@@ -239,28 +243,34 @@ def _counting(name: str) -> list[tuple[int, str]]:
 
 
 def _donated(section: SectionReport) -> list[str]:
-    """At the largest tau only; the others are in report.json."""
-    largest = max(section.steps)
     parts = []
     for title, rows in (
         ("Mean probability", section.donated_probability),
         ("Share that the clip stops", section.donated_clip_share),
     ):
-        shown = {label: {largest: row[largest]} for label, row in rows.items() if largest in row}
-        if shown:
-            parts += [f"#### {title}", _by_name(shown)]
-    return [f"### Donated tokens by round, τ = {largest}", _DONATED, *parts] if parts else []
+        if shown := _at_largest(section, rows):
+            parts += [f"#### {title}", shown]
+    title = f"### Donated tokens by round, τ = {max(section.steps)}"
+    return [title, _DONATED, *parts] if parts else []
 
 
 def _topics(section: SectionReport) -> list[str]:
-    """At the largest tau only; the others are in report.json."""
-    if not any(topics for row in section.by_topic.values() for topics in row.values()):
-        return []
+    shown = _at_largest(section, section.by_topic)
+    title = f"### Final pass@1 by topic, τ = {max(section.steps)} (%)"
+    return [title, shown] if shown else []
+
+
+def _own_topics(section: SectionReport) -> list[str]:
+    shown = _at_largest(section, section.on_own_topics)
+    title = f"### Final pass@1 on each client's own topics, τ = {max(section.steps)} (%)"
+    return [title, _OWN_TOPICS, shown] if shown else []
+
+
+def _at_largest(section: SectionReport, rows: ByName) -> str:
+    """A table of the largest tau only, if there is anything; the others are in report.json."""
     largest = max(section.steps)
-    rows = {
-        label: {largest: row[largest]} for label, row in section.by_topic.items() if largest in row
-    }
-    return [f"### Final pass@1 by topic, τ = {largest} (%)", _by_name(rows)]
+    shown = {label: {largest: row[largest]} for label, row in rows.items() if row.get(largest)}
+    return _by_name(shown) if shown else ""
 
 
 def _costs(section: SectionReport) -> list[str]:

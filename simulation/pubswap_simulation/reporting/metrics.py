@@ -81,6 +81,20 @@ def rewards_of(client: str, result: Result) -> dict[int, float]:
     return dict(enumerate(result.rewards.get(client, ()), start=1))
 
 
+def on_own_topics(result: Result) -> dict[str, float]:
+    """Final pass@1 on the test set with each client's topics, as often as it has them itself.
+
+    Of a pooled client, whose topics are nobody's own, nothing.
+    """
+    scores, means = result.evaluations[-1].by_topic, {}
+    for client, counts in result.topics.items():
+        tested = {topic: count for topic, count in counts.items() if topic in scores}
+        if tested and result.members != "pooled":
+            right = sum(count * scores[topic] for topic, count in tested.items())
+            means[client] = right / sum(tested.values())
+    return means
+
+
 def donated_probability(result: Result) -> dict[str, float]:
     """Mean probability of donated tokens under their receiver's own policy, by round."""
     return {f"round {one.round}": one.probability for one in result.donated}

@@ -17,6 +17,7 @@ from pubswap_simulation.reporting.metrics import (
     PAIRWISE,
     donated_clip_share,
     donated_probability,
+    on_own_topics,
     replaced_by_client,
 )
 from pubswap_simulation.reporting.reach import Reach, reach
@@ -78,6 +79,7 @@ class SectionReport(_Data):
     donated_probability: ByName
     donated_clip_share: ByName
     by_topic: ByName
+    on_own_topics: ByName
     sizes: PayloadSizes
     costs: list[Cost]
     reach: list[Reach]
@@ -144,6 +146,7 @@ def _section(section: Section) -> SectionReport:
         donated_probability=by_name(section, donated_probability),
         donated_clip_share=by_name(section, donated_clip_share),
         by_topic=topics(section),
+        on_own_topics=by_name(section, on_own_topics),
         sizes=sizes(largest),
         costs=costs(section),
         reach=reach(section),

@@ -83,6 +83,10 @@ def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, by
         assert donated.tokens > 0
         assert 0 < donated.probability <= 1
         assert 0 <= donated.clip_share <= 1
+    assert {name: sum(topics.values()) > 0 for name, topics in result.topics.items()} == {
+        "client-1": True,
+        "client-2": True,
+    }
     assert 0 < result.best <= 1
     assert result.seconds > 0
     assert (result.recipe, result.seed, result.members) == ("acceptance", 7, "federated")

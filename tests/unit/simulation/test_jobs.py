@@ -83,6 +83,16 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
     assert {problem.id[:-1] for problem in jobs[6].problems("client-1")} == {"a", "public"}
 
 
+def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: Path) -> None:
+    """Public ones that are added to them are nobody's own."""
+    topics = ["sums", "sums", "gcd", "sums", "gcd"]
+    problems = [Problem(id=f"a{n}", prompt="?", answer="1", topic=t) for n, t in enumerate(topics)]
+    write_problems(tmp_path / "a.jsonl", problems)
+    for members in ("federated", "with-public"):
+        [job] = Planner(recipe, tmp_path, {"members": members, "method": "fedavg"}).one(0)
+        assert job.topics("client-1") == {"gcd": 2, "sums": 3}
+
+
 def test_axes_and_seeds_of_the_command_line_multiply_the_recipes(
     tmp_path: Path, recipe: Path
 ) -> None:

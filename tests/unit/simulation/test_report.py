@@ -280,6 +280,26 @@ def test_topics_of_the_last_round_are_told_by_row() -> None:
     assert section.by_topic["FedAvg"][4]["counting"].mean == pytest.approx(0.6)
 
 
+def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:
+    """Weighed by how often it has each, and by those that were tested; of pooled sets, nothing."""
+    mixed = {"client-1": {"algebra": 3, "geometry": 1}, "client-2": {"counting": 2, "other": 5}}
+    plain = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
+    results = [result.model_copy(update={"topics": mixed}) for result in plain]
+    pooled = made_result([0.4, 0.5], 4, members="pooled")
+    pooled = pooled.model_copy(update={"topics": {"client-1": {"algebra": 1}}})
+    section = only([*results, pooled])
+    # algebra, counting and geometry are 0.5, 0.6 and 0.7 after the last round.
+    [cell] = section.on_own_topics["FedAvg"].values()
+    assert {name: one.mean for name, one in cell.items()} == {
+        "client-1": pytest.approx((3 * 0.5 + 0.7) / 4),
+        "client-2": pytest.approx(0.6),
+    }
+    assert list(section.on_own_topics) == ["FedAvg"]
+    head = "### Final pass@1 on each client's own topics, τ = 4 (%)"
+    assert head in markdown(make_report(sections(results)), {}, {})
+    assert head not in markdown(make_report(sections(plain)), {}, {})
+
+
 def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     """Step 0 is the base model; a public step is where it is in the run."""
     first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
