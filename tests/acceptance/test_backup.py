@@ -175,14 +175,14 @@ def dies_at(point: str, settings: ServerSettings, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "point", ["copy_rows", "_copied", "_publish", "write_manifest", "_prune", "nowhere"]
+    "point", ["copy_rows", "keep_blob", "finish", "write_manifest", "prune", "nowhere"]
 )
 def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, point: str) -> None:
     """The one before up to the manifest, the new one from then on; the next one ends the work."""
     folder = tmp_path / "backup"
     shutil.copytree(kept.early, folder)
     assert dies_at(point, kept.settings, folder) == (point != "nowhere")
-    expected = kept.folder if point in ("_prune", "nowhere") else kept.early
+    expected = kept.folder if point in ("prune", "nowhere") else kept.early
     place = kept.settings.model_copy(update={"data_dir": tmp_path / "place"})
     assert restore(place, folder, progress_bar()).rows == read_manifest(expected).rows
     assert verify(place, progress_bar()).healthy

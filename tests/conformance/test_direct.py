@@ -196,7 +196,7 @@ def test_a_bucket_that_cannot_be_reached_is_left_alone(
 ) -> None:
     """The member falls back on the coordinator, both ways, and tries the bucket again later."""
     services = direct.server.app.state.services
-    monkeypatch.setattr(services.presigned, "_sign", unreachable)
+    monkeypatch.setattr(services.presigned, "sign", unreachable)
     member = direct.member("http://127.0.0.1:1")
     digest = member.put_blob(direct.fed.run.id, adapter(direct))
     assert not member.bucket.wanted
@@ -257,7 +257,7 @@ def test_what_answers_in_the_buckets_place_is_left_alone(
     monkeypatch.setattr(presigned, "MOST_PARTS", parts)
     with answering(headers, body) as url:
         sign = lambda method, keys: [f"{url}/{key}" for key in keys]  # noqa: E731
-        monkeypatch.setattr(services(direct).presigned, "_sign", sign)
+        monkeypatch.setattr(services(direct).presigned, "sign", sign)
         member, data = direct.member(url), adapter(direct)
         assert direct.stored(member.put_blob(direct.fed.run.id, data)) == data
         assert not member.bucket.wanted

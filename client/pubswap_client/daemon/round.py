@@ -14,6 +14,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
@@ -106,16 +107,16 @@ class LocalRound:
                 if self.limits.over(self._done):
                     log.info("Round %d is handed in after step %d.", self.number, len(self._done))
                     break
-                metrics = self._step(step)
+                metrics = self.step(step)
                 self._wait_until_kept()
                 self._done.append(metrics)
                 snapshot = self.trainer.snapshot()
                 checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
-                self._keeping = thread.submit(self._keep, step, checkpoint, reporter)
+                self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
             self._wait_until_kept()
         self.reporter.trained(RoundReport(self.number, self.start, tuple(self._done)))
 
-    def _keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
+    def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; in a thread of its own."""
         settings = self.run.settings
         self.journal.save(checkpoint, under_way=overtaken(settings, step) is not None)
@@ -215,7 +216,7 @@ class LocalRound:
         else:
             begin()
 
-    def _step(self, step: int) -> StepMetrics:
+    def step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:
             return self._public_step(step)
         ahead = overtaken(self.run.settings, step)
@@ -398,11 +399,13 @@ def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     sums: dict[str, list[float]] = {}
     for step in steps:
         for donor, found in step.donors.items():
-            sums[donor] = [a + b for a, b in zip(sums.get(donor, [0, 0]), found, strict=True)]
+            before = sums.get(donor, [0.0, 0.0, 0.0])
+            # Steps of earlier versions have no third one.
+            sums[donor] = [a + b for a, b in zip_longest(before, found, fillvalue=0.0)]
     return [
-        DonorEvidence(number=int(donor), responses=int(responses), evidence=evidence)
-        for donor, (responses, evidence) in sorted(sums.items(), key=lambda s: -s[1][0])
-        if math.isfinite(evidence)
+        DonorEvidence(number=int(donor), responses=int(count), evidence=evidence, hotter=hotter)
+        for donor, (count, evidence, hotter) in sorted(sums.items(), key=lambda s: -s[1][0])
+        if math.isfinite(evidence) and math.isfinite(hotter)
     ]
 
 

@@ -109,7 +109,7 @@ def flex(
     # Whole blocks, so that no kernel meets a ragged end.
     more = mask.shape[-1] - size
     query, key, value = (pad(whole, (0, 0, 0, more)) for whole in (query, key, value))
-    output: Tensor = _compiled_flex()(
+    output: Tensor = compiled_flex()(
         query,
         key,
         value,
@@ -121,7 +121,7 @@ def flex(
 
 
 @cache
-def _compiled_flex() -> Callable[..., Any]:
+def compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     # Not compiled it would hold all scores, so that a graph break is an error. Packs differ in
@@ -206,7 +206,7 @@ def span_by_span(
                     block,
                     seen[:, :, :count],
                     weighed[:, :, :count],
-                    attn_mask=_causal(block.shape[2], count, window, key.device),
+                    attn_mask=causal_mask(block.shape[2], count, window, key.device),
                     scale=scaling,
                     enable_gqa=query.shape[1] != key.shape[1],
                 )
@@ -214,7 +214,7 @@ def span_by_span(
     return torch.cat(parts, dim=2).transpose(1, 2)
 
 
-def _causal(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
+def causal_mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
     """What the last `queries` of `keys` positions see (queries, keys), at most `window` back."""
     offset = keys - queries
     mask = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(offset)
@@ -233,7 +233,7 @@ def batched(
         own_keys, own_values = (
             _gathered(whole, keys).repeat_interleave(groups, dim=1) for whole in (key, value)
         )
-        mask = _causal(queries.shape[1], keys.shape[1], window, query.device) & seen[:, None, :]
+        mask = causal_mask(queries.shape[1], keys.shape[1], window, query.device) & seen[:, None, :]
         # Padding sees everything: a softmax over nothing is no number.
         mask = (mask | ~own[:, :, None])[:, None]
         output = scaled_dot_product_attention(

@@ -204,7 +204,7 @@ class LocalTrainer:
             rollout = self._private_rollout(step)
         sampled = time.monotonic()
         with self._sampling(ahead):
-            metrics = self._update(
+            metrics = self.update_policy(
                 step,
                 [self.problems[group.problem] for group in rollout.groups],
                 [group.responses for group in rollout.groups],
@@ -270,7 +270,7 @@ class LocalTrainer:
         with self._sampling(ahead):
             # As in a private step.
             max_mismatch = None if stale else self.max_mismatch
-            metrics = self._update(step, problems, groups, rewards, max_mismatch)
+            metrics = self.update_policy(step, problems, groups, rewards, max_mismatch)
         own = [reward for rewards in self._own_rewards for reward in rewards]
         return replace(
             metrics,
@@ -371,7 +371,7 @@ class LocalTrainer:
         batch = collate([group], self.policy.card.eos_token_ids, advantage_epsilon=0.0)
         temperature = self.settings.grpo.temperature
         found = response_evidence(self.policy, batch, temperature, self.budget.tokens)
-        return float(found.sum()) < 0
+        return float(found[:, 0].sum()) < 0
 
     def _rollout(
         self, problems: Sequence[Problem], seed: int, count: int, *, gumbel: bool = False
@@ -389,7 +389,7 @@ class LocalTrainer:
     def _rewards(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
         return score_groups(self.scorer, self.policy.decode, problems, groups)
 
-    def _update(
+    def update_policy(
         self,
         step: int,
         problems: Sequence[Problem],

@@ -87,7 +87,7 @@ def backup(
                 break
         if moment.missing and not allow_missing:
             raise BackupFault(_missing_text(moment.missing))
-        return _publish(into, moment, token)
+        return finish(into, moment, token)
 
 
 def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
@@ -112,12 +112,12 @@ def _copy_blobs(deployment: Deployment, into: Folder, moment: Moment, progress: 
     """Every blob into the backup; those that are there already are only looked at."""
     for digest in each_of(progress, "blobs", sorted(moment.needed)):
         try:
-            moment.sizes[digest] = _copied(deployment, into, digest)
+            moment.sizes[digest] = keep_blob(deployment, into, digest)
         except DamagedBlob as error:
             moment.missing[digest] = error.detail
 
 
-def _copied(deployment: Deployment, into: Folder, digest: str) -> int:
+def keep_blob(deployment: Deployment, into: Folder, digest: str) -> int:
     with suppress(DamagedBlob):
         return into.blobs.path(digest).stat().st_size
     try:
@@ -126,7 +126,7 @@ def _copied(deployment: Deployment, into: Folder, digest: str) -> int:
         deployment.forget_fetched()
 
 
-def _publish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifest:
+def finish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifest:
     digest = digest_of_file(moment.file)
     name = database_name(digest)
     size = moment.file.stat().st_size
@@ -146,11 +146,11 @@ def _publish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifes
         operator_token=token is not None,
     )
     write_manifest(into.path, manifest, into.incoming.new())
-    _prune(into, manifest)
+    prune(into, manifest)
     return manifest
 
 
-def _prune(into: Folder, manifest: BackupManifest) -> None:
+def prune(into: Folder, manifest: BackupManifest) -> None:
     """Remove what only the backup before needed."""
     for path in into.path.glob(DATABASES):
         if path.name != manifest.database.file:

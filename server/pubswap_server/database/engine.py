@@ -64,7 +64,7 @@ class Database:
     def __init__(self, url: str, wakeups: Wakeups | None = None) -> None:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         self.shared = not sqlite  # with other machines
-        self.engine = _sqlite(url) if sqlite else _postgres(url)
+        self.engine = sqlite_engine(url) if sqlite else _postgres(url)
         # Called with each run that a committed transaction has changed, and whether it is awaited.
         self.on_change: Callable[[str, bool], None] = lambda run, awaited: None
         self._wakeups = wakeups or Wakeups()
@@ -196,7 +196,7 @@ def _postgres(url: str) -> Engine:
     )
 
 
-def _sqlite(url: str) -> Engine:
+def sqlite_engine(url: str) -> Engine:
     engine = create_engine(
         url,
         json_serializer=_json,

@@ -26,7 +26,7 @@ class Presigned:
 
     def __init__(self, store: ObjectStore, members: S3Store) -> None:
         self._members = members
-        self.url = self._sign("GET", ["-"])[0].partition("?")[0].removesuffix("/-")
+        self.url = self.sign("GET", ["-"])[0].partition("?")[0].removesuffix("/-")
         """What all URLs begin with, before a slash."""
         self.size = lru_cache(maxsize=4096)(lambda digest: _size(store, digest))
         """A stored blob's bytes; raises FileNotFoundError or Unavailable."""
@@ -36,7 +36,7 @@ class Presigned:
         firsts = range(offset, size, PART_BYTES)[:MOST_PARTS]
         if not firsts:
             return []
-        urls = self._sign("PUT", [part_key(upload, first) for first in firsts])
+        urls = self.sign("PUT", [part_key(upload, first) for first in firsts])
         return [
             (first, min(PART_BYTES, size - first), url)
             for first, url in zip(firsts, urls, strict=True)
@@ -44,9 +44,9 @@ class Presigned:
 
     def blob(self, digest: str) -> str:
         """A URL to read a blob's bytes, or some of them."""
-        return self._sign("GET", [blob_key(digest)])[0]
+        return self.sign("GET", [blob_key(digest)])[0]
 
-    def _sign(self, method: Literal["GET", "PUT"], keys: list[str]) -> list[str]:
+    def sign(self, method: Literal["GET", "PUT"], keys: list[str]) -> list[str]:
         with reachable():  # credentials may have to be asked for
             return list(obstore.sign(self._members, method, keys, timedelta(seconds=URL_SECONDS)))
 

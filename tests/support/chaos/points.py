@@ -84,14 +84,14 @@ def install(trace: Path, last: str | None) -> None:
 
     points = Points(trace, last)
     points.at(LocalRound, "train", lambda self: f"{self.number} begin")
-    for name in ("_step", "_keep"):
+    for name in ("step", "keep"):
         points.at(LocalRound, name, lambda self, step, *_: f"{self.number}.{step}")
     points.at(LocalRound, "hand_in", lambda self, _: f"{self.number} end", "between rounds")
     for name in CALLS:
         points.around(CoordinatorClient, name)
     points.around(Heartbeats, "step", "heartbeat")
     points.around(TransformersEngine, "generate")
-    points.around(LocalTrainer, "_update")
+    points.around(LocalTrainer, "update_policy")
     _while_waiting(points, CoordinatorClient)
     _inside_saves(points)
 

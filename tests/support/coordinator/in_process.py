@@ -151,7 +151,7 @@ def _patches() -> Iterator[tuple[Any, str, Any]]:
     yield application, "keep_house", never
     yield Spool, "close", unlock
     # A life's connections are its own; what was compiled of its statements is everybody's.
-    yield engine, "_sqlite", cache(engine._sqlite)
+    yield engine, "sqlite_engine", cache(engine.sqlite_engine)
 
 
 def _points(made: InProcess, patches: contextlib.ExitStack) -> None:

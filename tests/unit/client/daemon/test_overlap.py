@@ -154,14 +154,14 @@ def test_an_engine_beside_the_trainer_samples_while_it_updates(
     """An engine that waits for the update to begin would wait for ever otherwise."""
     one = world(beside, method="fedavg", grpo=OVERLAP)
     beside.updating = threading.Event()
-    update_on = LocalTrainer._update
+    update_on = LocalTrainer.update_policy
 
     def updating(self: LocalTrainer, *args: Any, **kwargs: Any) -> Any:
         assert beside.updating is not None
         beside.updating.set()
         return update_on(self, *args, **kwargs)
 
-    monkeypatch.setattr(LocalTrainer, "_update", updating)
+    monkeypatch.setattr(LocalTrainer, "update_policy", updating)
     one.live()
     assert beside.threads == 2 * ["MainThread", *["rollout"] * (STEPS - 1)]
 

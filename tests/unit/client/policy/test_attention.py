@@ -134,7 +134,7 @@ def test_flex_attention_computes_the_same(
 ) -> None:
     """Compiled as on a GPU, or plain; forward only, for on a CPU torch has no gradient of it."""
     if not compiled:
-        monkeypatch.setattr(kernels, "_compiled_flex", lambda: flex_attention)
+        monkeypatch.setattr(kernels, "compiled_flex", lambda: flex_attention)
     inputs = [tensor.detach() for tensor in tensors()]
     tree = Tree(SPANS, torch.device("cpu"))
     with torch.no_grad():

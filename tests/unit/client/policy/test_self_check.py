@@ -73,7 +73,7 @@ def test_a_wrong_mask_is_found(
     """Also in half precision, and where small weights make all differences small."""
     policy = random_policy(name, dtype, initializer_range=spread)
     assert check_packed_path(policy).path == "portable"
-    monkeypatch.setattr(kernels, "_causal", fault)
+    monkeypatch.setattr(kernels, "causal_mask", fault)
     verdict = check_packed_path(policy)
     assert policy.path == verdict.path == "padded"
     assert "not packed, portable attention: off by" in verdict.refused[0]
