@@ -3,7 +3,6 @@
 Both are common formats: `sha256sum -c` and `ssh-keygen -Y verify` check them without PubSwap.
 """
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import InvalidSettings
 
 SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
@@ -32,7 +32,7 @@ def sign(folder: Path, names: Iterable[str], key: Path) -> None:
 
 def write_sums(folder: Path, names: Iterable[str]) -> bytes:
     """Write the manifest of these files of a folder, with paths from there; returns its bytes."""
-    sums = "".join(f"{_sha256(folder / name)}  {name}\n" for name in sorted(names)).encode()
+    sums = "".join(f"{sha256_of(folder / name)}  {name}\n" for name in sorted(names)).encode()
     (folder / SUMS).write_bytes(sums)
     return sums
 
@@ -89,7 +89,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _same(path: Path, digest: str) -> bool:
-    return path.is_file() and not path.is_symlink() and _sha256(path) == digest
+    return path.is_file() and not path.is_symlink() and sha256_of(path) == digest
 
 
 def _signed(folder: Path, sums: bytes, key: str) -> bool:
@@ -113,8 +113,3 @@ def _made(done: subprocess.CompletedProcess[bytes]) -> bytes:
     if done.returncode != 0:
         raise InvalidSettings(f"ssh-keygen: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

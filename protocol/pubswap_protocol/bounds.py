@@ -65,3 +65,11 @@ Measured = Annotated[
     Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] | None,
     BeforeValidator(_measured),
 ]
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The `object_pairs_hook` of JSON that all read alike; raises ValueError for a key twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found

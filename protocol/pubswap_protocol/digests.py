@@ -4,6 +4,7 @@ BLAKE3 is several times as fast as SHA-256 even on a processor with instructions
 byte of an adapter is hashed three times in a round.
 """
 
+import hashlib
 from pathlib import Path
 
 from blake3 import blake3
@@ -45,3 +46,9 @@ def digest_of_file(path: Path) -> str:
         while piece := file.read(1 << 20):
             digester.update(piece)
     return digester.digest()
+
+
+def sha256_of(path: Path) -> str:
+    """A file's SHA-256 in hexadecimal, by which other programs know it; raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from pubswap_protocol.errors import Conflict, NotSaved
+from pubswap_protocol.errors import Conflict, InvalidSettings, NotSaved
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -21,6 +21,12 @@ def publish(temporary: Path, path: Path) -> None:
     sync(path.parent)
     if new:
         sync(path.parent.parent)
+
+
+def require_vacant(out: Path) -> None:
+    """Raises InvalidSettings if something is at `out` but an empty folder."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InvalidSettings(f"{out} is there already: remove it, or choose another --out.")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout
@@ -275,8 +276,4 @@ def fingerprint(data: bytes) -> str:
 
 def _weights_digest(weights: Iterable[Path]) -> str:
     """One digest over the files' own digests; their names carry no meaning across copies."""
-    lines = []
-    for path in weights:
-        with path.open("rb") as file:
-            lines.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return fingerprint("\n".join(lines).encode())
+    return fingerprint("\n".join(map(sha256_of, weights)).encode())

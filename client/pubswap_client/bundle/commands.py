@@ -38,11 +38,11 @@ def make(
     from pubswap_client.bundle.making import make as make_bundle
     from pubswap_client.bundle.making import wanted
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.operator.adapter_folder import require_vacant
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
     from pubswap_client.signed_manifest import SUMS
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
+    from pubswap_protocol.files import require_vacant
 
     require_vacant(out)
     with until_stopped():
@@ -69,27 +69,19 @@ def verify(
 
     Exit status: 0 if each file is as it was made, 1 otherwise.
     """
+    from pubswap_client.operator.exporting import end_with
     from pubswap_client.signed_manifest import faults
 
-    found = faults(folder, key)
-    for fault in found[:_SHOWN]:
-        typer.echo(fault, err=True)
-    if len(found) > _SHOWN:
-        typer.echo(f"... and {len(found) - _SHOWN} more", err=True)
-    if found:
-        raise typer.Exit(1)
+    end_with(faults(folder, key))
     signed = f", as the holder of {key} signed it" if key else ""
     typer.echo(f"{folder} is whole{signed}: {_summed(folder)}.")
 
 
-_SHOWN = 20
-
-
 def _summed(folder: Path) -> str:
     """How large a bundle is, and the digest of its digests."""
-    from pubswap_client.data.manifest import sha256_of
     from pubswap_client.signed_manifest import SUMS
     from pubswap_protocol.command_line.amounts import size_text
+    from pubswap_protocol.digests import sha256_of
 
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     text = f"{len(sizes)} files, {size_text(sum(sizes))}"

@@ -26,6 +26,7 @@ from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.signed_manifest import make_key, sign, write_sums
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.locking import Held, lock
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidSettings, LocalFault, StateInUse
 from pubswap_protocol.files import publish, sync
 from pubswap_protocol.messages import CreateRun
@@ -121,9 +122,7 @@ def requirements(wheels: Path) -> str:
     lines = []
     for wheel in sorted(wheels.iterdir()):
         name, version, *_ = wheel.name.split("-")
-        with wheel.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        lines.append(f"{name}=={version} --hash=sha256:{digest}\n")
+        lines.append(f"{name}=={version} --hash=sha256:{sha256_of(wheel)}\n")
     return "".join(lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
@@ -64,11 +64,6 @@ def file_origins(path: Path) -> list[Origin]:
         for part in local_parts(path)
         for file in (sorted(part.rglob("*.arrow")) if part.is_dir() else [part])
     ]
-
-
-def sha256_of(file: Path) -> str:
-    with file.open("rb") as data:
-        return hashlib.file_digest(data, "sha256").hexdigest()
 
 
 def named_in(path: Path, part: Path) -> str:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_protocol.errors import InvalidSettings
-
 if TYPE_CHECKING:
     from pubswap_protocol.messages import WholeRun
 
@@ -35,12 +33,6 @@ BaseOption = Annotated[
         "--model", help="merged: the base model, a folder or a hub id; by default the run's."
     ),
 ]
-
-
-def require_vacant(out: Path) -> None:
-    """Raises InvalidSettings if something is at `out` but an empty folder."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} is there already: remove it, or choose another --out.")
 
 
 def require_torch(format_: Format) -> None:

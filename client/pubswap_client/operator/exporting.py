@@ -11,7 +11,6 @@ from pubswap_client.operator.adapter_folder import (
     Format,
     FormatOption,
     require_torch,
-    require_vacant,
     write_adapter,
 )
 from pubswap_client.operator.asking import Run
@@ -19,6 +18,8 @@ from pubswap_client.operator.connecting import connected
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
+
+_SHOWN = 20  # faults
 
 
 @connected
@@ -39,7 +40,7 @@ def export(
     """
     from pubswap_client.operator.adapter_card import adapter_text, loading
     from pubswap_client.signed_manifest import make_key, sign
-    from pubswap_protocol.files import whole_folder
+    from pubswap_protocol.files import require_vacant, whole_folder
 
     require_vacant(out)
     require_torch(format_)
@@ -72,9 +73,15 @@ def verify(
     """
     from pubswap_client.signed_manifest import faults
 
-    found = faults(folder, key)
-    for fault in found:
-        typer.echo(fault, err=True)
-    if found:
-        raise typer.Exit(1)
+    end_with(faults(folder, key))
     typer.echo(f"{folder} is as the holder of {key} signed it.")
+
+
+def end_with(faults: list[str]) -> None:
+    """Print the first of a folder's faults, if there are any, and end the command with status 1."""
+    for fault in faults[:_SHOWN]:
+        typer.echo(fault, err=True)
+    if len(faults) > _SHOWN:
+        typer.echo(f"... and {len(faults) - _SHOWN} more", err=True)
+    if faults:
+        raise typer.Exit(1)

@@ -4,14 +4,9 @@ from pathlib import Path
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.adapter_card import adapter_text, loading
-from pubswap_client.operator.adapter_folder import (
-    Format,
-    require_torch,
-    require_vacant,
-    write_adapter,
-)
+from pubswap_client.operator.adapter_folder import Format, require_torch, write_adapter
 from pubswap_protocol.errors import WrongState
-from pubswap_protocol.files import whole_folder
+from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.messages import RunState, WholeRun
 
 

@@ -19,7 +19,6 @@ from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import load_policy
-from pubswap_client.operator.adapter_folder import require_vacant
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.run_card import CARD, read_card
 from pubswap_client.settings import ClientSettings
@@ -29,7 +28,7 @@ from pubswap_client.state.membership import load_membership
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.files import whole_folder
+from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems

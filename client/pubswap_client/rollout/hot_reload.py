@@ -166,9 +166,3 @@ class HotReloadEngine(RolloutEngine):
     def _delete(self) -> None:
         """Delete all versions, also those of an earlier process."""
         shutil.rmtree(self.root, ignore_errors=True)
-
-
-def longest_sequence(policy: Policy) -> int:
-    """Tokens of the run's longest prompt and response."""
-    grpo = policy.settings.grpo
-    return grpo.max_prompt_tokens + grpo.max_response_tokens

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.hot_reload import longest_sequence
 from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import InvalidSettings
@@ -33,7 +32,7 @@ def engine_arguments(
         "max_cpu_loras": 2,
         "max_lora_rank": lora_rank(policy.settings.lora.rank),
         "logprobs_mode": "processed_logprobs",
-        "max_model_len": longest_sequence(policy),
+        "max_model_len": policy.settings.grpo.longest_row,
         "enable_sleep_mode": sleeps,
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),

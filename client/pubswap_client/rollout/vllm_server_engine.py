@@ -15,7 +15,6 @@ from pubswap_client.rollout.hot_reload import (
     AdapterVersion,
     HotReloadEngine,
     Sampled,
-    longest_sequence,
 )
 from pubswap_client.rollout.transformers_engine import Prompts
 from pubswap_client.rollout.vllm_http import Completions, InferenceServer, Refused, ServedModel
@@ -137,7 +136,7 @@ class VllmServerEngine(HotReloadEngine):
 
     def _check_start(self, server: InferenceServer) -> None:
         """Raises InvalidSettings unless it takes the run's lengths, and processes log-probs."""
-        longest = longest_sequence(self.policy)
+        longest = self.policy.settings.grpo.longest_row
         base = next((model for model in models_of(server) if model.parent is None), None)
         if base is None:
             raise EngineFault(f"vLLM at {server.url} names no base model in /v1/models.")
@@ -161,7 +160,7 @@ def serve_command(policy: Policy, model: Path) -> str:
     dtype = str(policy.model.dtype).removeprefix("torch.")
     return (
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True VLLM_NO_USAGE_STATS=1 "
-        f"vllm serve {model} --dtype {dtype} --max-model-len {longest_sequence(policy)} "
+        f"vllm serve {model} --dtype {dtype} --max-model-len {policy.settings.grpo.longest_row} "
         f"--enable-lora --max-lora-rank {rank} --max-loras 2 --max-cpu-loras 4 "
         "--logprobs-mode processed_logprobs"
     )

@@ -8,8 +8,8 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from pubswap_protocol.bounds import unique_keys
 from pubswap_protocol.errors import InvalidAdapter
 
 MAX_HEADER_BYTES = 1 << 20
@@ -78,9 +78,7 @@ def parse_header(raw: bytes) -> dict[str, TensorSpec]:
     if not (raw.startswith(b"{") and raw.rstrip(b" ").endswith(b"}")):
         raise InvalidAdapter("The header does not begin with { and end with } and spaces.")
     try:
-        header = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_int=_natural
-        )
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_keys, parse_int=_natural)
     except (ValueError, RecursionError) as error:
         raise InvalidAdapter(f"The header is not plain JSON: {error}") from None
     if not isinstance(header, dict):
@@ -98,13 +96,6 @@ def parse_header(raw: bytes) -> dict[str, TensorSpec]:
             raise InvalidAdapter(f"Tensor {name!r} does not begin where the one before it ends.")
         position = spec.end
     return ordered
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
 
 
 def _is_text(name: str) -> bool:

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pubswap_protocol.errors import InvalidSettings
-from pubswap_protocol.files import whole_folder
+from pubswap_protocol.files import require_vacant, whole_folder
 from pubswap_protocol.tensors.adapter import open_stack
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from pubswap_server.aggregation.stacking import stacked
@@ -24,8 +23,7 @@ def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
     is at `out` already.
     """
     out = out.absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} is there already; choose another --out.")
+    require_vacant(out)
     with (
         whole_folder(out, 0o700) as folder,
         tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch,

@@ -6,36 +6,39 @@ directions from r_n on a member keeps as they are,
     M = sum_n w_n (B_n A_n + B[:, r_n:] A[r_n:])
       = [B C | w_1 B_1 | w_2 B_2 ...] [A; A_1; A_2; ...],   C_kk = sum of the w_n with r_n <= k,
 
-is the product of two stacks of S = R + sum_n r_n columns and rows. M itself is never formed. With
-the QR decompositions of the stacks, Q_b R_b and (Q_a R_a)^T, and the singular values of their core,
+is the product of two stacks of S = R + sum_n r_n columns and rows. M itself is not formed. With the
+QR decompositions of the stacks, Q_b R_b and (Q_a R_a)^T, and the singular values of their core,
 
     R_b R_a^T = U s V^T,   M = (Q_b U) s (Q_a V)^T,
 
-the first R of which are the closest matrix of rank R there is (Eckart and Young). All is computed
-in float64, one module after another, and rounded once.
+the first R of which are the closest matrix of rank R there is (Eckart and Young). Of so many
+members that S > min(out, in), M is summed instead, and decomposed itself: the stacks would be
+larger. All is computed in float64, one module after another, and rounded once.
 
 The new factors are A = c V^T and B = U s / c, with c = 1 / sqrt(3), the mean norm of a row of the
 initial A: all that training has changed is in B, as it is in LoRA's first steps, and Adam's steps
 stay as long as they were. The entry of largest magnitude in each row of A is positive. A direction
 whose singular value is nothing but rounding keeps its row of the round's A, and has 0 in B.
 
-The time is O((out + in) S^2 + S^3) for a module of the shape (out, in), the memory five times the
-stacks': see docs/aggregation.md.
+docs/aggregation.md has the cost.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.tensors.adapter import Array, modules
+from pubswap_protocol.tensors.adapter import AdapterSource, Array, modules
 from pubswap_protocol.tensors.ranks import rank_of
 from pubswap_server.aggregation.updates import Updates
 
 Matrix = NDArray[np.float64]
+Term = tuple[AdapterSource, Matrix]
+"""An adapter, and the weight of each of its first directions: B[:, :r] diag(w) A[:r]."""
 
 ROW_NORM = 1 / math.sqrt(3)
+COLUMNS = 128  # of the stacks at a time, where M is summed
 NOTHING = 2.0**-40  # of the largest singular value: far above float64's rounding
 
 
@@ -65,7 +68,7 @@ class Truncation:
 
     def _factors(self, a: str, b: str) -> tuple[Array, Array]:
         """A (R, in) and B (out, R) of a module."""
-        left, values, right = decomposed(*self._stacks(a, b))
+        left, values, right = self._decomposed(a, b)
         found = min(self._rank, int(np.sum(values > NOTHING * values[0])))
         self._all += float(np.sum(values**2))
         self._kept += float(np.sum(values[:found] ** 2))
@@ -76,8 +79,21 @@ class Truncation:
         new_b[:, :found] = left[:, :found] * (signs * values[:found] / ROW_NORM)
         return new_a, new_b
 
-    def _stacks(self, a: str, b: str) -> tuple[Matrix, Matrix]:
-        """Factors (out, S) and (S, in) whose product is M."""
+    def _decomposed(self, a: str, b: str) -> tuple[Matrix, Matrix, Matrix]:
+        """Left vectors (out, k), singular values (k,) and right vectors (k, in) of M."""
+        terms = self._terms()
+        shape = (
+            self._updates.previous.layout.tensors[b][0],
+            self._updates.previous.layout.tensors[a][1],
+        )
+        if sum(len(by) for _, by in terms) <= min(shape):
+            return decomposed(*_stacks(terms, a, b))
+        step = max(1, COLUMNS // self._rank)
+        some = (terms[first : first + step] for first in range(0, len(terms), step))
+        return summed(shape, (_stacks(each, a, b) for each in some))
+
+    def _terms(self) -> list[Term]:
+        """Those whose sum is M."""
         updates = self._updates
         ranks = updates.ranks or (self._rank,) * len(updates.sources)
         terms = [(updates.previous, self._kept_shares(ranks))]
@@ -89,9 +105,7 @@ class Truncation:
             ]
         for source, share, rank in zip(updates.sources, updates.shares, ranks, strict=True):
             terms.append((source, np.full(rank, share)))
-        b_stack = [term.tensor(b)[:, : len(by)] * by for term, by in terms]
-        a_stack = [term.tensor(a)[: len(by)].astype(np.float64) for term, by in terms]
-        return np.concatenate(b_stack, axis=1), np.concatenate(a_stack, axis=0)
+        return terms
 
     def _kept_shares(self, ranks: Sequence[int]) -> Matrix:
         """The diagonal of C (R,): the share of members that keep a direction as it was."""
@@ -101,12 +115,29 @@ class Truncation:
         return kept
 
 
+def _stacks(terms: Sequence[Term], a: str, b: str) -> tuple[Matrix, Matrix]:
+    """Factors (out, S) and (S, in) whose product is the sum of the terms."""
+    b_stack = [source.tensor(b)[:, : len(by)] * by for source, by in terms]
+    a_stack = [source.tensor(a)[: len(by)].astype(np.float64) for source, by in terms]
+    return np.concatenate(b_stack, axis=1), np.concatenate(a_stack, axis=0)
+
+
 def decomposed(b: Matrix, a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """Left vectors (out, k), singular values (k,) and right vectors (k, in) of B A."""
     q_b, r_b = np.linalg.qr(b)
     q_a, r_a = np.linalg.qr(a.T)
     u, values, vt = np.linalg.svd(r_b @ r_a.T, full_matrices=False)
     return q_b @ u, values, vt @ q_a.T
+
+
+def summed(
+    shape: tuple[int, int], products: Iterable[tuple[Matrix, Matrix]]
+) -> tuple[Matrix, Matrix, Matrix]:
+    """As `decomposed`, of the sum of many products, which is formed."""
+    mean = np.zeros(shape)
+    for b, a in products:
+        mean += b @ a
+    return np.linalg.svd(mean, full_matrices=False)
 
 
 def signs_of(rows: Matrix) -> Matrix:

@@ -9,6 +9,8 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from pubswap_protocol.bounds import unique_keys
+
 MAX_JSON_BYTES = 1 << 20
 MAX_DIGITS = 20
 
@@ -49,7 +51,7 @@ class _PlainRequest(Request):
                 parse_constant=_no_number,
                 parse_int=_integer,
                 parse_float=_finite,
-                object_pairs_hook=_without_duplicates,
+                object_pairs_hook=unique_keys,
             )
         except json.JSONDecodeError:
             raise
@@ -70,11 +72,4 @@ def _integer(text: str) -> int:
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError("a number is too large")
-    return value
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("a key occurs twice")
     return value

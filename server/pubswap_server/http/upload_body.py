@@ -1,12 +1,9 @@
 """The bytes of uploads: chunks into their file, and a whole file into a checked blob."""
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import IO
 
-from anyio import to_thread
 from fastapi import Request
+from fastapi.concurrency import contextmanager_in_threadpool
 
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
 from pubswap_protocol.settings import Precision
@@ -16,7 +13,6 @@ from pubswap_server.database.tables import UploadRow
 from pubswap_server.services import Services
 from pubswap_server.storage.pieces import body_under_way
 from pubswap_server.storage.spool import Received, Writer
-from pubswap_server.storage.store import UploadStore
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -50,7 +46,8 @@ async def append(
 
     Raises WrongOffset, LengthMismatch, or Unavailable while another request sends.
     """
-    async with _appending(services.uploads, row.id, first) as file:
+    appending = services.uploads.appending(row.id, first)
+    async with contextmanager_in_threadpool(appending) as file:  # a busy disk answers late
         writer = Writer(file.fileno())
         with body_under_way():
             try:
@@ -59,17 +56,6 @@ async def append(
                 await writer.flush()
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
-
-
-@asynccontextmanager
-async def _appending(uploads: UploadStore, upload: str, first: int) -> AsyncIterator[IO[bytes]]:
-    """The store's `appending`, in a thread: also a local disk that is busy answers late."""
-    opened = uploads.appending(upload, first)
-    file = await to_thread.run_sync(opened.__enter__)
-    try:
-        yield file
-    finally:
-        await to_thread.run_sync(opened.__exit__, None, None, None)
 
 
 async def _write(request: Request, writer: Writer, count: int) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.bundle.making import MODEL, WHEELS, make, wanted
-from pubswap_client.data.manifest import sha256_of
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, LocalFault, StateInUse
 from pubswap_protocol.problems import write_problems
 from support.client.simulations import write_recipe

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -36,6 +37,7 @@ router = APIRouter(tags=["blobs"], route_class=PlainJsonRoute)
 
 CHUNK_BYTES = 4 << 20  # of an upload's first chunk, and of one after a cut
 LARGEST_CHUNK_BYTES = 64 << 20
+_Session = partial(UploadSession, chunk_bytes=CHUNK_BYTES, largest_chunk_bytes=LARGEST_CHUNK_BYTES)
 
 ContentRange = Annotated[
     str,
@@ -74,14 +76,12 @@ async def open_upload(
         await to_thread.run_sync(services.uploads.drop, upload)
     if upload_row is None:
         response.status_code = 200
-        return UploadSession(
+        return _Session(
             upload=None,
             digest=body.digest,
             size=body.size,
             offset=body.size,
             stored=True,
-            chunk_bytes=CHUNK_BYTES,
-            largest_chunk_bytes=LARGEST_CHUNK_BYTES,
             expires_at=None,
         )
     return await _session(services, upload_row, direct)
@@ -102,15 +102,13 @@ async def _session(services: Services, row: UploadRow, direct: bool = False) -> 
     if direct and services.presigned is not None:
         signed = await to_thread.run_sync(services.presigned.parts, row.id, offset, row.size)
         parts = [UploadPart(first=first, size=size, url=url) for first, size, url in signed]
-    return UploadSession(
+    return _Session(
         upload=row.id,
         digest=row.digest,
         size=row.size,
         offset=offset,
         parts=parts,
         stored=False,
-        chunk_bytes=CHUNK_BYTES,
-        largest_chunk_bytes=LARGEST_CHUNK_BYTES,
         expires_at=row.expires_at,
     )
 
