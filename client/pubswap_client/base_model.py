@@ -1,10 +1,16 @@
 """A base model's files: a local folder as it is, a hub id through the hub's cache."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
+
+if TYPE_CHECKING:
+    from pubswap_client.settings import ClientSettings
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 
@@ -50,6 +56,27 @@ def model_folder(source: str, revision: str | None = None) -> Path:
             f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
             "or download it and give the folder."
         ) from None
+
+
+def own_model(
+    settings: "ClientSettings", run: RunView, *, offline: bool = False
+) -> tuple[Path, ModelCard]:
+    """The folder of a run's base model on this machine, and its card.
+
+    Raises InvalidSettings if it is not to be had, `offline` without asking a hub, and
+    BaseModelMismatch if it is another model.
+    """
+    source = settings.model or run.model.source
+    revision = settings.revision or run.model.revision
+    folder = local_folder(source, revision) if offline else model_folder(source, revision)
+    if folder is None:
+        raise InvalidSettings(
+            f"The base model {source} is not on this machine, and nothing is asked of a hub here: "
+            "name its folder with --model."
+        )
+    card = model_card(folder, run.settings.lora, str(folder), settings.revision)
+    run.model.check_same(card)
+    return folder, card
 
 
 def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:

@@ -130,7 +130,7 @@ class Federation:
 def _carry_out(spec: "RunSpec") -> None:
     """Do what is not done yet. Raises LocalFault."""
     from pubswap._bar import Bar
-    from pubswap_simulation.processes import Processes
+    from pubswap_simulation.processes import LocalProcesses
     from pubswap_simulation.sweep import carry_out
     from pubswap_simulation.worker import LOG
 
@@ -139,7 +139,7 @@ def _carry_out(spec: "RunSpec") -> None:
     # libgomp reads it once, before torch is told how many threads there are.
     threads = {"OMP_NUM_THREADS": str(n)} if (n := spec.options.get("threads")) else {}
     with Bar(spec) as bar:
-        failed = carry_out([spec], Processes([threads], bar.update), bar)
+        failed = carry_out([spec], LocalProcesses([threads], bar.update), bar)
     for failure in failed.values():
         raise LocalFault(
             f"The simulation has failed: {failure} Its log is {spec.folder / LOG}; the same call "

@@ -20,7 +20,7 @@ Progress = Callable[[RunSpec, int, float | None], None]
 Outcome = tuple[RunSpec, str | None]
 
 
-class Processes:
+class LocalProcesses:
     """Runs, one at a time in each of the environments."""
 
     def __init__(self, environments: Sequence[Mapping[str, str]], on_progress: Progress) -> None:

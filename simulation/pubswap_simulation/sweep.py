@@ -11,7 +11,7 @@ from rich.console import Console
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
 from pubswap_simulation.job import RunSpec
-from pubswap_simulation.processes import Outcome, Processes
+from pubswap_simulation.processes import LocalProcesses, Outcome
 from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, log_to, open_log
 
@@ -63,7 +63,7 @@ def run_here(
     threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
     environments = [visible | threads for visible in visible_devices(count, names)]
     with SweepDisplay(console, len(specs)) as display:
-        failed = carry_out(specs, Processes(environments, display.update), display)
+        failed = carry_out(specs, LocalProcesses(environments, display.update), display)
     return _concluded(specs, failed, console)
 
 

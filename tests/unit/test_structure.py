@@ -1,5 +1,6 @@
 """The shape of the tree: few files in a folder, short ways, no circle. Part of `make check`."""
 
+import ast
 import re
 import subprocess
 from collections import Counter
@@ -13,6 +14,7 @@ PACKAGES = (
     *("pubswap", "pubswap_protocol", "pubswap_server", "pubswap_client"),
     "pubswap_simulation",
 )
+FACES = ("Coordinator", "Federation", "Run")  # of the package `pubswap`
 TOP, FOLDER, TESTS = 10, 16, 20  # most files flat in a folder
 WAYS = {"One round": 27, "One public step": 22, "A run's file": 12}  # most files to open on each
 
@@ -50,6 +52,19 @@ def test_no_file_stands_alone_in_describing_its_folder() -> None:
         and not (ROOT / path).read_text(encoding="utf-8").startswith('"""')
     ]
     assert not silent
+
+
+def test_a_class_s_name_has_one_meaning() -> None:
+    """In all four packages; but for the face for notebooks, which wraps what it is named after."""
+    names = Counter(
+        node.name
+        for path in files()
+        if path.parts[0] in ("protocol", "server", "client", "simulation")
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert len(names) > 300
+    assert {name for name, count in names.items() if count > 1} == set(FACES)
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:

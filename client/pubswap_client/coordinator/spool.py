@@ -38,7 +38,7 @@ Header = tuple[
 Headers = Annotated[list[Header], Field(max_length=64)]
 
 
-class Message(BaseModel):
+class Envelope(BaseModel):
     """What a file says of its body."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,21 +47,21 @@ class Message(BaseModel):
     headers: Headers
 
 
-class Asked(Message):
+class Asked(Envelope):
     """A request, without the host that it goes to: that is the relay's to know."""
 
     method: Literal["GET", "POST", "PUT", "PATCH"]
     target: str = Field(pattern=r"^/[!-~]{1,4095}$")
 
 
-class Answered(Message):
+class Answered(Envelope):
     """An answer; `cut` if the rest of its body never came."""
 
     status: int = Field(ge=200, le=599)
     cut: bool = False
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Envelope)
 
 
 class Refused(Exception):
@@ -85,7 +85,7 @@ def look_again(folder: Path) -> None:
     os.utime(folder)
 
 
-def write(path: Path, pieces: Iterable[bytes | memoryview], message: Message) -> None:
+def write(path: Path, pieces: Iterable[bytes | memoryview], message: Envelope) -> None:
     """A file under its name, whole; raises OSError."""
     with Draft(path) as draft:
         for piece in pieces:
@@ -113,7 +113,7 @@ class Draft:
         """More of the body."""
         files.write_all(self._descriptor, piece)
 
-    def finish(self, message: Message) -> None:
+    def finish(self, message: Envelope) -> None:
         """Give it its name."""
         line = message.model_dump_json().encode()
         self.add(line + b"%08d" % len(line) + _MARK)

@@ -25,7 +25,7 @@ NORMAL = 1.96  # P(|Z| <= 1.96) = 0.95
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredAdapter:
     """An adapter, and each problem's mean reward (P,)."""
 
     name: str
@@ -38,7 +38,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """pass@1 less the reference's, and the numbers of problems that it does better and worse."""
 
     reference: str
@@ -56,7 +56,7 @@ class Compared:
     problems: int
     pass_at_1: float
     half_width: float | None
-    difference: Difference | None
+    difference: PairedDifference | None
 
 
 def adapter_names(folder: Path) -> list[str]:
@@ -104,7 +104,7 @@ def load_stack(policy: Policy, stack: AdapterFile) -> None:
         policy.load_adapter(initial_adapter(layout, policy.settings.seed))  # B = 0: no product
 
 
-def compared(scored: Sequence[Scored]) -> list[Compared]:
+def compared(scored: Sequence[ScoredAdapter]) -> list[Compared]:
     """Each with its interval, and against `all` beside it, if that is there."""
     by_name = {each.name: each for each in scored}
     found = []
@@ -123,10 +123,10 @@ def compared(scored: Sequence[Scored]) -> list[Compared]:
     return found
 
 
-def _difference(scored: Scored, reference: Scored) -> Difference:
+def _difference(scored: ScoredAdapter, reference: ScoredAdapter) -> PairedDifference:
     values = [a - b for a, b in zip(scored.rewards, reference.rewards, strict=True)]
     better, worse = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    return Difference(reference.name, fmean(values), half_width(values), better, worse)
+    return PairedDifference(reference.name, fmean(values), half_width(values), better, worse)
 
 
 def half_width(values: Sequence[float]) -> float | None:

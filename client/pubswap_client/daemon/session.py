@@ -10,11 +10,11 @@ from statistics import fmean
 
 from rich.console import Console
 
-from pubswap_client.base_model import model_folder
+from pubswap_client.base_model import own_model
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.comparison import Scored, adapter_names, load_stack, open_adapter
+from pubswap_client.daemon.comparison import ScoredAdapter, adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
@@ -48,7 +48,7 @@ from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
-from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.settings import RunSettings
@@ -194,7 +194,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     return Evaluator(session.api, run, len(problems), evaluate, residuals)
 
 
-def compare_adapters(settings: ClientSettings, folder: Path) -> list[Scored]:
+def compare_adapters(settings: ClientSettings, folder: Path) -> list[ScoredAdapter]:
     """Score the adapters in a folder on the run's test set, each with the same draws.
 
     Raises InvalidSettings if there is none, InvalidAdapter if one is not of this run.
@@ -210,7 +210,7 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> list[Scored]:
             rewards = rewards_of(
                 policy, session.engine, problems, session.score, run.settings, seed
             )
-            scored.append(Scored(name, [fmean(each) for each in rewards]))
+            scored.append(ScoredAdapter(name, [fmean(each) for each in rewards]))
             log.info("%s: pass@1 %.3f on %d problems.", name, scored[-1].mean, len(problems))
     return scored
 
@@ -281,11 +281,7 @@ def _open_session(
         check_possible(run.settings, settings, alone=process_group is None)
         if role is Role.CLIENT:
             check_installed(run.settings)
-        folder = model_folder(
-            settings.model or run.model.source, settings.revision or run.model.revision
-        )
-        card = model_card(folder, run.settings.lora, str(folder), settings.revision)
-        run.model.check_same(card)
+        folder, card = own_model(settings, run)
         if role is Role.CLIENT:
             write_whole(settings.state / CARD, card_bytes(run))  # for `client personalize`
         hello = hello_of(card, run.settings.verifier)

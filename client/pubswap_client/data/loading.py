@@ -24,7 +24,7 @@ _REVISION = re.compile(r"/([0-9a-f]{40})/")
 
 
 @dataclass(frozen=True)
-class Table:
+class SourceTable:
     """Rows of one file or split of a data set, which `where` names."""
 
     hub_set: HubSet
@@ -42,7 +42,9 @@ class Table:
 
 
 @contextmanager
-def tables(spec: DataSpec, sets: Sequence[HubSet]) -> Iterator[tuple[list[Table], list[Origin]]]:
+def tables(
+    spec: DataSpec, sets: Sequence[HubSet]
+) -> Iterator[tuple[list[SourceTable], list[Origin]]]:
     """All rows of these sets, and where they are from; local files are read in the context.
 
     Raises InvalidSettings if the hub cannot be reached or there is no such path, InvalidProblems
@@ -64,7 +66,7 @@ def tables(spec: DataSpec, sets: Sequence[HubSet]) -> Iterator[tuple[list[Table]
         yield loaded, file_origins(spec.from_)
 
 
-def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
+def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[SourceTable]:
     import datasets
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -81,7 +83,7 @@ def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[Table]:
             yield _table(hub_set, f"{where} {split}", splits[split], spec)
 
 
-def _hub_origin(hub_set: HubSet, loaded: Iterable[Table]) -> Origin:
+def _hub_origin(hub_set: HubSet, loaded: Iterable[SourceTable]) -> Origin:
     """The commit is in the names of the folders where `datasets` caches what it downloads."""
     names = " ".join(
         file["filename"]
@@ -93,7 +95,7 @@ def _hub_origin(hub_set: HubSet, loaded: Iterable[Table]) -> Origin:
     return Origin(name=hub_set.hub, revision=commit.group(1) if commit else None)
 
 
-def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Iterator[Table]:
+def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Iterator[SourceTable]:
     for part in local_parts(path):
         name = named_in(path, part)
         if part.is_dir():
@@ -157,9 +159,9 @@ def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:
     return marked[0] if marked else sets[0]
 
 
-def _table(hub_set: HubSet, where: str, rows: Dataset, spec: DataSpec) -> Table:
+def _table(hub_set: HubSet, where: str, rows: Dataset, spec: DataSpec) -> SourceTable:
     _check_columns(where, rows.column_names, hub_set, spec)
-    return Table(hub_set, where, rows, hub_set.needed(spec), hub_set.reader_of(rows, where))
+    return SourceTable(hub_set, where, rows, hub_set.needed(spec), hub_set.reader_of(rows, where))
 
 
 def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet, spec: DataSpec) -> None:

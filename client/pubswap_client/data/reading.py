@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pubswap_client.data.examples import Tally, Unusable, ask, unique
-from pubswap_client.data.loading import Table, tables
+from pubswap_client.data.loading import SourceTable, tables
 from pubswap_client.data.manifest import Origin, file_origins
 from pubswap_client.data.sources import HUB_SETS, HubSet
 from pubswap_client.data.spec import DataSpec
@@ -189,7 +189,7 @@ def _hub_sets(
 
 
 def _problems(
-    table: Table, spec: DataSpec, tally: Tally, advance: Callable[[int], None]
+    table: SourceTable, spec: DataSpec, tally: Tally, advance: Callable[[int], None]
 ) -> Iterator[Problem]:
     hub_set, topic = table.hub_set, table.hub_set.topic_column(spec)
     for number, (where, row) in enumerate(table, start=1):

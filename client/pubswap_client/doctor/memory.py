@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warning
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
-from pubswap_client.rollout.vllm_http import InferenceServer, Refused
+from pubswap_client.rollout.vllm_http import InferenceServer, VllmRefused
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import (
     Device,
@@ -158,7 +158,7 @@ def _fault(settings: ClientSettings, url: str, longest: int) -> Finding | None:
             base = next((model for model in server.models() if model.parent is None), None)
         except EngineFault as error:
             return of_error(error, f"Start vLLM there, or correct {url} in vllm.urls.")
-        except Refused as error:
+        except VllmRefused as error:
             return failure(
                 f"{url} refuses to be asked: {error.message}",
                 "Set vllm.api_key to what it was started with as --api-key.",

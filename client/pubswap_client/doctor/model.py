@@ -10,7 +10,7 @@ import numpy as np
 
 from pubswap_client.base_model import model_folder
 from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
-from pubswap_client.policy.self_check import Verdict
+from pubswap_client.policy.self_check import PathChoice
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import size_text
@@ -110,7 +110,7 @@ def check_model(
     return _compared(folder, card, run), folder, card
 
 
-def check_path(verdict: Verdict) -> Finding:
+def check_path(verdict: PathChoice) -> Finding:
     """By which path the update computes, and what that costs."""
     if verdict.refused:
         return warning(str(verdict), verdict.advice)

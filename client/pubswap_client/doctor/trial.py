@@ -20,7 +20,7 @@ from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
 from pubswap_client.doctor.prediction import TrialResult
 from pubswap_client.policy.policy import Policy
-from pubswap_client.policy.self_check import Verdict, check_packed_path
+from pubswap_client.policy.self_check import PathChoice, check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
@@ -46,7 +46,7 @@ class TrialRun:
     folder: Path
     policy: Policy
     process_group: ProcessGroup | None
-    verdict: Verdict
+    verdict: PathChoice
 
     def step(
         self, member: str, problems: Sequence[Problem], scorer: Scorer, stage: Stage

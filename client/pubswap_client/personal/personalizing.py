@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pubswap_client.base_model import local_folder
+from pubswap_client.base_model import own_model
 from pubswap_client.daemon.comparison import open_adapter
 from pubswap_client.daemon.factories import make_engine, make_trainer
 from pubswap_client.daemon.own_settings import own_settings
@@ -29,8 +29,6 @@ from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.files import require_vacant, whole_folder
-from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.settings import AggregationSettings, PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
@@ -82,7 +80,8 @@ def personalize(
     run = read_card(name)
     rules = _private(own_settings(settings, run.settings), steps)
     problems, held_out = _problems(settings, rules)
-    source, folder = open_adapter(shared, run), _model(settings, run)
+    source = open_adapter(shared, run)
+    folder, _ = own_model(settings, run, offline=True)
     terms = f"{rules.model_dump_json()}{run.model.model_dump_json()}"
     with (
         locked(settings.state),
@@ -182,16 +181,3 @@ def _problems(settings: ClientSettings, rules: RunSettings) -> tuple[list[Proble
             f"ones; a step takes {least} different ones."
         )
     return problems, held_out
-
-
-def _model(settings: ClientSettings, run: RunView) -> Path:
-    """The base model's folder, if it is here."""
-    source = settings.model or run.model.source
-    folder = local_folder(source, settings.revision or run.model.revision)
-    if folder is None:
-        raise InvalidSettings(
-            f"The base model {source} is not on this machine, and nothing is asked of a hub here: "
-            "name its folder with --model."
-        )
-    run.model.check_same(model_card(folder, run.settings.lora, str(folder), settings.revision))
-    return folder

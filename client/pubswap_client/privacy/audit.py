@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pubswap_client.base_model import model_folder
+from pubswap_client.base_model import own_model
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.distributed.launch import load_policy
@@ -22,7 +22,6 @@ from pubswap_client.training.memory import default_budget
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import WholeRun
-from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.tensors.adapter import decode_adapter
@@ -89,9 +88,7 @@ def _data(settings: ClientSettings) -> Path:
 
 def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:
     """The run's policy on one device, which transformers samples from."""
-    source = settings.model or run.model.source
-    folder = model_folder(source, settings.revision or run.model.revision)
-    run.model.check_same(model_card(folder, run.settings.lora, str(folder), settings.revision))
+    folder, _ = own_model(settings, run)
     policy: Policy = load_policy(settings, folder, run.model, run.settings)
     check_packed_path(policy)
     plain = PromptTokenizer(folder).plain

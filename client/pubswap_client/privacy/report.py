@@ -22,7 +22,7 @@ Verdict = Literal["told apart", "not told apart", "not comparable"]
 Looks = Sequence[Likelihoods]
 
 
-class Outcome(BaseModel):
+class AttackResult(BaseModel):
     """What one attack achieves."""
 
     model_config = ConfigDict(frozen=True)
@@ -76,8 +76,8 @@ class AuditReport(BaseModel):
     adapter: Digest
     members: int = Field(description="How many problems that the adapter was trained on.")
     others: int = Field(description="How many that it was not trained on.")
-    outcomes: list[Outcome]
-    control: Outcome = Field(description="The base model's, which was trained on neither.")
+    outcomes: list[AttackResult]
+    control: AttackResult = Field(description="The base model's, which was trained on neither.")
 
     @property
     def verdict(self) -> Verdict:
@@ -118,8 +118,8 @@ def audited(run: str, round_: int, adapter: Digest, members: Looks, others: Look
         adapter=adapter,
         members=len(members),
         others=len(others),
-        outcomes=[Outcome.of(attack, members, others) for attack in ATTACKS],
-        control=Outcome.of(CONTROL, members, others),
+        outcomes=[AttackResult.of(attack, members, others) for attack in ATTACKS],
+        control=AttackResult.of(CONTROL, members, others),
     )
 
 

@@ -57,7 +57,7 @@ class Completions(BaseModel):
     choices: list[CompletionChoice]
 
 
-class Refused(Exception):
+class VllmRefused(Exception):
     """The server answered with an error; `known` is False if the path itself is unknown to it."""
 
     def __init__(self, status: int, message: str, known: bool) -> None:
@@ -70,7 +70,7 @@ class Refused(Exception):
 class InferenceServer:
     """One `vllm serve`. Methods may be called from several threads.
 
-    Each raises Refused for an error that vLLM answers, and EngineFault if it cannot be reached
+    Each raises VllmRefused for an error that vLLM answers, and EngineFault if it cannot be reached
     for `connect_seconds` or its answer is not understood.
     """
 
@@ -150,10 +150,10 @@ class InferenceServer:
             time.sleep(RETRY_SECONDS)
 
 
-def _refused(reply: httpx.Response) -> Refused:
+def _refused(reply: httpx.Response) -> VllmRefused:
     """The error in vLLM's envelope; without one, the web server has no such path."""
     try:
         message = str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return Refused(reply.status_code, reply.text[:200], known=reply.status_code != 404)
-    return Refused(reply.status_code, message, known=True)
+        return VllmRefused(reply.status_code, reply.text[:200], known=reply.status_code != 404)
+    return VllmRefused(reply.status_code, message, known=True)

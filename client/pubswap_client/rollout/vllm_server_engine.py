@@ -17,7 +17,7 @@ from pubswap_client.rollout.hot_reload import (
     Sampled,
 )
 from pubswap_client.rollout.transformers_engine import Prompts
-from pubswap_client.rollout.vllm_http import Completions, InferenceServer, Refused, ServedModel
+from pubswap_client.rollout.vllm_http import Completions, InferenceServer, ServedModel, VllmRefused
 from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
@@ -82,7 +82,7 @@ class VllmServerEngine(HotReloadEngine):
         def load(server: InferenceServer) -> None:
             try:
                 server.load_adapter(version.name, version.path)
-            except Refused as error:
+            except VllmRefused as error:
                 if _serves(server, version):
                     return  # the reply to an earlier try was lost
                 if not error.known:
@@ -96,7 +96,7 @@ class VllmServerEngine(HotReloadEngine):
 
     def unload(self, version: AdapterVersion) -> None:
         def unload(server: InferenceServer) -> None:
-            with suppress(Refused):  # a replica that was restarted has already forgotten it
+            with suppress(VllmRefused):  # a replica that was restarted has already forgotten it
                 server.unload_adapter(version.name)
 
         in_threads(unload, self._servers, len(self._servers))
@@ -123,7 +123,7 @@ class VllmServerEngine(HotReloadEngine):
             server = self._servers[index % len(self._servers)]
             try:
                 reply = server.complete({**bodies[index], "model": version.name})
-            except Refused as error:
+            except VllmRefused as error:
                 kind = StaleAdapter if error.status == 404 else EngineFault
                 raise kind(f"vLLM at {server.url} refuses a prompt: {error.message}") from None
             if reply.model != version.name:
@@ -170,7 +170,7 @@ def models_of(server: InferenceServer) -> list[ServedModel]:
     """The models of a server; raises EngineFault if it refuses to list them."""
     try:
         return server.models()
-    except Refused as error:
+    except VllmRefused as error:
         raise EngineFault(
             f"vLLM at {server.url} refuses to list its models: {error.message}. Is vllm.api_key "
             "the server's --api-key?"
@@ -199,7 +199,7 @@ def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequ
                     "return_tokens_as_token_ids": True,
                 }
             )
-        except Refused as error:
+        except VllmRefused as error:
             raise EngineFault(f"vLLM at {server.url} refuses a probe: {error.message}") from None
         logprobs = reply.choices[0].logprobs if reply.choices else None
         return (logprobs and logprobs.top_logprobs and logprobs.top_logprobs[0]) or {}

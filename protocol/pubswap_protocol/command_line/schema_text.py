@@ -13,7 +13,7 @@ _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "
 
 
 @dataclass(frozen=True)
-class Table:
+class SettingsTable:
     """A settings class's table: its dotted name, "" for the outermost, and its settings' fields."""
 
     name: str
@@ -21,7 +21,7 @@ class Table:
     fields: dict[str, Json]
 
 
-def tables(model: type[BaseModel]) -> Iterator[Table]:
+def tables(model: type[BaseModel]) -> Iterator[SettingsTable]:
     """A settings class's own fields, then those of each table within it."""
     schema = model.model_json_schema()
     pending = [("", schema)]
@@ -34,7 +34,7 @@ def tables(model: type[BaseModel]) -> Iterator[Table]:
                 pending.append((f"{path}.{name}".strip("."), inner[0]))
             else:
                 fields[name] = field | {"type_text": type_text(field, schema)}
-        yield Table(path, table.get("description", ""), fields)
+        yield SettingsTable(path, table.get("description", ""), fields)
 
 
 def choices(field: Json, schema: Json) -> list[Json]:

@@ -51,7 +51,7 @@ class Folder:
 
 
 @dataclass
-class Moment:
+class CopiedRows:
     """The rows of one moment, in a file, and the blobs they rely on."""
 
     file: Path
@@ -90,7 +90,7 @@ def backup(
         return finish(into, moment, token)
 
 
-def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
+def _take_moment(deployment: Deployment, incoming: Spool) -> CopiedRows:
     """Copy the rows of this moment into a new SQLite file."""
     file = incoming.new()
     migrate(f"sqlite:///{file}")
@@ -98,7 +98,7 @@ def _take_moment(deployment: Deployment, incoming: Spool) -> Moment:
     try:
         with deployment.database.snapshot() as source, target.begin() as writing:
             made_at = datetime.now(UTC)
-            return Moment(file, made_at, copy_rows(source, writing), set(required(source)))
+            return CopiedRows(file, made_at, copy_rows(source, writing), set(required(source)))
     finally:
         target.dispose()
 
@@ -108,7 +108,9 @@ def _needed_now(deployment: Deployment) -> set[str]:
         return set(required(connection))
 
 
-def _copy_blobs(deployment: Deployment, into: Folder, moment: Moment, progress: Progress) -> None:
+def _copy_blobs(
+    deployment: Deployment, into: Folder, moment: CopiedRows, progress: Progress
+) -> None:
     """Every blob into the backup; those that are there already are only looked at."""
     for digest in each_of(progress, "blobs", sorted(moment.needed)):
         try:
@@ -126,7 +128,7 @@ def keep_blob(deployment: Deployment, into: Folder, digest: str) -> int:
         deployment.forget_fetched()
 
 
-def finish(into: Folder, moment: Moment, token: bytes | None) -> BackupManifest:
+def finish(into: Folder, moment: CopiedRows, token: bytes | None) -> BackupManifest:
     digest = digest_of_file(moment.file)
     name = database_name(digest)
     size = moment.file.stat().st_size

@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class StackedBar:
     """What a round's time went into; `y` is the bar's upper edge."""
 
     label: str
@@ -59,7 +59,7 @@ class Bar:
     total: float
 
 
-def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[Bar]:
+def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[StackedBar]:
     """A bar for each label, of its parts' seconds; the longest fills the picture."""
     longest = max((sum(parts.values()) for _, parts in rows), default=0.0)
     if longest <= 0:
@@ -72,7 +72,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[Bar]:
             parts.append(Part(name, round(x, 1), width, f"{label}, {name}: {value:.3g} s"))
             x += width
         total = sum(seconds.values())
-        drawn.append(Bar(label, number * BAR_PITCH, parts, round(x + 4, 1), total))
+        drawn.append(StackedBar(label, number * BAR_PITCH, parts, round(x + 4, 1), total))
     return drawn
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.attacks import Attacker, Likelihoods
-from pubswap_client.privacy.report import AuditReport, Outcome, audited
+from pubswap_client.privacy.report import AttackResult, AuditReport, audited
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
@@ -127,7 +127,7 @@ def test_the_verdict_is_in_plain_words() -> None:
     assert "is right in 100 of 100 pairs (" in turned.text
     coin = audited("run", 1, DIGEST, likelihoods(inside, inside), likelihoods(outside, outside))
     assert coin.verdict == "not told apart" and "no proof" in coin.text
-    outcome = Outcome(attack="", words="", auc=0.3, lower=0.2, upper=0.45, found=0, chance=1)
+    outcome = AttackResult(attack="", words="", auc=0.3, lower=0.2, upper=0.45, found=0, chance=1)
     assert outcome.pairs == "70 of 100 pairs (55 to 80, turned round)"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pubswap_client.demo.processes import free_port
 from pubswap_client.rollout import vllm_http
-from pubswap_client.rollout.vllm_http import InferenceServer, Refused
+from pubswap_client.rollout.vllm_http import InferenceServer, VllmRefused
 from pubswap_protocol.errors import EngineFault
 from support.eventually import until
 from support.vllm.fake_vllm import BASE, FakeVllm, fake_vllm
@@ -130,7 +130,7 @@ def test_a_refusal_keeps_the_status_and_vllm_s_words(
 ) -> None:
     """And tells a path that the server has not from a thing that it has not."""
     fake.fail["/v1/completions"] = [answer]
-    with pytest.raises(Refused, match=message) as caught:
+    with pytest.raises(VllmRefused, match=message) as caught:
         server.complete(PROMPT)
     assert (caught.value.status, caught.value.known) == (status, known)
 
