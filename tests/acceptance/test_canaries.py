@@ -79,7 +79,7 @@ def search() -> Search:
 
 
 @dataclass
-class Lived:
+class LivedWithCanaries:
     """What a whole federation sent through the proxy, each connection in a piece."""
 
     folder: Path
@@ -116,7 +116,7 @@ class Members:
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedWithCanaries]:
     """From enrolment to the audit of the final adapter, all commands that a member has."""
     folder = tmp_path_factory.mktemp("canaries")
     with ExitStack() as stack:
@@ -131,7 +131,9 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
         host = network.host if network else "127.0.0.1"
         proxy = stack.enter_context(FaultProxy(port, keeps=True, host=host))
         federate(Members(coordinator, proxy.url, install), inside)
-        yield Lived(folder, (host, proxy.port), network, [bytes(sent) for sent in proxy.sent])
+        yield LivedWithCanaries(
+            folder, (host, proxy.port), network, [bytes(sent) for sent in proxy.sent]
+        )
 
 
 def federate(members: Members, daemons: ForkedProcesses) -> None:
@@ -160,7 +162,7 @@ def federate(members: Members, daemons: ForkedProcesses) -> None:
     assert (audited["members"], audited["others"]) == (96, 104)
 
 
-def test_no_canary_leaves(lived: Lived, search: Search) -> None:
+def test_no_canary_leaves(lived: LivedWithCanaries, search: Search) -> None:
     """In no form that the search knows, of all that was sent; and they were trained on."""
     bodies = [request.body for stream in lived.streams for request in requests_in(stream)]
     kinds = Counter(
@@ -185,7 +187,7 @@ def test_no_canary_leaves(lived: Lived, search: Search) -> None:
         assert any(float(each.zero_variance_share or 0) < 1 for each in rounds), rounds
 
 
-def test_all_that_a_member_asks_is_in_its_ledger(lived: Lived) -> None:
+def test_all_that_a_member_asks_is_in_its_ledger(lived: LivedWithCanaries) -> None:
     """Of the daemons, and of each command, from `enroll` to the audit."""
     asked = Counter(
         (request.method, request.target, digest_of(request.body))
@@ -201,7 +203,7 @@ def test_all_that_a_member_asks_is_in_its_ledger(lived: Lived) -> None:
 
 
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
-def test_no_packet_goes_anywhere_else(lived: Lived) -> None:
+def test_no_packet_goes_anywhere_else(lived: LivedWithCanaries) -> None:
     """From enrolment to the audit, no process of a member has asked for another address or name."""
     network = lived.network
     assert network is not None and network.lost == 0

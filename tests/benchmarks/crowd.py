@@ -34,7 +34,7 @@ BEAT_SECONDS = 0.1
 Until = Callable[[httpx.Response], bool]
 
 
-class Crowd:
+class MeasuredCrowd:
     """All members of a run, each with its connection, until the block ends."""
 
     def __init__(self, seats: Sequence[Seat], run: RunView) -> None:

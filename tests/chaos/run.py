@@ -29,7 +29,7 @@ MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlannedFault:
     """What is done to the coordinator, in the module chaos.NAME, how often, and what must hold."""
 
     name: str
@@ -38,25 +38,31 @@ class Fault:
 
 
 FAULTS = (
-    Fault("coordinator", 200, "SIGKILL at named points and random times: same adapters"),
-    Fault("order", 300, "each receipt after its fsyncs and its commit (strace)"),
-    Fault("cuts", 1000, "cut connections: no byte wrong, little sent again"),
-    Fault("bucket", 300, "cut connections to the bucket: no byte wrong, all goes on"),
-    Fault("postgres", 50, "PostgreSQL killed: receipts hold"),
-    Fault("replica", 100, "a replica stopped and continued after its lease: nothing stale"),
-    Fault("disk", 20, "disk full: refused in words, and on when there is room"),
-    Fault(
+    PlannedFault("coordinator", 200, "SIGKILL at named points and random times: same adapters"),
+    PlannedFault("order", 300, "each receipt after its fsyncs and its commit (strace)"),
+    PlannedFault("cuts", 1000, "cut connections: no byte wrong, little sent again"),
+    PlannedFault("bucket", 300, "cut connections to the bucket: no byte wrong, all goes on"),
+    PlannedFault("postgres", 50, "PostgreSQL killed: receipts hold"),
+    PlannedFault("replica", 100, "a replica stopped and continued after its lease: nothing stale"),
+    PlannedFault("disk", 20, "disk full: refused in words, and on when there is room"),
+    PlannedFault(
         "room", 40, "adapters that nobody uses, until there is no more room: honest rounds go on"
     ),
-    Fault("clock", 8, "the wall clock jumps by a day: same outcome"),
-    Fault("model", 10_000, "sequences of requests and crashes against a model"),
-    Fault("slow", 20, "a member ten times slower: rounds close on time without it"),
-    Fault("bombs", 24, "answers no verifier gets through: others wait 2 s more at most"),
-    Fault("hostile_numbers", 102, "extreme numbers against every rule: refused, or a way on"),
-    Fault("corrupt", 60, "flipped bits: detected, not served, asked for again"),
-    Fault("framing", 1000, "bytes that two parsers might cut differently: no body is a request"),
-    Fault("upgrade", 6000, "connections that ask for another protocol: closed in their time"),
-    Fault("fuzz", 1_000_000, "hostile safetensors: refused quickly and cheaply"),
+    PlannedFault("clock", 8, "the wall clock jumps by a day: same outcome"),
+    PlannedFault("model", 10_000, "sequences of requests and crashes against a model"),
+    PlannedFault("slow", 20, "a member ten times slower: rounds close on time without it"),
+    PlannedFault("bombs", 24, "answers no verifier gets through: others wait 2 s more at most"),
+    PlannedFault(
+        "hostile_numbers", 102, "extreme numbers against every rule: refused, or a way on"
+    ),
+    PlannedFault("corrupt", 60, "flipped bits: detected, not served, asked for again"),
+    PlannedFault(
+        "framing", 1000, "bytes that two parsers might cut differently: no body is a request"
+    ),
+    PlannedFault(
+        "upgrade", 6000, "connections that ask for another protocol: closed in their time"
+    ),
+    PlannedFault("fuzz", 1_000_000, "hostile safetensors: refused quickly and cheaply"),
 )
 
 
@@ -98,7 +104,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(
-    fault: Fault, seed: int, count: int, console: Console
+    fault: PlannedFault, seed: int, count: int, console: Console
 ) -> tuple[str, dict[str, Any] | None]:
     """What became of it in a word, and its figures."""
     if find_spec(f"chaos.faults.{fault.name}") is None:

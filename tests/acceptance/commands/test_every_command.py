@@ -156,7 +156,7 @@ CALLS: dict[str, dict[tuple[str, ...], str]] = {
 
 
 @dataclass
-class World:
+class CommandWorld:
     """A coordinator that works, and what commands are called with."""
 
     fed: Federation
@@ -181,7 +181,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
     spare = tmp_path_factory.mktemp("spare")
     for name, run, data in (
         ("good", "good", PREPARED),
@@ -195,7 +195,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("world")
     with serve(folder, f"sqlite:///{folder}/data/pubswap.sqlite") as running:
         server = running.server
-        made = World(begun(server), spare)
+        made = CommandWorld(begun(server), spare)
         made.env = {
             "PUBSWAP_COORDINATOR": server.url,
             "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN,
@@ -219,7 +219,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-def faults(world: World, situation: str, folder: Path, env: Mapping[str, str] = {}) -> list[str]:
+def faults(
+    world: CommandWorld, situation: str, folder: Path, env: Mapping[str, str] = {}
+) -> list[str]:
     """Which commands do not end with the cause and status 1, or 2 for what was mistyped."""
     found = []
     for command, calls in CALLS.items():
@@ -242,7 +244,7 @@ def test_the_table_names_every_command() -> None:
 
 @needs_mounts
 @pytest.mark.full
-def test_on_a_read_only_disk(world: World, tmp_path: Path) -> None:
+def test_on_a_read_only_disk(world: CommandWorld, tmp_path: Path) -> None:
     """Root may not write there either."""
     folder = tmp_path / "read-only"
     with small_disk(folder, 1 << 20):
@@ -254,20 +256,20 @@ def test_on_a_read_only_disk(world: World, tmp_path: Path) -> None:
 
 @needs_mounts
 @pytest.mark.full
-def test_on_a_full_disk(world: World, tmp_path: Path) -> None:
+def test_on_a_full_disk(world: CommandWorld, tmp_path: Path) -> None:
     """Not a byte is left."""
     with small_disk(tmp_path / "full", 1 << 20) as disk:
         disk.fill()
         assert faults(world, FULL, disk.folder) == []
 
 
-def test_with_a_dead_database(world: World, tmp_path: Path) -> None:
+def test_with_a_dead_database(world: CommandWorld, tmp_path: Path) -> None:
     """PostgreSQL refuses the connection."""
     url = "postgresql+psycopg://user:hidden@127.0.0.1:1/db"
     assert faults(world, DATABASE, tmp_path, {"PUBSWAP_DATABASE_URL": url}) == []
 
 
-def test_with_a_dead_bucket(world: World, tmp_path: Path) -> None:
+def test_with_a_dead_bucket(world: CommandWorld, tmp_path: Path) -> None:
     """The S3 server refuses the connection; the database is there."""
     shutil.copytree(world.values["data"], tmp_path / "pubswap-data")
     env = {
@@ -281,7 +283,7 @@ def test_with_a_dead_bucket(world: World, tmp_path: Path) -> None:
     assert faults(world, BUCKET, tmp_path, env) == []
 
 
-def test_with_a_dead_coordinator(world: World, tmp_path: Path) -> None:
+def test_with_a_dead_coordinator(world: CommandWorld, tmp_path: Path) -> None:
     """Nothing listens at its address; a member knows it by its membership."""
     url = f"http://127.0.0.1:{free_port()}"
     world.state(tmp_path / "lonely" / "state")
@@ -295,7 +297,7 @@ def test_with_a_dead_coordinator(world: World, tmp_path: Path) -> None:
 
 
 def test_with_names_and_files_that_are_none(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: CommandWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name with a space and capitals is refused with the form that names have."""
     monkeypatch.setitem(world.values, "name", "Hospital_A")

@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 @dataclass
-class Lived:
+class LivedTogether:
     """A run that is paused and resumed, so that comings and goings have their order."""
 
     api: CoordinatorClient
@@ -84,7 +84,7 @@ def test_daemons_come_and_go_and_the_run_goes_on(tmp_path: Path) -> None:
         coordinator = serve(processes, folder)
         with coordinator.api as api:
             view = create_run(coordinator, SETTINGS)
-            run, alpha = Lived(api, view.id), enroll(coordinator, view, "alpha")
+            run, alpha = LivedTogether(api, view.id), enroll(coordinator, view, "alpha")
             start(coordinator, view)
             hasty = ["--config", str(folder / "client.toml")]
             start_client(coordinator, alpha, 3, more=hasty)

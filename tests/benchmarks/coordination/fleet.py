@@ -50,7 +50,7 @@ class Went:
         return max(self.through) - self.opened
 
 
-class Fleet:
+class MeasuredFleet:
     """Client processes, all ended when the block does."""
 
     def __init__(self, makers: list[Callable[[], Client]]) -> None:

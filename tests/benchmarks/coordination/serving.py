@@ -33,7 +33,7 @@ _names = (f"bench-{number}" for number in itertools.count())
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class MeasuredCoordinator:
     """A running coordinator, and the operator's client for it."""
 
     url: str
@@ -60,7 +60,7 @@ class Seat:
 
 
 @contextmanager
-def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[Coordinator]:
+def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[MeasuredCoordinator]:
     """`pubswap serve` on SQLite and a local folder, unless options say else; until the block ends.
 
     Several may share a folder where they may share the database.
@@ -74,10 +74,10 @@ def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[Coordinator]:
         token = operator_token(folder / "data" / "operator-token")
         with CoordinatorClient(url, token, ONCE) as api:
             wait_until_ready(api, 60)
-            yield Coordinator(url, api, process.pid, folder)
+            yield MeasuredCoordinator(url, api, process.pid, folder)
 
 
-def opened(coordinator: Coordinator, megabytes: float, **settings: Any) -> RunView:
+def opened(coordinator: MeasuredCoordinator, megabytes: float, **settings: Any) -> RunView:
     """An open run whose adapters have the layout of that size."""
     wanted = RunSettings(
         **{"verifier": "choice", "method": "fedavg", "lora": LoraSettings(rank=RANK), **settings}
@@ -102,7 +102,7 @@ def _problems() -> bytes:
     return "".join(lines).encode()
 
 
-def seated(coordinator: Coordinator, run: RunView) -> list[Seat]:
+def seated(coordinator: MeasuredCoordinator, run: RunView) -> list[Seat]:
     """All the run's clients, invited and enrolled, with the right base model."""
     hello = Hello(
         config_digest=run.model.config_digest,
@@ -121,6 +121,6 @@ def seated(coordinator: Coordinator, run: RunView) -> list[Seat]:
     return seats
 
 
-def start(coordinator: Coordinator, run: RunView) -> None:
+def start(coordinator: MeasuredCoordinator, run: RunView) -> None:
     """Begin round 1."""
     coordinator.api.move_run(run.id, paths.RUN_START)

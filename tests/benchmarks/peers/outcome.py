@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PeerOutcome:
     """Seconds of a peer's rounds: a warm-up, and those after it that were finished in time.
 
     `unfinished` is how long a round had been under way when the time was up, and `checked` the

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from chaos.faults.cuts import LAYOUT, QUICK, Tally, cutting, hand_in, new_member
+from chaos.faults.cuts import LAYOUT, QUICK, CutTally, cutting, hand_in, new_member
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, DigestMismatch, UnknownBlob
@@ -25,7 +25,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     `tried`, `lost` and `corrupt` as `cuts.run` does, and the bytes that the bucket's connections
     carried over the adapters' own, at most 1.
     """
-    tally, straight = Tally(), 0
+    tally, straight = CutTally(), 0
     with serving_s3(folder / "s3") as s3, FaultProxy(int(s3.url.rsplit(":", 1)[-1])) as proxy:
         places = {"PUBSWAP_BLOB_URL": f"s3://{BUCKET}/p", "PUBSWAP_BUCKET_ENDPOINT": proxy.url}
         with ForkedProcesses(folder / "logs") as processes:
@@ -53,7 +53,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     return found | {"direct_share": min(1.0, straight / wanted)}
 
 
-def _fetch(tally: Tally, member: CoordinatorClient, run_: str, data: bytes, round_: int) -> None:
+def _fetch(tally: CutTally, member: CoordinatorClient, run_: str, data: bytes, round_: int) -> None:
     """The next round's adapter, which is the one that was handed in."""
     task = member.task(run_)
     while task.round <= round_:
@@ -70,7 +70,7 @@ def _fetch(tally: Tally, member: CoordinatorClient, run_: str, data: bytes, roun
 
 @contextmanager
 def _cut(
-    tally: Tally, proxy: FaultProxy, seat: tuple[str, str], key: str
+    tally: CutTally, proxy: FaultProxy, seat: tuple[str, str], key: str
 ) -> Iterator[CoordinatorClient]:
     """A member's client whose connections to the bucket are cut."""
     way = key.rpartition("/")[2]

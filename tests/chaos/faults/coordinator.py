@@ -43,7 +43,7 @@ REQUIRED = frozenset(
 
 
 @dataclass
-class Tally:
+class KillTally:
     """What became of the kills."""
 
     kills: dict[str, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def run(
     Returns how many were `tried`, the receipts and adapters that were `lost`, and how many of
     either were looked at.
     """
-    tally = Tally()
+    tally = KillTally()
     with Lives(folder) as lives:
         expected = {clients: _undisturbed(lives, clients) for clients in CLIENTS}
         passed = set(lives.trace.read_text().splitlines())
@@ -124,7 +124,7 @@ def _undisturbed(lives: Lives, clients: int) -> list[str | None]:
 
 def _episode(
     lives: Lives,
-    tally: Tally,
+    tally: KillTally,
     clients: int,
     expected: list[str | None],
     deaths: Iterator[tuple[str, float]],
@@ -154,7 +154,7 @@ def _episode(
         lives.kill()
 
 
-def _one_life(lives: Lives, tally: Tally, fleet: Fleet, point: str, seconds: float) -> None:
+def _one_life(lives: Lives, tally: KillTally, fleet: Fleet, point: str, seconds: float) -> None:
     """A life up to its death, or to the run's end, if the death has not come by then."""
     if point == RANDOM:
         lives.begin()
@@ -207,7 +207,7 @@ class _Auditor:
         self.broken += self._fleet.ledger.broken(self._fleet.federation)
 
 
-def _judge(federation: Federation, tally: Tally, expected: list[str | None]) -> None:
+def _judge(federation: Federation, tally: KillTally, expected: list[str | None]) -> None:
     found = adapters_of(federation.view())
     tally.adapters += len(expected)
     tally.differing += sum(a != b for a, b in zip(found, expected, strict=True))

@@ -44,7 +44,7 @@ QUICK = Backoff(base_seconds=0.02, cap_seconds=0.5, tries=50)
 
 
 @dataclass
-class Tally:
+class CutTally:
     """What became of the adapters."""
 
     payload: int = 0
@@ -83,7 +83,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
     Returns how many were `tried`, acknowledged adapters that were `lost`, those that came back
     `corrupt`, and `resent_share`: bytes beyond the adapters' own, over the adapters' own.
     """
-    tally = Tally()
+    tally = CutTally()
     with ForkedProcesses(folder / "logs") as processes:
         coordinator = serve(processes, folder)
         with coordinator.api:
@@ -121,7 +121,7 @@ def new_member(coordinator: Coordinator) -> tuple[str, str]:
     return run_.id, token
 
 
-def _one_adapter(tally: Tally, port: int, member: tuple[str, str], key: tuple[int, int]) -> str:
+def _one_adapter(tally: CutTally, port: int, member: tuple[str, str], key: tuple[int, int]) -> str:
     """Send an adapter through cuts, and fetch it through others; returns its digest."""
     rng = np.random.default_rng(key)
     data = encode_adapter(
@@ -153,7 +153,7 @@ def hand_in(url: str, member: tuple[str, str], digest: str, round_: int) -> None
 
 @contextmanager
 def _cut(
-    tally: Tally, port: int, member: tuple[str, str], key: tuple[int, int], thick: str, size: int
+    tally: CutTally, port: int, member: tuple[str, str], key: tuple[int, int], thick: str, size: int
 ) -> Iterator[CoordinatorClient]:
     """A member's client behind a proxy that cuts; what it moved is counted afterwards."""
     seed = int.from_bytes(f"{key} {thick}".encode())

@@ -34,7 +34,7 @@ from support.coordinator.coordinator import (
     serving,
     settings_for,
 )
-from support.coordinator.in_process import InProcess, Killed, one_thread, quiet
+from support.coordinator.in_process import InProcess, KilledServer, one_thread, quiet
 from support.coordinator.run_model import ACCEPTED, LATE, Answer, RunModel
 
 MEMBERS = ("a", "b", "c")
@@ -89,7 +89,7 @@ def run(
 
 
 def _search(
-    world: "World",
+    world: "ModelWorld",
     count: int,
     seed_: int,
     tally: "Tally",
@@ -131,7 +131,7 @@ class Tally:
 
 
 @dataclass
-class World:
+class ModelWorld:
     """The coordinator, the run that its folder begins with, and the members' files."""
 
     coordinator: InProcess
@@ -192,20 +192,20 @@ def _say(text: str, eos: int) -> Response:
 
 
 @contextmanager
-def _prepared(folder: Path) -> Iterator[World]:
+def _prepared(folder: Path) -> Iterator[ModelWorld]:
     """A world whose run was made by a real coordinator."""
     template, data = folder / "template", folder / "data"
     with serving(settings_for(template)) as server, server.closing:
         federation: Federation = begun(server, **SETTINGS)
     shutil.rmtree(template / "incoming")
     with one_thread(settings_for(data), template) as coordinator:
-        yield World(coordinator, federation.run, federation.tokens)
+        yield ModelWorld(coordinator, federation.run, federation.tokens)
 
 
 class RunMachine(RuleBasedStateMachine):
     """Hypothesis draws the steps; each answer must be the model's."""
 
-    def __init__(self, world: World, tally: Tally) -> None:
+    def __init__(self, world: ModelWorld, tally: Tally) -> None:
         super().__init__()
         self.world, self.tally = world, tally
         self.coordinator = world.coordinator
@@ -361,7 +361,7 @@ class RunMachine(RuleBasedStateMachine):
         self.coordinator.left = death
         try:
             return call()
-        except Killed:
+        except KilledServer:
             self.tally.killed_inside += 1
             self.coordinator.crash()
             self.coordinator.start()

@@ -9,7 +9,7 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol.messages import TaskKind
-from support.chaos.ledger import Ledger
+from support.chaos.ledger import ReceiptLedger
 from support.coordinator.coordinator import begun
 from support.coordinator.postgres import postgres
 from support.coordinator.serving import Serving
@@ -31,7 +31,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, int]:
         with serving:
             serving.wait_until_ready()
             fed = begun(serving.server, method="fedavg", rounds=ROUNDS, clients=len(NAMES))
-            ledger, over = Ledger(fed, NAMES, seed), threading.Event()
+            ledger, over = ReceiptLedger(fed, NAMES, seed), threading.Event()
             members = [_Member(serving.server.url, fed.tokens[n], n, ledger, over) for n in NAMES]
             for member in members:
                 member.start()
@@ -59,7 +59,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, int]:
     }
 
 
-def _wait_for_receipt(ledger: Ledger) -> None:
+def _wait_for_receipt(ledger: ReceiptLedger) -> None:
     """Each kill is in the middle of work: something was acknowledged since the one before."""
     before, deadline = len(ledger.receipts), time.monotonic() + 60
     while len(ledger.receipts) == before:
@@ -71,7 +71,7 @@ class _Member(threading.Thread):
     """Asks for its task and hands in an update, round after round, however often it must ask."""
 
     def __init__(
-        self, url: str, token: str, name: str, ledger: Ledger, over: threading.Event
+        self, url: str, token: str, name: str, ledger: ReceiptLedger, over: threading.Event
     ) -> None:
         super().__init__(daemon=True)
         self._api = CoordinatorClient(url, token, PATIENT)

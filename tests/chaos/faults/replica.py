@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pubswap_client.demo.processes import free_port
 from support.chaos import stalling
-from support.chaos.ledger import Ledger
+from support.chaos.ledger import ReceiptLedger
 from support.coordinator.coordinator import begun
 from support.coordinator.postgres import postgres
 from support.coordinator.serving import Serving
@@ -39,7 +39,7 @@ def run(count: int, seed: int, folder: Path) -> dict[str, int]:
             for service in services:
                 service.wait_until_ready()
             fed = begun(services[0].server, method="fedavg", rounds=count + 1)
-            ledger = Ledger(fed, NAMES, seed)
+            ledger = ReceiptLedger(fed, NAMES, seed)
             for round_ in range(1, count + 1):
                 trace.write_text("")
                 for place, name in enumerate(NAMES):

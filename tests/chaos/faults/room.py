@@ -71,7 +71,7 @@ def run(
     ):
         lives.begin()
         lives.wait_ready()
-        scene = Scene(begun(server, rounds=count, seed=seed, **SETTINGS), seed)
+        scene = RoomScene(begun(server, rounds=count, seed=seed, **SETTINGS), seed)
         with ThreadPoolExecutor(len(HONEST) + 1) as pool:
             hostile = pool.submit(scene.hoard)
             honest = [pool.submit(scene.work, name) for name in HONEST]
@@ -97,7 +97,7 @@ def run(
 
 
 @dataclass
-class Scene:
+class RoomScene:
     """The run, and what became of it."""
 
     federation: Federation

@@ -9,7 +9,7 @@ from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from support.coordinator.coordinator import Federation
 
 
-class Ledger:
+class ReceiptLedger:
     """The receipts of a run's members, whose updates are a function of seed, round and name."""
 
     def __init__(self, fed: Federation, names: tuple[str, ...], seed: int) -> None:

@@ -31,7 +31,7 @@ _WRITES = ("INSERT", "UPDATE", "DELETE")
 _at_work: ContextVar[str | None] = ContextVar("at_work", default=None)
 
 
-class Points:
+class ServerPoints:
     """Writes the name of each point that is passed; at the `last` one the process is killed."""
 
     def __init__(self, trace: Path, last: str | None) -> None:
@@ -60,7 +60,7 @@ def install(trace: Path, last: str | None) -> None:
     for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
-    points = Points(trace, last)
+    points = ServerPoints(trace, last)
     _around_storage(points)
     _around_commits(points)
     _around_the_application(points)
@@ -69,7 +69,7 @@ def install(trace: Path, last: str | None) -> None:
 class _Located:
     """Says whose request is at work, and puts a point before a good answer's first byte."""
 
-    def __init__(self, app: Any, points: Points) -> None:
+    def __init__(self, app: Any, points: ServerPoints) -> None:
         self.app = app
         self.points = points
 
@@ -92,7 +92,7 @@ class _Located:
         await self.app(scope, receive, sending)
 
 
-def _around_the_application(points: Points) -> None:
+def _around_the_application(points: ServerPoints) -> None:
     from pubswap_server import app
 
     make = app.create_app
@@ -105,7 +105,7 @@ def _around_the_application(points: Points) -> None:
     app.create_app = create_app
 
 
-def _around_storage(points: Points) -> None:
+def _around_storage(points: ServerPoints) -> None:
     from pubswap_protocol import files
     from pubswap_server.storage.local import LocalBlobs
 
@@ -142,7 +142,7 @@ def _around_storage(points: Points) -> None:
     LocalBlobs.write = writing  # type: ignore[method-assign]
 
 
-def _around_commits(points: Points) -> None:
+def _around_commits(points: ServerPoints) -> None:
     from sqlalchemy import Engine, event
     from sqlalchemy.engine.default import DefaultDialect
 
@@ -176,7 +176,7 @@ def _around_commits(points: Points) -> None:
     event.listen(Engine, "before_cursor_execute", executing)
 
 
-def _taken(points: Points, name: str) -> str:
+def _taken(points: ServerPoints, name: str) -> str:
     found: str = getattr(points.here, name, "")
     setattr(points.here, name, "")
     return found

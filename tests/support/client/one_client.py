@@ -48,7 +48,7 @@ class Killed(BaseException):
     """The process is gone: nothing handles this."""
 
 
-class Points:
+class ClientPoints:
     """Counts the points a life passes, and ends it at one of them."""
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class World:
     coordinator: FakeCoordinator
     state: Path
     trainer: Callable[[PrivacyBudget | None], LocalTrainer]
-    points: Points
+    points: ClientPoints
     trained_on: dict[tuple[int, int], set[str]]
     privacy: Callable[[], PrivacyBudget | None] = lambda: None
     held_out: Sequence[Problem] = ()

@@ -34,7 +34,7 @@ from pubswap_server.storage.spool import Spool
 _WRITES = ("INSERT", "UPDATE", "DELETE")
 
 
-class Killed(BaseException):
+class KilledServer(BaseException):
     """The process is gone: nothing handles this."""
 
 
@@ -105,7 +105,7 @@ class InProcess:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
-                raise Killed
+                raise KilledServer
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.coordination.payload import Payload, error, shapes, tensors
-from benchmarks.peers.outcome import Outcome
+from benchmarks.peers.outcome import PeerOutcome
 
 
 @pytest.mark.parametrize("megabytes", [1, 35, 140])
@@ -41,7 +41,7 @@ def test_a_peer_that_ran_out_of_time_is_counted_by_its_longest_wait(
     warm_up, rounds, unfinished, seconds, is_lower_bound
 ):
     """Finished rounds go first; without one, the figure is said to be a bound."""
-    outcome = Outcome(warm_up, rounds, unfinished, checked=None, bytes_each_way=None)
+    outcome = PeerOutcome(warm_up, rounds, unfinished, checked=None, bytes_each_way=None)
     assert outcome.seconds == seconds
     assert outcome.is_lower_bound is is_lower_bound
     assert outcome.entry()["seconds"] == seconds

@@ -8,7 +8,7 @@ from pubswap_server.rate_limits import MAX_KEYS, Buckets, Rate, RequestLimits
 RATE = Rate(per_second=20, burst=40)
 
 
-class Clock:
+class HandClock:
     """A clock that the test sets."""
 
     now = 0.0
@@ -20,7 +20,7 @@ class Clock:
 
 def test_a_burst_passes_and_then_only_the_rate() -> None:
     """40 at once, then 20 a second, for hours, however they are spread."""
-    clock = Clock()
+    clock = HandClock()
     buckets: Buckets[str] = Buckets(RATE, clock)
     assert [buckets.take("a") for _ in range(40)] == [0] * 40
     assert buckets.take("a") == pytest.approx(0.05)
@@ -34,7 +34,7 @@ def test_a_burst_passes_and_then_only_the_rate() -> None:
 
 def test_a_refused_request_costs_nothing() -> None:
     """Whoever asks too early is not put off further."""
-    clock = Clock()
+    clock = HandClock()
     buckets: Buckets[str] = Buckets(Rate(1, 1), clock)
     buckets.take("a")
     for _ in range(100):
@@ -45,7 +45,7 @@ def test_a_refused_request_costs_nothing() -> None:
 
 def test_keys_are_bounded() -> None:
     """Many addresses cannot fill the memory; the ones seen last are kept."""
-    clock = Clock()
+    clock = HandClock()
     buckets: Buckets[int] = Buckets(Rate(0.001, 1), clock)
     for key in range(MAX_KEYS + 10):
         buckets.take(key)
@@ -55,7 +55,7 @@ def test_keys_are_bounded() -> None:
 
 def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() -> None:
     """A member behind the same address as somebody who guesses goes on."""
-    clock = Clock()
+    clock = HandClock()
     limits = RequestLimits(Buckets(RATE, clock), Buckets(Rate(1, 3), clock))
     limits.check_peer("proxy", "good")
     limits.passed("good")

@@ -22,7 +22,7 @@ SECONDS = 0.5
 DATA = {digest_of(bytes([n]) * 1000): bytes([n]) * 1000 for n in range(8)}
 
 
-class Slow(BaseHTTPRequestHandler):
+class SlowStore(BaseHTTPRequestHandler):
     """Answers each request for a blob after a while, and counts them."""
 
     asked: Counter[str]
@@ -58,7 +58,7 @@ def asked() -> Counter[str]:
 @pytest.fixture
 def blobs(tmp_path: Path, asked: Counter[str]) -> Iterator[BucketBlobs]:
     """A replica's view of the slow store, with room for three blobs."""
-    handler = type("Counting", (Slow,), {"asked": asked})
+    handler = type("Counting", (SlowStore,), {"asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     store = HTTPStore.from_url(

@@ -25,7 +25,15 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
-from support.client.one_client import CALLS, PUBLIC, ROUNDS, STEPS, FakeCoordinator, Points, World
+from support.client.one_client import (
+    CALLS,
+    PUBLIC,
+    ROUNDS,
+    STEPS,
+    ClientPoints,
+    FakeCoordinator,
+    World,
+)
 
 Engine = Callable[[Policy], Any]
 DIGEST = digest_of(b"")
@@ -46,7 +54,7 @@ def world(
     torch.set_num_threads(1)
     card = card_of(tiny_qwen3)
     numbers = itertools.count()
-    points = Points()
+    points = ClientPoints()
 
     def fill(descriptor: int, data: memoryview, write: Any = files.write_all) -> None:
         # A file comes in many pieces: a point in its header, and one in the digest at its end.

@@ -27,7 +27,7 @@ from support.client.one_client import STEPS, Killed, World
 OVERLAP = {"overlap": 1}
 
 
-class Steps(LogLines):
+class OverlappedSteps(LogLines):
     """The metrics of the steps that were reported."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ def test_an_overlap_has_the_bits_of_a_loop_that_samples_one_step_before(
     engines: list[Callable[[Policy], RolloutEngine]] = [TransformersEngine, beside]
     lives = [world(engine, method="fedavg", grpo=OVERLAP) for engine in engines]
     for one in lives:
-        told = Steps()
+        told = OverlappedSteps()
         one.live(told)
         assert [m.staleness for m in told.metrics] == 2 * [0, *[1] * (STEPS - 1)]
         assert max(m.mismatch for m in told.metrics if not m.staleness) < 1e-5
@@ -202,7 +202,7 @@ def test_what_fails_in_the_sampling_thread_is_raised(
     world: Callable[..., World], beside: type[Beside], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the step before it is not reported as done."""
-    told = Steps()
+    told = OverlappedSteps()
 
     def broken(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.held:

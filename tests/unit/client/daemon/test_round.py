@@ -166,7 +166,7 @@ def test_any_point_of_a_life_can_be_its_last(
 SECONDS = 0.4
 
 
-class Slow(TransformersEngine):
+class SlowCoordinator(TransformersEngine):
     """An engine that needs these seconds at least."""
 
     def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
@@ -201,7 +201,7 @@ def waits(one: World) -> dict[str, list[StepMetrics]]:
 
 def test_a_pipelined_client_works_while_a_slow_peer_answers(world: Callable[..., World]) -> None:
     """A public step that is overtaken waits for nobody; the others wait for the peer."""
-    pipelined, waiting = waits(world(Slow, swap=PIPELINED)), waits(world())
+    pipelined, waiting = waits(world(SlowCoordinator, swap=PIPELINED)), waits(world())
     assert [len(pipelined[kind]) for kind in ("overtaken", "waiting")] == [ROUNDS, ROUNDS]
     assert [len(waiting[kind]) for kind in ("overtaken", "waiting")] == [0, 2 * ROUNDS]
     idle, busy = (

@@ -33,7 +33,7 @@ def stack(rank: int, seed: int = 0) -> bytes:
     return encode_adapter(layout, tensors)
 
 
-class Coordinator:
+class ResidualSource:
     """Blobs, and how often each was asked for."""
 
     def __init__(self, *blobs: bytes) -> None:
@@ -53,7 +53,7 @@ def residuals(api: Any, folder: Path) -> Residuals:
 
 def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Path) -> None:
     """A client that starts again takes them from its folder."""
-    api = Coordinator(stack(4, 1), stack(6, 2))
+    api = ResidualSource(stack(4, 1), stack(6, 2))
     first, second = api.blobs
     for _ in range(2):
         for wanted in ([], [first], [second, first]):
@@ -65,7 +65,7 @@ def test_residuals_are_fetched_once_and_come_in_the_order_asked_for(tmp_path: Pa
 
 def test_a_damaged_residual_is_fetched_again(tmp_path: Path) -> None:
     """What is on disk is believed by its digest alone."""
-    api = Coordinator(stack(4))
+    api = ResidualSource(stack(4))
     (digest,) = api.blobs
     residuals(api, tmp_path).files([digest])
     (path,) = tmp_path.iterdir()

@@ -22,7 +22,7 @@ WIDTH = 5
 
 
 @dataclass
-class Case:
+class ObjectiveCase:
     """Plain numbers for six responses; log-probabilities (B, T), the rest (B,)."""
 
     logprobs: np.ndarray
@@ -45,12 +45,12 @@ class Case:
 
 
 @pytest.fixture
-def case() -> Case:
+def case() -> ObjectiveCase:
     """Ratios from about 0.05 to 20, so that every branch of the clip is taken."""
     rng = np.random.default_rng(0)
     shape = (len(LENGTHS), WIDTH)
     old = rng.uniform(-3, -0.5, shape)
-    return Case(
+    return ObjectiveCase(
         logprobs=old + rng.normal(0, 1.0, shape),
         old=old,
         behaviour=old + rng.normal(0, 0.7, shape),
@@ -60,7 +60,7 @@ def case() -> Case:
     )
 
 
-def by_hand(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float, float]:
+def by_hand(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, float, float]:
     """Loss, its gradient (B, T), KL and clip share, token by token."""
     loss = kl = clipped = 0.0
     gradient = np.zeros_like(case.logprobs)
@@ -105,7 +105,7 @@ def by_hand(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float, floa
     ),
 )
 def test_value_and_gradient_are_those_of_the_loop(
-    case: Case,
+    case: ObjectiveCase,
     aggregation: str,
     donor_ratio: str,
     dual_clip: float | None,
@@ -134,7 +134,7 @@ def test_value_and_gradient_are_those_of_the_loop(
     assert 0 < clipped < 1
 
 
-def by_response(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
+def by_response(case: ObjectiveCase, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
     """Loss, gradient (B, T) and clip share of the other clippings, response by response.
 
     Without a correction, a KL term or a dual clip.
@@ -175,7 +175,7 @@ def by_response(case: Case, s: GrpoSettings) -> tuple[float, np.ndarray, float]:
 @pytest.mark.parametrize("donor_ratio", ["local", "donor", "shaped"])
 @pytest.mark.parametrize("clipping", ["token", "sequence", "soft", "asymmetric"])
 def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
-    case: Case, clipping: str, donor_ratio: str
+    case: ObjectiveCase, clipping: str, donor_ratio: str
 ) -> None:
     """Value, gradient and clip share, from the tokens alone, as a pack has them, in any order."""
     settings = GrpoSettings.model_validate(
@@ -213,7 +213,7 @@ def test_other_clippings_and_shaped_donors_are_those_of_the_loop(
     assert 0 < clipped < 1 or (clipping, donor_ratio) == ("asymmetric", "shaped")
 
 
-def test_a_whole_response_s_tokens_are_clipped_or_none(case: Case) -> None:
+def test_a_whole_response_s_tokens_are_clipped_or_none(case: ObjectiveCase) -> None:
     """With sequence clipping; all clippings are other objectives here."""
     token, sequence, soft, asymmetric = (
         by_response(case, GrpoSettings.model_validate({"clipping": clipping, "clip_low": 0.05}))
@@ -225,13 +225,13 @@ def test_a_whole_response_s_tokens_are_clipped_or_none(case: Case) -> None:
     assert [set(row) for row in stopped] == [{False}, {True}, {True}, {False}, {False}, {True}]
 
 
-def test_the_cases_reach_the_dual_clip(case: Case) -> None:
+def test_the_cases_reach_the_dual_clip(case: ObjectiveCase) -> None:
     """The dual clip changes the loss here, so the test above does test it."""
     with_it, without = GrpoSettings(dual_clip=3.0), GrpoSettings()
     assert by_hand(case, with_it)[0] < by_hand(case, without)[0] - 1e-3
 
 
-def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: Case) -> None:
+def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: ObjectiveCase) -> None:
     """With nothing donated, all three donor ratios are the same objective."""
     case.donated = [False] * len(LENGTHS)
     losses = []
@@ -242,7 +242,7 @@ def test_the_decoupled_weight_does_not_touch_own_rows_or_the_kl(case: Case) -> N
     assert losses[0] == losses[1] == losses[2]
 
 
-def test_parts_of_a_batch_add_up(case: Case) -> None:
+def test_parts_of_a_batch_add_up(case: ObjectiveCase) -> None:
     """The weights are the whole batch's, so the losses of its tokens sum to its loss."""
     settings = GrpoSettings(dual_clip=3.0)
     targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
@@ -266,7 +266,7 @@ def test_parts_of_a_batch_add_up(case: Case) -> None:
         assert total == pytest.approx(getattr(whole, name).item(), abs=1e-12)
 
 
-def test_an_entropy_bonus_lowers_the_loss(case: Case) -> None:
+def test_an_entropy_bonus_lowers_the_loss(case: ObjectiveCase) -> None:
     """The mean entropy, with the loss's own weights, times the coefficient is subtracted."""
     settings = GrpoSettings(entropy_coefficient=0.5)
     targets, logprobs = case.targets(settings), torch.tensor(case.logprobs)
