@@ -28,8 +28,8 @@ import psutil
 from coordination.memory import Watch
 from coordination.results import machine
 from coordination.scale import growth
-from coordination.serving import Coordinator, opened, seated, serving, start
-from crowd import Crowd, settings
+from coordination.serving import MeasuredCoordinator, opened, seated, serving, start
+from crowd import MeasuredCrowd, settings
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
@@ -51,14 +51,14 @@ LINES = {
 
 
 @contextmanager
-def sqlite(folder: Path) -> Iterator[tuple[list[Coordinator], list[psutil.Process]]]:
+def sqlite(folder: Path) -> Iterator[tuple[list[MeasuredCoordinator], list[psutil.Process]]]:
     """One coordinator with its defaults; and the processes that work for it."""
     with serving(folder) as one:
         yield [one], [psutil.Process(one.pid)]
 
 
 @contextmanager
-def replicas(folder: Path) -> Iterator[tuple[list[Coordinator], list[psutil.Process]]]:
+def replicas(folder: Path) -> Iterator[tuple[list[MeasuredCoordinator], list[psutil.Process]]]:
     """Two coordinators on PostgreSQL, with one folder."""
     with postgres() as server, ExitStack() as stack:
         database = ["--database-url", server.new_database()]
@@ -84,7 +84,7 @@ def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
             replace(seat, url=coordinators[number % len(coordinators)].url)
             for number, seat in enumerate(seated(first, run))
         ]
-        with Crowd(seats, run) as crowd, Watch(first.pid) as watch:
+        with MeasuredCrowd(seats, run) as crowd, Watch(first.pid) as watch:
             start(first, run)
             crowd.round(1)
             before, began = cpu_seconds(processes), time.monotonic()
@@ -100,7 +100,7 @@ def measured(way: str, members: int, folder: Path) -> dict[str, Any]:
             }
 
 
-def refused(coordinator: Coordinator) -> float:
+def refused(coordinator: MeasuredCoordinator) -> float:
     """How many requests it has refused because there were too many."""
     text = httpx.get(coordinator.url + paths.METRICS).text
     return sum(

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from coordination.donor import Donor
-from coordination.fleet import Fleet
+from coordination.fleet import MeasuredFleet
 from coordination.serving import opened, seated, serving, start
 from coordination.telling import Tell
 
@@ -48,7 +48,7 @@ def _exchanges(
             **steps,
         )
         makers = [partial(Donor, seat, run, n) for n, seat in enumerate(seated(ours, run))]
-        with Fleet(makers) as fleet:
+        with MeasuredFleet(makers) as fleet:
             start(ours, run)
             for swap in range(1, 1 + swaps):
                 tell(f"{clients} clients: exchange by {verifier}, {swap} of {swaps}")

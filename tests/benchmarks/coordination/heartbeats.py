@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coordination.fleet import Fleet
+from coordination.fleet import MeasuredFleet
 from coordination.serving import Seat, opened, seated, serving, start
 from coordination.telling import Tell
 from pubswap_client.coordinator.client import CoordinatorClient
@@ -86,7 +86,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
             partial(BusyClient, seat, run.model.layout, seed, pause)
             for seed, seat in enumerate(seats)
         ]
-        with Fleet(makers) as fleet:
+        with MeasuredFleet(makers) as fleet:
             start(ours, run)
             tell(f"{clients} clients send {ADAPTERS_A_ROUND} adapters of {megabytes} MB and beat")
             went = fleet.race(1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import psutil
 
-from coordination.fleet import Fleet
-from coordination.serving import Coordinator, opened, seated, serving
+from coordination.fleet import MeasuredFleet
+from coordination.serving import MeasuredCoordinator, opened, seated, serving
 from coordination.telling import Tell
 from coordination.waiting import WAIT_SECONDS, Waiting
 from pubswap_protocol import paths
@@ -26,7 +26,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
         run = opened(ours, 1, clients=clients)
         tell(f"{clients} members enrol")
         seats = seated(ours, run)
-        with Fleet([partial(Waiting, seats)]) as fleet:
+        with MeasuredFleet([partial(Waiting, seats)]) as fleet:
             events = [_event(ours, fleet, run.id, paths.RUN_START, tell)]
             for _ in range(repeats - 1):
                 ours.api.move_run(run.id, paths.RUN_PAUSE)
@@ -36,7 +36,7 @@ def measure(quick: bool, scratch: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _event(
-    ours: Coordinator, fleet: Fleet, run: str, path: str, tell: Tell
+    ours: MeasuredCoordinator, fleet: MeasuredFleet, run: str, path: str, tell: Tell
 ) -> dict[str, float | str]:
     """Ask, wait until all wait, move the run; seconds from then to the first and last answer."""
     name = path.rsplit("/", 1)[-1]

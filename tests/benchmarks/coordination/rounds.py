@@ -15,12 +15,12 @@ from typing import Any
 
 from peers import flower, nvflare
 
-from coordination.fleet import Fleet, Went
+from coordination.fleet import MeasuredFleet, Went
 from coordination.limits.floor_client import FloorClient
 from coordination.ours import OurClient
 from coordination.payload import TOLERANCE, Payload
 from coordination.programs import listens, running
-from coordination.serving import Coordinator, opened, seated, serving, start
+from coordination.serving import MeasuredCoordinator, opened, seated, serving, start
 from coordination.telling import Tell
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol.digests import digest_of
@@ -43,21 +43,21 @@ NVFLARE_CAP_SECONDS = 360.0
 
 @contextmanager
 def our_fleet(
-    coordinator: Coordinator, payload: Payload, rounds: int, buckets: tuple[str, ...] = ()
-) -> Iterator[Fleet]:
+    coordinator: MeasuredCoordinator, payload: Payload, rounds: int, buckets: tuple[str, ...] = ()
+) -> Iterator[MeasuredFleet]:
     """Our clients in a run that has begun and does not end within `rounds` rounds."""
     run = opened(coordinator, payload.megabytes, clients=payload.clients, rounds=rounds + 1)
     layout = run.model.layout
     assert layout.parameters == payload.parameters
     seats = seated(coordinator, run)
     makers = [partial(OurClient, seat, layout, payload, n, buckets) for n, seat in enumerate(seats)]
-    with Fleet(makers) as fleet:
+    with MeasuredFleet(makers) as fleet:
         start(coordinator, run)
         yield fleet
 
 
 @contextmanager
-def floor_fleet(payload: Payload, folder: Path) -> Iterator[Fleet]:
+def floor_fleet(payload: Payload, folder: Path) -> Iterator[MeasuredFleet]:
     """The floor's server with its clients."""
     folder.mkdir()
     port = free_port()
@@ -67,7 +67,7 @@ def floor_fleet(payload: Payload, folder: Path) -> Iterator[Fleet]:
     makers = [partial(FloorClient, port, payload, n) for n in range(payload.clients)]
     with (
         running(command, folder.with_suffix(".log"), lambda: listens(port)),
-        Fleet(makers) as fleet,
+        MeasuredFleet(makers) as fleet,
     ):
         yield fleet
 

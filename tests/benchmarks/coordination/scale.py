@@ -19,7 +19,7 @@ import httpx
 import psutil
 from sqlalchemy import create_engine
 
-from coordination.serving import Coordinator, Seat, opened, seated, serving, start
+from coordination.serving import MeasuredCoordinator, Seat, opened, seated, serving, start
 from coordination.telling import Tell
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
@@ -137,22 +137,22 @@ def _shows(quick: bool, folder: Path, tell: Tell) -> dict[str, dict[str, float]]
     return found
 
 
-def _show(ours: Coordinator, run: RunView) -> None:
+def _show(ours: MeasuredCoordinator, run: RunView) -> None:
     """What `run show` asks for."""
     view = ours.api.run(run.id)
     list(ours.api.rounds(run.id, view.round - 50))
 
 
-def _whole(ours: Coordinator, run: RunView) -> None:
+def _whole(ours: MeasuredCoordinator, run: RunView) -> None:
     """What `run show --json` asks for."""
     ours.api.whole_run(run.id)
 
 
-def _pause(ours: Coordinator, run: RunView) -> None:
+def _pause(ours: MeasuredCoordinator, run: RunView) -> None:
     ours.api.move_run(run.id, paths.RUN_PAUSE)
 
 
-def _looks(ours: Coordinator, times: int, look: Callable[[], None]) -> float:
+def _looks(ours: MeasuredCoordinator, times: int, look: Callable[[], None]) -> float:
     """CPU seconds of one look, of the server and of this client together."""
     process = psutil.Process(ours.pid)
     look()

@@ -9,7 +9,7 @@ from typing import Any
 from coordination.payload import TOLERANCE, Payload
 from coordination.programs import listens
 
-from peers.outcome import Outcome, entries
+from peers.outcome import PeerOutcome, entries
 from peers.processes import BENCHMARKS, Tree, programs
 from pubswap_client.demo.processes import free_port
 
@@ -17,7 +17,7 @@ APP = BENCHMARKS / "peers" / "flower_app"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
-def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> Outcome:
+def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> PeerOutcome:
     """A warm-up and up to `rounds` rounds, stopped `cap_seconds` after the first one began."""
     scratch.mkdir(parents=True)
     home, log = scratch / "home", scratch / "rounds.jsonl"
@@ -74,7 +74,7 @@ def _wait(run: Popen[bytes], log: Path, rounds: int, cap_seconds: float) -> None
             return
 
 
-def _outcome(found: list[dict[str, Any]], stopped: float, payload: Payload) -> Outcome:
+def _outcome(found: list[dict[str, Any]], stopped: float, payload: Payload) -> PeerOutcome:
     """Of the rounds up to the first that lost a client's reply, or was not finished in time."""
     began = {entry["round"]: entry["began"] for entry in found if "began" in entry}
     ended = {entry["round"]: entry for entry in found if "seconds" in entry}
@@ -84,7 +84,7 @@ def _outcome(found: list[dict[str, Any]], stopped: float, payload: Payload) -> O
         assert entry["received"] == entry["sent"] == 4 * payload.parameters, entry
         done.append(entry)
     next_ = began.get(len(done) + 1)
-    return Outcome(
+    return PeerOutcome(
         warm_up=done[0]["seconds"] if done else None,
         rounds=[entry["seconds"] for entry in done[1:]],
         unfinished=None if next_ is None else stopped - next_,

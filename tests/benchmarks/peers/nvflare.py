@@ -7,13 +7,13 @@ from typing import Any
 
 from coordination.payload import TOLERANCE, Payload
 
-from peers.outcome import Outcome, entries
+from peers.outcome import PeerOutcome, entries
 from peers.processes import BENCHMARKS, Tree, programs
 
 JOB = BENCHMARKS / "peers" / "nvflare_job" / "job.py"
 
 
-def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> Outcome:
+def measure(payload: Payload, rounds: int, cap_seconds: float, scratch: Path) -> PeerOutcome:
     """A warm-up and up to `rounds` rounds, stopped after `cap_seconds`, its start included.
 
     A round is from when the last site has a model to when the last site has the next one.
@@ -66,14 +66,14 @@ def _checked(log: Path, clients: int) -> list[float]:
     return [entry["error"] for site in _sites(log, clients) for entry in site if "error" in entry]
 
 
-def _outcome(log: Path, held: list[float], stopped: float, payload: Payload) -> Outcome:
+def _outcome(log: Path, held: list[float], stopped: float, payload: Payload) -> PeerOutcome:
     for site in _sites(log, payload.clients):
         for entry in site:
             assert entry["received"] == entry["sent"] == 4 * payload.parameters, entry
     errors = _checked(log, payload.clients)
     assert max(errors, default=0.0) < TOLERANCE, f"NVFlare's mean is {max(errors)} from numpy's"
     took = [after - before for before, after in itertools.pairwise(held)]
-    return Outcome(
+    return PeerOutcome(
         warm_up=took[0] if took else None,
         rounds=took[1:],
         unfinished=None if errors else stopped - held[-1],
