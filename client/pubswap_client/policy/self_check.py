@@ -41,7 +41,7 @@ GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 5e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Deviation:
+class PathDifference:
     """Of two paths: log-probabilities (root mean square, nats), and gradients (relative L2).
 
     `leak` is how much log-probabilities of one of them change with tokens and positions that they
@@ -52,7 +52,7 @@ class Deviation:
     gradients: float
     leak: float
 
-    def within(self, limit: "Deviation") -> bool:
+    def within(self, limit: "PathDifference") -> bool:
         """Not so for what is no number."""
         return (
             self.scores <= limit.scores
@@ -73,8 +73,8 @@ class PathChoice:
 
     path: str
     linear_head: bool
-    difference: Deviation
-    limit: Deviation
+    difference: PathDifference
+    limit: PathDifference
     refused: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class _Probe:
         prompt, lengths = GROUPS[1]
         self.offset = max(0, last_positions(policy) - prompt - max(lengths))
 
-    def limit(self) -> Deviation:
+    def limit(self) -> PathDifference:
         """What rounding explains, measured in the policy's own dtype."""
         self.plain = self._plain(self.offset)
         with _rounded_once_more(self.policy):
@@ -187,9 +187,9 @@ class _Probe:
         scores = ROUNDINGS * _root_mean_square(disturbed.scores - self.plain.scores)
         scores = max(scores, SCORE_FLOOR[dtype])
         gradients = ROUNDINGS * disturbed.gradient_off(self.plain)
-        return Deviation(scores, max(gradients, GRADIENT_FLOOR[dtype]), LEAK * scores)
+        return PathDifference(scores, max(gradients, GRADIENT_FLOOR[dtype]), LEAK * scores)
 
-    def difference(self, path: str) -> Deviation:
+    def difference(self, path: str) -> PathDifference:
         """Of a path, which the policy is set to, from the model's own pass."""
         if path == PADDED and self.offset:
             # It gives no positions, and cannot stand at others than the first.
@@ -210,7 +210,7 @@ class _Probe:
                 again = score_pack(self.policy, replace(part, input_ids=unseen), 1.0).logprobs
         first, other = GROUPS[0][1]
         same = [*range(KEPT + 1), *range(first, first + other)]
-        return Deviation(
+        return PathDifference(
             _root_mean_square(found.scores - self.plain.scores),
             found.gradient_off(self.plain),
             _root_mean_square((again - found.scores)[same]),
