@@ -2,17 +2,18 @@
 
     python -m benchmarks.coordination.truncation --members 64 --rank 32
 
-Each of a layer's shapes is decomposed once, on random stacks; the whole model's time follows.
+Each of a layer's shapes is decomposed once, on random numbers; the whole model's time follows.
 """
 
 import argparse
 import resource
 import sys
 import time
+from itertools import repeat
 
 import numpy as np
 
-from pubswap_server.aggregation.truncation import decomposed
+from pubswap_server.aggregation.truncation import COLUMNS, decomposed, summed
 
 LAYERS = 28
 SHAPES = {(3584, 3584): 2, (512, 3584): 2, (18944, 3584): 2, (3584, 18944): 1}  # how often in one
@@ -27,9 +28,14 @@ def main() -> None:
     depth = 32 + options.members * options.rank
     rng, total = np.random.default_rng(0), 0.0
     for (outputs, inputs), count in SHAPES.items():
-        stacks = rng.normal(size=(outputs, depth)), rng.normal(size=(depth, inputs))
+        whole = depth > min(outputs, inputs)
+        columns = COLUMNS if whole else depth
+        pair = rng.normal(size=(outputs, columns)), rng.normal(size=(columns, inputs))
         started = time.perf_counter()
-        decomposed(*stacks)
+        if whole:
+            summed((outputs, inputs), repeat(pair, -(-depth // COLUMNS)))
+        else:
+            decomposed(*pair)
         seconds = time.perf_counter() - started
         total += count * seconds
         sys.stdout.write(f"{outputs} x {inputs}, S = {depth}: {seconds:.2f} s\n")
