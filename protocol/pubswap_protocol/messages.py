@@ -222,6 +222,9 @@ class MemberView(Message):
     joining: bool = Field(
         default=False, description="In the next round and not in the one under way."
     )
+    unverified: bool = Field(
+        default=False, description="Its last responses came without seeds: nobody can check them."
+    )
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
@@ -423,6 +426,9 @@ class DonorEvidence(Message):
     responses: Number
     evidence: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
         description="That they were not drawn by their noise, in nats; below 0 if they were."
+    )
+    hotter: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
+        default=0.0, description="That they were drawn by it at a higher temperature, in nats."
     )
 
 

@@ -6,10 +6,10 @@
 Four clients train on their private problems and average their adapters after each round. In the
 middle of the first round and at the end of the last one, donors answer the public problems, and
 client 1 looks at their right responses with the policy that it has then: the other clients' are
-honest, client 2's are also replaced by each attack's. A score is the evidence against a response
-(see docs/learning.md); `auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is
-higher than an honest client's, for one response, for 32 and for the 128 of a verdict, and
-`detected` is the share of verdicts that are doubts.
+honest, client 2's are also replaced by each attack's. A score is the larger one of the two kinds of
+evidence against what is taken together (see docs/learning.md); `auc_single`, `auc_pooled` and
+`auc_verdict` tell how often an attack's is higher than an honest client's, for one response, for 32
+and for the 128 of a verdict, and `detected` is the share of verdicts that are doubts.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.demo.tasks import demo_problems
 from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
+from pubswap_client.privacy.separation import auc
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.evidence import response_evidence
@@ -49,7 +50,7 @@ from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
 RESULT = Path(__file__).parent / "results" / "sampling.json"
 POOLS, POOLED = 4000, 32
 Groups = list[list[Response]]
-Scores = NDArray[np.float64]  # (n,): the evidence against each right response, in nats
+Scores = NDArray[np.float64]  # (n, 2): `evidence` and `hotter` of each right response, in nats
 
 
 @dataclass
@@ -215,20 +216,13 @@ class Scene:
         }
 
 
-def pooled(scores: Scores, size: int, rng: np.random.Generator) -> Scores:
-    """Sums (POOLS,) over so many responses, drawn without replacement for each pool."""
+def pooled(scores: Scores, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """The score (POOLS,) of so many responses, drawn without replacement for each pool."""
     size = min(size, len(scores))
-    return np.array([rng.choice(scores, size, replace=False).sum() for _ in range(POOLS)])
+    return np.array([rng.choice(scores, size, replace=False).sum(0).max() for _ in range(POOLS)])
 
 
-def auc(attack: Scores, honest: Scores) -> float:
-    """How often an attack's evidence is above an honest one, equal ones counted half."""
-    order = np.sort(honest)
-    below, upto = np.searchsorted(order, attack, "left"), np.searchsorted(order, attack, "right")
-    return float((below + upto).mean() / 2 / len(order))
-
-
-def alarms(pools: Scores) -> float:
+def alarms(pools: NDArray[np.float64]) -> float:
     """The share of verdicts that are doubts."""
     return float(np.mean([bool(doubtful(ENOUGH, pool)) for pool in pools.tolist()]))
 
@@ -266,7 +260,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     honest: list[Scores] = []
     attacks: dict[str, list[tuple[Scores, Scores]]] = {}
-    means: dict[str, list[float]] = {"honest": []}
+    means: dict[str, list[list[float]]] = {"honest": []}
     for number in range(1, rounds + 1):
         start, first = lab.adapter, number == 1
         adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
@@ -285,8 +279,8 @@ def main() -> None:
                     continue  # which is the round's start, and no other policy yet
                 found = lab.judged(scene.judge, make(), scene.seed)
                 attacks.setdefault(name, []).append((found, np.concatenate(fair)))
-                means.setdefault(name, []).append(float(found.mean()))
-            means["honest"] += [float(one.mean()) for one in fair]
+                means.setdefault(name, []).append(found.mean(axis=0).tolist())
+            means["honest"] += [one.mean(axis=0).tolist() for one in fair]
         before = start
         lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
     pools = [pooled(one, ENOUGH, rng) for one in honest]
@@ -296,7 +290,7 @@ def main() -> None:
         "limit": LIMIT,
         "responses_pooled": POOLED,
         "responses_of_a_verdict": ENOUGH,
-        "honest": {"evidence": means["honest"]},
+        "honest": _means(means["honest"]),
         "attacks": {name: _figures(found, rng, means[name]) for name, found in attacks.items()},
     }
     _show(result)
@@ -304,8 +298,14 @@ def main() -> None:
         RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
+def _means(found: list[list[float]]) -> dict[str, list[float]]:
+    """Both kinds of evidence against one response, by scene."""
+    evidence, hotter = zip(*found, strict=True)
+    return {"evidence": list(evidence), "hotter": list(hotter)}
+
+
 def _figures(
-    found: list[tuple[Scores, Scores]], rng: np.random.Generator, means: list[float]
+    found: list[tuple[Scores, Scores]], rng: np.random.Generator, means: list[list[float]]
 ) -> dict[str, float | list[float]]:
     """Means over the scenes, in each of which the attack is held against its honest donors."""
 
@@ -314,23 +314,25 @@ def _figures(
         return float(np.mean([auc(*pair) for pair in pairs]))
 
     return {
-        "auc_single": float(np.mean([auc(*pair) for pair in found])),
+        "auc_single": float(np.mean([auc(one.max(1), fair.max(1)) for one, fair in found])),
         "auc_pooled": together(POOLED),
         "auc_verdict": together(ENOUGH),
         "detected": float(np.mean([alarms(pooled(attack, ENOUGH, rng)) for attack, _ in found])),
-        "evidence": means,
+        **_means(means),
     }
 
 
 def _show(result: dict[str, object]) -> None:
-    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "evidence of one")
+    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "evidence of one", "hotter")
     table = Table("attack", *heads)
     attacks = result["attacks"]
     assert isinstance(attacks, dict)
     for name, figures in attacks.items():
-        means = ", ".join(f"{mean:.2f}" for mean in figures["evidence"])
         keys = ("auc_single", "auc_pooled", "auc_verdict", "detected")
-        table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), means)
+        means = (
+            ", ".join(f"{mean:.2f}" for mean in figures[key]) for key in ("evidence", "hotter")
+        )
+        table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), *means)
     console = Console(width=100)
     console.print(table)
     console.print({name: value for name, value in result.items() if name != "attacks"})

@@ -84,10 +84,10 @@ def _activity(member: MemberView) -> str:
 
 
 def doubt_text(member: MemberView) -> str:
-    """What receivers say against the responses that it donates; empty if nothing."""
+    """What speaks against the responses that it donates; empty if nothing."""
     sampling = member.sampling
     if sampling is None or not sampling.doubting:
-        return ""
+        return "unverified" if member.unverified else ""
     text = f"doubted by {sampling.doubting} of {sampling.judging}"
     return f"{text}, donates no more" if sampling.excluded else text
 

@@ -13,8 +13,13 @@ last one, are equally likely. The evidence against n tokens is the log-likelihoo
 
     evidence = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled(y_i)],
 
-in nats: below 0 for sampled responses and above it for others. Both are taken over the 64
-likeliest tokens and y.
+in nats: below 0 for sampled responses and above it for others. Who samples by this noise at a
+higher temperature sends tokens that it favours, and looks the more honest by that; so there is the
+evidence for such a sampler, too, with c < 1,
+
+    hotter = sum_i log [sampled_c(y_i) / sampled_1(y_i)],   sampled_c(y) = softmax((c z + g) / s)_y.
+
+All are taken over the 64 likeliest tokens and y.
 """
 
 import math
@@ -32,20 +37,31 @@ from pubswap_client.rollout.gumbel import gumbel_noise
 LIKELIEST = 64
 DRIFT = 0.3  # s: how far logits of the federation's policies are apart in the middle of a round
 OTHERWISE = 0.03  # the share of honest tokens of which nothing is assumed
+HOTTER = 0.8  # c
 
 
 @torch.no_grad()
 def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """log other / sampled (n,) of `tokens` (n,), in nats, by logits / temperature (n, V)."""
+    """log other / sampled_1 and log sampled_c / sampled_1 (2, n) of `tokens` (n,), in nats.
+
+    By logits / temperature (n, V).
+    """
     sent = tokens[:, None]
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1)
     top.masked_fill_(ids == sent, -torch.inf)  # it is counted once
     ids, values = torch.cat([sent, ids], dim=1), torch.cat([logits.gather(1, sent), top], dim=1)
-    noised = values + gumbel_noise(seeds[:, None], positions[:, None], ids)
+    noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
+    other, sampled = _likelihoods(values, noise)
+    _, hotter = _likelihoods(HOTTER * values, noise)
+    return torch.stack([other - sampled, hotter - sampled])
+
+
+def _likelihoods(values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """log other and log sampled (n,) of the first of each row's tokens."""
     other = values.log_softmax(dim=1)[:, 0]
-    sampled = (noised / DRIFT).log_softmax(dim=1)[:, 0]
-    least = torch.full_like(other, math.log(OTHERWISE))
-    return -torch.logaddexp(sampled - other + math.log1p(-OTHERWISE), least)
+    sampled = ((values + noise) / DRIFT).log_softmax(dim=1)[:, 0]
+    mixed = torch.logaddexp(sampled + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
+    return other, mixed
 
 
 class EvidenceTable:
@@ -54,7 +70,7 @@ class EvidenceTable:
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
         self._rows = frozenset(rows)
-        self._evidence = torch.zeros(batch.rows * batch.width, device=device)  # (B T,)
+        self._evidence = torch.zeros(2, batch.rows * batch.width, device=device)  # (2, B T)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -84,35 +100,36 @@ class EvidenceTable:
                 some = slice(max(begin, place.start), min(end, place.stop))
                 if some.start < some.stop:
                     inside = logits[some.start - place.start : some.stop - place.start]
-                    self._evidence[part.indices[some]] = token_evidence(
+                    self._evidence[:, part.indices[some]] = token_evidence(
                         inside, part.tokens[some], seed[some], position[some]
                     )
 
         return observe
 
     def sums(self) -> Tensor:
-        """The evidence against each row (B,), on the CPU; 0 for rows not looked at."""
+        """`evidence` and `hotter` of each row (B, 2), on the CPU; 0 for rows not looked at."""
         lengths = torch.tensor(self._batch.lengths)[:, None]
-        tokens = self._evidence.cpu().double().view(self._batch.rows, -1)
+        tokens, hotter = self._evidence.cpu().double().view(2, self._batch.rows, -1)
         ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
         ends.masked_fill_(torch.arange(tokens.shape[1]) >= lengths, -torch.inf)
         none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
-        return torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p()
+        evidence = torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p()
+        return torch.stack([evidence, hotter.sum(dim=1)], dim=1)
 
     def by_donor(self) -> dict[str, list[float]]:
-        """Of the rows that were looked at, by their donors: how many, and the evidence."""
+        """Of the rows that were looked at, by donor: how many, and their `evidence`, `hotter`."""
         if not self._rows:
             return {}
         evidence, donors = self.sums(), self._batch.donors
         found: dict[str, list[float]] = {}
         for donor in sorted({int(donors[row]) for row in self._rows}):
             rows = [row for row in self._rows if donors[row] == donor]
-            found[str(donor)] = [len(rows), float(evidence[rows].sum())]
+            found[str(donor)] = [len(rows), *evidence[rows].sum(dim=0).tolist()]
         return found
 
 
 def response_evidence(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
-    """The evidence against each of a batch's responses (B,), on the CPU.
+    """`evidence` and `hotter` of each of a batch's responses (B, 2), on the CPU.
 
     At most `budget` tokens are computed at a time.
     """

@@ -34,7 +34,7 @@ class StepMetrics:
     donated_tokens: int = 0  # of those trained on; the two below are of these
     donated_probability: float = 0.0  # mean, under the own policy before the step
     donated_clip_share: float = 0.0  # as clip_share
-    # Of the donated responses of each donor, by its number: how many, and the evidence.
+    # Of the donated responses of each donor, by its number: how many, and what speaks against them.
     donors: dict[str, list[float]] = field(default_factory=dict)
 
     @property

@@ -148,6 +148,7 @@ class MemberRow(Base):
     away: Mapped[str | None] = mapped_column(String(40))
     away_detail: Mapped[str | None] = mapped_column(Text)
     joining: Mapped[bool] = mapped_column(default=False, server_default=false())
+    unverified: Mapped[bool] = mapped_column(default=False, server_default=false())
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
@@ -300,6 +301,7 @@ class DoubtRow(Base):
     receiver: Mapped[str] = mapped_column(String(63), primary_key=True)
     responses: Mapped[int] = mapped_column(BigInteger, default=0)
     evidence: Mapped[float] = mapped_column(Double, default=0.0)
+    hotter: Mapped[float] = mapped_column(Double, default=0.0, server_default="0")
     verdicts: Mapped[int] = mapped_column(default=0)
     doubts: Mapped[int] = mapped_column(default=0)
     doubted: Mapped[bool] = mapped_column(default=False)

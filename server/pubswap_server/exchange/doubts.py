@@ -49,24 +49,26 @@ def report(
         if (row := rows.get(name)) is None:
             row = DoubtRow(run_id=run.id, donor=name, receiver=receiver)
             row.responses = row.verdicts = row.doubts = 0
-            row.evidence = 0.0
+            row.evidence = row.hotter = 0.0
             session.add(row)
         row.responses += min(one.responses, given[name])
         row.evidence += one.evidence
+        row.hotter += one.hotter
         _judge(session, row, round_)
 
 
 def _judge(session: Session, row: DoubtRow, round_: int) -> None:
-    verdict = doubtful(row.responses, row.evidence)
+    evidence = max(row.evidence, row.hotter)
+    verdict = doubtful(row.responses, evidence)
     if verdict is None:
         return
     if verdict and not row.doubted:
         details = {"member": row.donor, "receiver": row.receiver, "round": round_}
-        record(session, row.run_id, "sampling doubted", **details, evidence=row.evidence)
+        record(session, row.run_id, "sampling doubted", **details, evidence=evidence)
     row.doubted = verdict
     row.verdicts += 1
     row.doubts += verdict
-    row.responses, row.evidence = 0, 0.0
+    row.responses, row.evidence, row.hotter = 0, 0.0, 0.0
 
 
 def standings(session: Session, run: str, member: str | None = None) -> dict[str, Sampling]:

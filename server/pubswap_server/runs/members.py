@@ -178,6 +178,13 @@ def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -
         record(session, run.id, "away", member=row.name, **reason.model_dump())
 
 
+def note_sampler(session: Session, member: MemberPrincipal, unverified: bool) -> None:
+    """Note whether a member's responses came without the seeds by which they could be checked."""
+    row = session.get_one(MemberRow, member.id)
+    if row.unverified != unverified:
+        row.unverified = unverified
+
+
 def rotate(
     session: Session, member: MemberPrincipal, old: str, key: str | None = None
 ) -> Membership:
@@ -291,6 +298,7 @@ def views(session: Session, run: str, first: int | None = None) -> list[MemberVi
             suspended=row.suspended,
             away=Away(code=row.away, detail=row.away_detail or row.away) if row.away else None,
             joining=row.joining,
+            unverified=row.unverified,
             certificate=row.certificate,
             last_seen=row.last_seen,
             unseen_seconds=max(0.0, (now() - row.last_seen).total_seconds())

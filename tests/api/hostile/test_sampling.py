@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from pubswap_client.operator.tables import members_table
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.errors import InvalidResponses
@@ -105,6 +108,24 @@ def test_no_single_responses_are_left_unverified(
     assert a.submit_responses(run, 1, 1, honest).status == "accepted"
 
 
+def test_whose_responses_nobody_can_check_is_shown(server: Server) -> None:
+    """As its last ones were; in a run without the check, nobody's."""
+    fed, plain = federation(server, clients=2), federation(server, clients=2, sampling_check="off")
+
+    def unverified(of: Federation) -> dict[str, bool]:
+        views = of.operator.members(of.run.id).members
+        return {view.name: view.unverified for view in views if view.role == "client"}
+
+    for one in (fed, plain):
+        data = one.responses("a", 1, 1, [2, 2])
+        one.members["a"].submit_responses(one.run.id, 1, 1, data)
+    assert unverified(fed) == {"a": True, "b": False}
+    assert unverified(plain) == {"a": False, "b": False}
+    shown = StringIO()
+    Console(width=200, file=shown).print(members_table(fed.operator.members(fed.run.id).members))
+    assert "yes, but unverified" in shown.getvalue()
+
+
 def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> None:
     """The number is not the one that another receiver has; who does not ask gets the old form."""
     fed = federation(server, clients=3)
@@ -130,12 +151,13 @@ def test_a_receiver_gets_seeds_and_a_number_for_each_donor(server: Server) -> No
 
 
 def play_round(
-    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0
+    fed: Federation, round_: int, doubting: Sequence[str], lying: int = 0, hotter: bool = False
 ) -> dict[str, int]:
     """A round in which `b` alone is right; these receivers doubt it, the others do not.
 
-    Each says that it got so many responses more than it did. Returns how many it got, or was
-    offered: where all are wrong, half of the responses to each of two prompts are replaced.
+    Each says that it got so many responses more than it did. With `hotter`, that is the evidence.
+    Returns how many it got: where all are wrong, half of the responses to each of two prompts are
+    replaced.
     """
     run, got = fed.run.id, {}
     count = fed.run.settings.grpo.responses_per_prompt
@@ -151,9 +173,11 @@ def play_round(
             if one.donated
         ]
         got[name] = len(flat)
-        evidence = FALSE if name in doubting else TRUE
+        evidence, hot = FALSE if name in doubting else TRUE, TRUE
+        if hotter:
+            evidence, hot = hot, evidence
         found = [
-            DonorEvidence(number=donor, responses=len(flat) + lying, evidence=evidence)
+            DonorEvidence(number=donor, responses=len(flat) + lying, evidence=evidence, hotter=hot)
             for donor in {one.donor for one in flat} | {1}  # 1 is nobody's
         ]
         data = encode_adapter(fed.run.model.layout, fed.adapter(round_))
@@ -182,6 +206,15 @@ def test_too_few_responses_are_no_verdict_until_there_are_more(server: Server) -
     doubted = [event.details for event in events if event.kind == "sampling doubted"]
     assert [(one["member"], one["receiver"]) for one in doubted] == [("b", n) for n in "acd"]
     assert doubted[0]["evidence"] == 2 * FALSE
+
+
+def test_either_evidence_makes_a_verdict(server: Server) -> None:
+    """Also that a donor samples hotter, where all else speaks for it; the next begins anew."""
+    fed = federation(server, responses=128)
+    play_round(fed, 1, doubting="acd", hotter=True)
+    assert standing(fed) == Sampling(doubting=3, judging=3, excluded=False)
+    play_round(fed, 2, doubting="", hotter=True)
+    assert standing(fed) == Sampling(doubting=0, judging=3, excluded=False)
 
 
 @pytest.mark.parametrize(("doubting", "excluded"), [("a", False), ("ac", True)])

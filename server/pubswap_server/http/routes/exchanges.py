@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidResponses
 from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
+from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
 from pubswap_protocol.tensors.responses import Response as ModelResponse
-from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.exchange import exchanges
@@ -28,7 +28,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
-from pubswap_server.runs import runs, traffic
+from pubswap_server.runs import members, runs, traffic
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_own
 from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
@@ -118,6 +118,8 @@ async def submit_responses(
 
     def work(session: Session, locked: RunRow) -> Receipt:
         traffic.count(session, row.id, round, member.name, "responses_up", received.size)
+        unverified = seed is not None and groups[0][0].seed == UNVERIFIED
+        members.note_sampler(session, member, unverified)
         donatable = _donatable(row, groups)
         return exchanges.submit(
             *(session, locked, member, round, swap, received.digest, correct, donatable),

@@ -45,8 +45,9 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
 
 
 def against(policy: Policy, groups: Groups) -> float:
-    """The evidence against all, as the policy sees them."""
-    return float(response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200).sum())
+    """The larger evidence against all, as the policy sees them."""
+    found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
+    return float(found.sum(dim=0).max())
 
 
 def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
@@ -59,7 +60,8 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
 
 
 def test_evidence_is_a_likelihood_ratio() -> None:
-    """Over what other noise draws, the mean of sampled / other is 1, for each noise.
+    """Over what other noise draws, the mean of sampled / other is 1, for each noise; over what is
+    sampled, that of what is sampled hotter.
 
     That holds of any two distributions; and in the mean the evidence is for whoever is right.
     """
@@ -72,13 +74,17 @@ def test_evidence_is_a_likelihood_ratio() -> None:
             token_evidence(logits, torch.full((count,), word), seeds, positions)
             for word in range(words)
         ]
-        means = (logits.softmax(dim=1) * torch.stack(all_words, dim=1).neg().exp()).sum(dim=1)
-        assert means.numpy() == pytest.approx(1, abs=1e-4)
+        evidence, hotter = torch.stack(all_words, dim=2)  # (n, V) each
+        drawn = logits.softmax(dim=1) * evidence.neg().exp()
+        for means in (drawn.sum(dim=1), (drawn * hotter.exp()).sum(dim=1)):
+            assert means.numpy() == pytest.approx(1, abs=1e-4)
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
-        assert float(token_evidence(logits, other, seeds, positions).mean()) > 0
+        assert float(token_evidence(logits, other, seeds, positions)[0].mean()) > 0
         for by in (0.0, 0.2):
             near = gumbel_sample(logits + by * torch.randn_like(logits), 1.0, seeds, positions)
-            assert float(token_evidence(logits, near, seeds, positions).mean()) < 0
+            assert float(token_evidence(logits, near, seeds, positions).mean(dim=1).max()) < 0
+        hot = gumbel_sample(logits, 1.5, seeds, positions)
+        assert float(token_evidence(logits, hot, seeds, positions)[1].mean()) > 0
 
 
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
@@ -91,20 +97,21 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     part = pack(batch, rows, policy.device)
     with torch.no_grad(), policy.packed():
         score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
-    for row, tokens in enumerate(table.tensors[0].view(batch.rows, -1).tolist()):
-        count = batch.lengths[row]
-        ratios = [math.exp(sum(tokens[place:count])) for place in range(count + 1)]
-        assert float(found[row]) == pytest.approx(math.log(statistics.mean(ratios)), abs=1e-4)
+    evidence, hotter = table.tensors[0].view(2, batch.rows, -1).tolist()
+    for row, count in enumerate(batch.lengths):
+        ratios = [math.exp(sum(evidence[row][place:count])) for place in range(count + 1)]
+        expected = [math.log(statistics.mean(ratios)), sum(hotter[row][:count])]
+        assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
     """Among more than 64 tokens the sent one is counted too, wherever it stands."""
     logits = torch.linspace(5, -5, 200)[None]
     seed, position, token = torch.tensor([3]), torch.tensor([1]), torch.tensor([199])
-    assert 1 < float(token_evidence(logits, token, seed, position)) < 5  # no token decides
+    assert 1 < float(token_evidence(logits, token, seed, position)[0]) < 5  # no token decides
     best = torch.full_like(logits, -9)
     best[0, 199] = 40
-    assert float(token_evidence(best, token, seed, position)) == pytest.approx(0, abs=1e-4)
+    assert float(token_evidence(best, token, seed, position)[0]) == pytest.approx(0, abs=1e-4)
 
 
 def replayed(policy: Policy) -> Groups:
@@ -150,7 +157,18 @@ def another_adapter(policy: Policy) -> Groups:
     return groups
 
 
-ATTACKS = [written, best_of_eight, half_rewritten, greedy, replayed, another_adapter]
+def colder(policy: Policy) -> Groups:
+    return sampled(policy, temperature=0.4)
+
+
+def hotter(policy: Policy) -> Groups:
+    return sampled(policy, temperature=1.0)
+
+
+ATTACKS = [
+    *(written, best_of_eight, half_rewritten, greedy, replayed, another_adapter),
+    *(colder, hotter),
+]
 
 
 def test_what_another_policy_nearby_has_sampled_is_not_doubted(policy: Policy) -> None:
@@ -203,6 +221,6 @@ def test_the_update_finds_the_evidence_in_its_own_pass(
     assert metrics.donors == {}
     assert sorted(found) == ["5", "6"]
     for donor, mine in (("5", [2, 40]), ("6", [1, 3, 17])):
-        sums = [len(mine), float(evidence[mine].sum())]
+        sums = [len(mine), *evidence[mine].sum(dim=0).tolist()]
         assert found[donor] == pytest.approx(sums, rel=1e-3)
     assert all(np.array_equal(adapters[0][name], adapters[1][name]) for name in start)
