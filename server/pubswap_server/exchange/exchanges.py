@@ -234,6 +234,7 @@ def turnout(session: Session, row: SwapRow) -> Turnout:
 def quorum(run: RunRow, present: Turnout) -> int:
     """The fewest answers that an exchange closes with, for those that are here."""
     settings = runs.settings_of(run)
+    # The minimum is the round's: an exchange of fewer teaches nobody, and holds nobody up.
     return needed(present, settings.swap.quorum, settings.members.minimum and 1)
 
 

@@ -145,6 +145,19 @@ def test_an_exchange_closes_with_who_is_here_when_one_leaves_in_it(server: Serve
     assert closed.details["clients"] == 2
 
 
+def test_below_the_minimum_an_exchange_closes_and_its_round_does_not(server: Server) -> None:
+    """Who is left alone trains on its own responses, and what it hands in waits for others."""
+    fed = begun(server, clients=3, swap={"quorum": 3}, members={"minimum": 2})
+    for name in "bc":
+        fed.members[name].away(fed.run.id, LEFT)
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
+    assert fed.members["a"].exchanged(fed.run.id, 1, 1) == body
+    fed.submit("a", 1, fed.adapter(1))
+    until(lambda: "Round 1 closes with 2 or more updates" in (fed.view().waiting_for or ""))
+    assert fed.view().round == 1
+
+
 def test_a_run_starts_with_the_minimum_of_the_expected(server: Server) -> None:
     """The others join when they come."""
     fed = create(server, method="fedavg", clients=2, members={"minimum": 1})
