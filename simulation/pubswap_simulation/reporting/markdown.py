@@ -55,8 +55,8 @@ Seconds are those of a clock on the wall. Rows can be compared by them only if e
 of a machine as any other: what else ran there is in them, too."""
 
 _SILENT = """\
-{row}: its clients send their responses and get them back as with any exchange, {responses} a round,
-which is in the bytes above. Who trains on public prompts by itself needs none of that."""
+{row}: its clients send responses and get them back as with any exchange, {responses} a round, which
+is in the bytes above. Who trains on public prompts by itself needs none of that."""
 
 _DONATED = """\
 How likely donated tokens were under their receiver's own policy before the step, and how many of
