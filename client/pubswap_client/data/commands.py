@@ -1,9 +1,14 @@
 """`pubswap data ...`: divide a data set between clients, and look at a division."""
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
+
+from pubswap_client.data.spec import DataSpec, load_spec
+from pubswap_protocol.command_line.sharing import sharing
 
 if TYPE_CHECKING:
     from pubswap_client.data.manifest import DataManifest
@@ -13,40 +18,38 @@ data_commands = typer.Typer(
 )
 
 
+_KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+    """One of a spec's settings as a command takes it."""
+    types = str(field.annotation)
+    kind: Any = next((kind for kind in (int, float, Path) if kind.__name__ in types), str)
+    if field.is_required():
+        needed = Annotated[kind, typer.Argument(help=field.description)]
+        return inspect.Parameter(name, _KIND, annotation=needed)
+    shown = str(field.default) if field.default else False
+    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    said = typer.Option(flag, help=field.description, show_default=shown)
+    return inspect.Parameter(name, _KIND, default=None, annotation=Annotated[kind | None, said])
+
+
+def _spec(**given: Any) -> DataSpec:
+    if given["tasks"] is not None:
+        given["tasks"] = _tasks(given["tasks"])
+    return load_spec({key: value for key, value in given.items() if value is not None})
+
+
+_spec.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [_option(name, field) for name, field in DataSpec.model_fields.items()]
+)
+
+
 @data_commands.command("prepare")
+@sharing(_spec)
 def prepare_command(
-    source: Annotated[
-        str, typer.Argument(help="math, deepmath, medical, gsm8k, jsonl or reasoning-gym.")
-    ],
+    spec: DataSpec,
     out: Annotated[Path, typer.Option(help="The folder to make.")],
-    from_: Annotated[
-        Path | None,
-        typer.Option("--from", help="Local files in the hub's format; jsonl: the file."),
-    ] = None,
-    clients: Annotated[int, typer.Option(help="How many private sets.")] = 4,
-    alpha: Annotated[
-        float, typer.Option(help="The smaller, the fewer topics has each client.")
-    ] = 0.3,
-    seed: Annotated[int, typer.Option(help="The same seed, the same files.")] = 0,
-    private_size: Annotated[
-        int | None, typer.Option(help="Problems of each client; by default the paper's.")
-    ] = None,
-    public_size: Annotated[int | None, typer.Option(help="Public problems.")] = None,
-    test_size: Annotated[int | None, typer.Option(help="Test problems.")] = None,
-    topic_column: Annotated[
-        str | None, typer.Option(help="The column with the topic; jsonl: 'topic'.")
-    ] = None,
-    prompt_column: Annotated[str | None, typer.Option(help="jsonl: by default 'prompt'.")] = None,
-    answer_column: Annotated[str | None, typer.Option(help="jsonl: by default 'answer'.")] = None,
-    verifier: Annotated[
-        str | None, typer.Option(help="jsonl: math, choice, exact; by default the run's.")
-    ] = None,
-    instruction: Annotated[
-        str | None, typer.Option(help="What each prompt ends with, instead of the set's own.")
-    ] = None,
-    max_prompt_characters: Annotated[
-        int | None, typer.Option(help="Leave out longer prompts.")
-    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -56,53 +59,20 @@ def prepare_command(
     max_prompt_tokens: Annotated[
         int, typer.Option(min=1, help="With --model: the run's grpo.max_prompt_tokens.")
     ] = 1024,
-    topic_depth: Annotated[
-        int | None, typer.Option(help="deepmath: how many levels of its topics count.")
-    ] = None,
-    medqa_share: Annotated[
-        float | None, typer.Option(help="medical: the share of MedQA, by default a half.")
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(help="reasoning-gym: chain_sum,gcd or a TOML or JSON file of tables."),
-    ] = None,
-    half: Annotated[
-        str | None,
-        typer.Option(help="reasoning-gym: prompts that a base model was not pretrained on: demo."),
-    ] = None,
 ) -> None:
     """Make private, public and test sets with a manifest and a picture of who holds which topics.
 
     math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from files that
     were downloaded before; the first three have the paper's sizes unless others are given. jsonl
     takes any file with a prompt, an answer and a topic in each line. reasoning-gym needs no
-    download.
+    download; --tasks are names, such as chain_sum,gcd, or a TOML or JSON file with their tables.
 
     Clients get equal numbers of problems, and topics by Dirichlet(alpha). No prompt is in two
     sets. The same command again changes nothing.
     """
     from pubswap_client.data.prepare import prepare
-    from pubswap_client.data.spec import load_spec
     from pubswap_protocol.problems import read_problems
 
-    given: dict[str, Any] = {
-        "from": from_,
-        "private_size": private_size,
-        "public_size": public_size,
-        "test_size": test_size,
-        "topic_column": topic_column,
-        "prompt_column": prompt_column,
-        "answer_column": answer_column,
-        "verifier": verifier,
-        "instruction": instruction,
-        "max_prompt_characters": max_prompt_characters,
-        "topic_depth": topic_depth,
-        "medqa_share": medqa_share,
-        "tasks": _tasks(tasks) if tasks is not None else None,
-        "half": half,
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    spec = load_spec({"source": source, "clients": clients, "alpha": alpha, "seed": seed, **given})
     limit = None
     if model is not None:
         from pubswap_client.base_model import model_folder, prompt_limit

@@ -53,7 +53,9 @@ class DataSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    source: SourceName = Field(description="The data set.")
+    source: SourceName = Field(
+        description="The data set: math, deepmath, medical, gsm8k, jsonl or reasoning-gym."
+    )
     from_: Path | None = Field(
         default=None,
         alias="from",

@@ -17,7 +17,8 @@ def sharing(shared: Callable[..., Any]) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         _, *own = inspect.signature(command).parameters.values()
-        parameters = [*own, *options.values()]
+        every = [*own, *options.values()]
+        parameters = sorted(every, key=lambda each: each.default is not each.empty)
 
         @wraps(command)
         def with_shared(**given: Any) -> None:
