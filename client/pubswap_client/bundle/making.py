@@ -64,7 +64,8 @@ class Wanted:
     def digest(self) -> str:
         """Another one for anything that differs."""
         facts = f"{self.card.model_dump_json()}\n{self.extras}\n{platform.python_version()}\n"
-        return hashlib.sha256(facts.encode() + self.constraints.read_bytes()).hexdigest()
+        ours = (self.checkout / "pyproject.toml").read_bytes()  # our version, and what we need
+        return hashlib.sha256(facts.encode() + self.constraints.read_bytes() + ours).hexdigest()
 
 
 def wanted(recipe: Recipe, checkout: Path, extras: str) -> Wanted:

@@ -161,6 +161,26 @@ def test_another_request_begins_anew(tmp_path: Path, checkout: Path, recipe: Pat
     assert "small-2-py3-none-any.whl" not in names(out / WHEELS)
 
 
+def test_a_checkout_that_changed_meanwhile_leaves_no_wheel_of_before(
+    tmp_path: Path, checkout: Path, recipe: Path
+) -> None:
+    """Neither our own of an earlier version, nor one that was needed then."""
+
+    def stop(words: str) -> None:
+        if words.startswith("copying"):
+            raise KeyboardInterrupt
+
+    out = tmp_path / "bundle"
+    with pytest.raises(KeyboardInterrupt):
+        make(wanted(load_recipe(recipe), checkout, "client"), out, None, stop)
+    for name in ("pyproject.toml", "backend.py"):
+        text = (checkout / name).read_text().replace('"7"', '"8"').replace("-7-", "-8-")
+        (checkout / name).write_text(text)
+    write_wheel(checkout, "pubswap", "8", "Provides-Extra: client\n")
+    make(wanted(load_recipe(recipe), checkout, "client"), out, None, print)
+    assert names(out / WHEELS) == {"pubswap-8-py3-none-any.whl", "reasoning_gym-1-py3-none-any.whl"}
+
+
 def test_nothing_is_made_over_what_came_there_meanwhile(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
