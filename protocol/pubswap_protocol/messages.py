@@ -64,6 +64,11 @@ class RunState(StrEnum):
     FINISHED = "finished"
     CANCELLED = "cancelled"
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing leads on from there."""
+        return self in (RunState.FINISHED, RunState.CANCELLED)
+
 
 class Role(StrEnum):
     """What a member does in a run."""

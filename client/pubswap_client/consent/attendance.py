@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pubswap_client.consent.consent import Consent, words
 from pubswap_client.consent.rules import Code, Refusal
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_protocol.messages import Away, Hello, RunState
+from pubswap_protocol.messages import Away, Hello
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0  # at the state folder's files
 ASK_SECONDS = 30.0  # the coordinator, how the run is
-ENDED = (RunState.FINISHED, RunState.CANCELLED)
 _MOST = 400  # characters of `Away.detail`
 
 
@@ -35,7 +34,7 @@ class Attendance:
         """
         said: Away | None = None
         view, asked_at = self.api.run(self.run), time.monotonic()
-        while view.state not in ENDED and (refusals := self.consent.attend(view)):
+        while not view.state.ended and (refusals := self.consent.attend(view)):
             away = told(refusals)
             if away != said:
                 self.api.away(self.run, away)

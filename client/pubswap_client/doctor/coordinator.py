@@ -15,7 +15,7 @@ from pubswap_protocol.errors import (
     UnknownRun,
     UnknownSetting,
 )
-from pubswap_protocol.messages import RunState, RunView, SetKind
+from pubswap_protocol.messages import RunView, SetKind
 from pubswap_protocol.problems import PromptLimit, jsonl_lines, parse_problems
 from pubswap_protocol.required import check_known
 
@@ -56,7 +56,7 @@ def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView |
     text = f"valid as {member.role} of {run.name}, which is {run.state}"
     if run.round:
         text += f" in round {run.round} of {run.settings.rounds}"
-    if run.state in (RunState.FINISHED, RunState.CANCELLED):
+    if run.state.ended:
         advice = "Ask for an invite to another run."
         return failure(f"{text}: nothing is left to train", advice), run
     if run.paused:

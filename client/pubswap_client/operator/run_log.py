@@ -60,7 +60,7 @@ def events(
 
     def read() -> tuple[list[Event], bool]:
         # In this order: what ends a run is in the log when the run has ended.
-        ended = api.run(run).state in ("finished", "cancelled")
+        ended = api.run(run).state.ended
         return api.events(run, after).events, ended
 
     for found in repeated(read, pause):

@@ -172,8 +172,8 @@ def _read(api: "CoordinatorClient", run: str) -> "tuple[RenderableType, bool]":
         lines.append(f"The best so far: pass@1 {score} after round {best}")
     if rounds and rounds[0].round > 0:
         lines.append(f"The rounds from {rounds[0].round} on; --json has them all.")
-    ended = view.state in ("finished", "cancelled")
-    return Group(*lines, rounds_table(rounds), members_table(view.members)), ended
+    tables = rounds_table(rounds), members_table(view.members)
+    return Group(*lines, *tables), view.state.ended
 
 
 @connected

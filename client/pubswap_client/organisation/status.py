@@ -28,7 +28,6 @@ from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Membership, RunView
 
 WIDTH = 60  # steps in the curve
-ENDED = ("finished", "cancelled")
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class MemberStatus:
     @property
     def over(self) -> bool:
         """Whether there is nothing more to look at: no daemon, or no run."""
-        return self.process is None or (self.run is not None and self.run.state in ENDED)
+        return self.process is None or (self.run is not None and self.run.state.ended)
 
 
 def look(state: Path, stored: StoredMembership, api: CoordinatorClient) -> MemberStatus:
@@ -133,7 +132,7 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
         ago = duration_text((now - daemon.at).total_seconds())
         yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T}"
         yield "last", daemon.doing
-        if run is not None and run.state not in ENDED:
+        if run is not None and not run.state.ended:
             yield "next", "pubswap client start, with the options as before: it goes on from there"
     if daemon is not None and daemon.step:
         left = daemon.left_seconds

@@ -20,7 +20,7 @@ from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import RunState
 
 ROUND_UNDER_WAY = frozenset({RunState.TRAINING, RunState.EXCHANGING})
-ENDED = frozenset({RunState.FINISHED, RunState.CANCELLED})
+ENDED = frozenset(state for state in RunState if state.ended)
 _PAUSABLE = frozenset(RunState) - ENDED - {RunState.CREATED}
 
 _NEXT = {

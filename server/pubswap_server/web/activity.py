@@ -22,7 +22,7 @@ class RunActivity:
 def read_activity(session: Session, run: RunRow) -> RunActivity:
     state, settings = RunState(run.state), runs.settings_of(run)
     alert = run.failure or run.waiting_for
-    if state in (RunState.FINISHED, RunState.CANCELLED):
+    if state.ended:
         return RunActivity(f"{state.capitalize()} in round {run.round} of {settings.rounds}.")
     if run.paused:
         return RunActivity("Paused: no new work is given out until the operator resumes it.", alert)

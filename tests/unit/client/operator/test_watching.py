@@ -11,7 +11,7 @@ from rich.console import Console
 from pubswap_client.operator.run_log import Filter, lines
 from pubswap_client.operator.watching import watch
 from pubswap_protocol.errors import Unauthenticated, Unreachable
-from pubswap_protocol.messages import Event, Events
+from pubswap_protocol.messages import Event, Events, RunState
 
 
 def answering(*answers: Any) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ class Log:
 
 
 def _state(state: str | Exception) -> Any:
-    return state if isinstance(state, Exception) else type("View", (), {"state": state})
+    return state if isinstance(state, Exception) else type("View", (), {"state": RunState(state)})
 
 
 def event(number: int, kind: str, **details: Any) -> Event:
