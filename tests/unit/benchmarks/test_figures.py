@@ -1,0 +1,105 @@
+"""Figures in the documents against the files that the benchmarks write."""
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+SPEED = PAGE.replace("\u00d7", "x").replace("\u2013", "-").splitlines()
+
+
+def read(name: str) -> dict[str, Any]:
+    """A benchmark's results."""
+    results: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_bytes())
+    return results
+
+
+def said(value: float, form: str, met: bool = True) -> str:
+    """A figure as the page has it: in bold where its goal is missed."""
+    text = form.format(value)
+    return text if met else f"**{text}**"
+
+
+def rounds(peers: dict[str, Any]) -> list[str]:
+    """The rows of the rounds' table."""
+    rows = []
+    for size, nvflare in peers["nvflare"].items():
+        floor, flower = peers["floor"][size], peers["flower"][size]["flower"]
+        least = "≥ " if flower["is_lower_bound"] else ""
+        rows.append(
+            f"| {size} | {nvflare['ours_seconds']:.2f} s "
+            f"| {median(floor['floor']['seconds']):.2f} s | {floor['hashing_seconds']:.2f} s "
+            f"| {nvflare['nvflare']['seconds']:.1f} s | {least}{flower['seconds']:.0f} s |"
+        )
+    return rows
+
+
+def coordinator(found: dict[str, Any]) -> list[str]:
+    """The rows of what is measured and wanted of the coordinator."""
+    details = found["details"]
+    floor, memory = details["rounds"]["floor"], details["memory"]
+    small, large = (memory[size]["peak_mb"] for size in ("4 x 140 MB", "64 x 35 MB"))
+    few, many = found["exchange_seconds"]["4"], found["exchange_seconds"]["64"]
+    bucket = details["bucket"]
+    flower, nvflare = found["round_vs_flower"], found["round_vs_nvflare"]
+    heartbeat, ratio = found["slowest_heartbeat_seconds"], found["bucket_cpu_ratio"]
+    return [
+        "| round, against Flower / NVFlare, at the worst size "
+        f"| {said(flower, '{:.0f}x', flower >= 30)} / {said(nvflare, '{:.1f}x', nvflare >= 2.5)} "
+        "| ≥ 30 / ≥ 2.5 |",
+        "| round, against the floor, 4 x 140 / 4 x 35 / 16 x 35 MB | "
+        + " / ".join(
+            f"{floor[size]['ratio']:.1f}" for size in ("4 x 140 MB", "4 x 35 MB", "16 x 35 MB")
+        )
+        + "x | - |",
+        "| server's anonymous memory, 4 x 140 MB / 64 x 35 MB "
+        f"| {said(small, '{:.0f}', small <= 150)} / {said(large, '{:.0f}', large <= 150)} MB "
+        "| ≤ 150 |",
+        "| upload of 140 MB against curl and nginx, which neither hashes nor syncs "
+        f"| {said(v := found['upload_vs_nginx'], '{:.2f}x', v >= 0.45)} | ≥ 0.45 |",
+        "| download of 140 MB, to checked bytes in memory, against curl to a file "
+        f"| {said(v := found['download_vs_nginx'], '{:.1f}x', v >= 0.5)} | ≥ 0.5 |",
+        "| mean, against numpy's of the arrays in memory "
+        f"| {said(v := found['aggregate_vs_numpy'], '{:.2f}x', v >= 0.6)} | ≥ 0.6 |",
+        "| slowest heartbeat while 16 clients upload "
+        f"| {said(heartbeat, '{:.1f} s', heartbeat <= 1)} | ≤ 1 |",
+        "| exchange of 4 / 64 clients x 64 responses x 2,048 tokens "
+        f"| {said(few, '{:.2f}', few <= 0.25)} / {said(many, '{:.2f}', many <= 2)} s "
+        "| ≤ 0.25 / ≤ 2 |",
+        "| 1,000 long polls, the last answer "
+        f"| {said(v := found['long_poll_seconds'], '{:.2f} s', v <= 1)} | ≤ 1 |",
+        "| growth of CPU seconds over linear: a round of 64 to 1,000 members / `run show` of 100 "
+        f"to 10,000 rounds | {said(v := found['scale_members_growth'], '{:.2f}', v <= 1.3)} / "
+        f"{said(v := found['scale_rounds_growth'], '{:.2f}', v <= 1.3)} | ≤ 1.3 |",
+        f"| CPU of the coordinator, a round of {bucket['round']} with a bucket: "
+        "bytes through it / straight to the bucket "
+        f"| {bucket['through']['cpu_seconds']:.1f} / {bucket['direct']['cpu_seconds']:.1f} s: "
+        f"{said(ratio, '{:.1f}x', ratio >= 3)} | ≥ 3 |",
+    ]
+
+
+def test_the_coordinator_s_figures_are_those_that_were_measured() -> None:
+    """Also which goals are missed, and the README's range."""
+    found = read("coordinator")
+    peers = found["details"]["rounds"]
+    for row in rounds(peers) + coordinator(found):
+        assert row in SPEED, row
+    ratios = [nvflare["ratio"] for nvflare in peers["nvflare"].values()]
+    said_there = f"runs at {min(ratios):.1f} to {max(ratios):.1f} times the speed of NVFlare's"
+    assert said_there in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_members_figures_are_those_that_were_measured() -> None:
+    """Rounds of up to 1,000 members, on one process and on two."""
+    for found in read("scale")["details"].values():
+        for members, row in found.items():
+            cpu, seconds, peak = row["cpu_seconds"], row["seconds"], row["peak_mb"]
+            heartbeat, block = row["slowest_heartbeat_seconds"], row["longest_block_seconds"]
+            line = (
+                f"| {int(members):,} | {cpu:.0f} | {seconds:.0f} | {peak:.0f} MB "
+                f"| {heartbeat:.1f} s | {block:.2f} s |"
+            )
+            assert line in SPEED, line
