@@ -23,7 +23,6 @@ VIEWERS = "/v1/viewers"
 VIEWER = VIEWERS + "/{viewer}"
 
 ENROLL = "/v1/enroll"
-TOKEN = "/v1/token"  # noqa: S105 - a path, not a secret
 
 RUNS = "/v1/runs"
 RUN = "/v1/runs/{run}"

@@ -106,7 +106,6 @@ def test_clients_ignore_fields_that_they_do_not_know(server: Server) -> None:
     assert fed.submit("a", 1, fed.adapter(1)) == "accepted"
     assert fed.wait_for(1).rounds == plain.view().rounds
     operator.roll_back(run, Rollback(to=0))
-    member.rotate()
     operator.add_viewer(f"board-{run}")
     assert operator.viewers() == plain.operator.viewers()
     operator.change_run(create(grown_server).run.id, ChangeRun(clients=1))

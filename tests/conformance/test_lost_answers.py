@@ -99,17 +99,6 @@ def test_an_invite_whose_answer_was_lost_gives_its_token_to_the_asker_alone(
     assert kinds.count("enrolled") == 1
 
 
-def test_a_rotation_whose_answer_was_lost_locks_nobody_out(server: Server) -> None:
-    """The new token arrives at the second try; the old one is worthless."""
-    fed = begun(server)
-    renewed = forgetful(server, fed.tokens["a"], lambda api: api.rotate())
-    assert server.client(renewed.token).run(fed.run.id).id == fed.run.id
-    with server.http(fed.tokens["a"]) as http:
-        assert http.get(paths.RUN.format(run=fed.run.id)).status_code == 401
-    kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
-    assert kinds.count("token rotated") == 1
-
-
 def test_what_members_hand_in_counts_once(server: Server) -> None:
     """Responses, an adapter, an update and an evaluation, each sent twice."""
     fed = begun(server)

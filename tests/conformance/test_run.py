@@ -420,16 +420,6 @@ def test_an_evaluation_sent_again_is_taken_and_another_result_is_refused(server:
 
 
 @on_sqlite
-def test_a_rotated_token_replaces_the_old_one(server: Server) -> None:
-    """The new token works, the old one no longer."""
-    fed = begun(server)
-    renewed = fed.members["a"].rotate()
-    assert server.client(renewed.token).task(fed.run.id, 0).kind is TaskKind.TRAIN
-    with server.http(fed.tokens["a"]) as http:
-        assert http.get(paths.TASK.format(run=fed.run.id)).status_code == 401
-
-
-@on_sqlite
 def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> None:
     """Nobody hands in round 2 in round 1."""
     fed = begun(server)

@@ -162,10 +162,6 @@ class CoordinatorClient(Connection):
         body = messages.Enroll(invite=invite)
         return self.call(messages.Membership, "POST", paths.ENROLL, body, key or _new_key())
 
-    def rotate(self) -> messages.Membership:
-        """A new token in place of this one."""
-        return self.call(messages.Membership, "POST", paths.TOKEN, key=_new_key())
-
     def hello(self, run: str, body: messages.Hello) -> None:
         """Say which base model and verifier this member has; raises BaseModelMismatch."""
         self.request("POST", paths.HELLO.format(run=run), body)

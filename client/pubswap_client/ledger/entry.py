@@ -14,7 +14,6 @@ BEGINNING = digest_of(b"")  # what the first entry has for its previous one's ha
 
 KINDS = {
     ("POST", paths.ENROLL): "enrolment",
-    ("POST", paths.TOKEN): "token",
     ("POST", paths.HELLO): "hello",
     ("POST", paths.HEARTBEAT): "heartbeat",
     ("POST", paths.AWAY): "away",

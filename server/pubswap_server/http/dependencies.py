@@ -14,7 +14,6 @@ from fastapi.security import HTTPBearer
 from sqlalchemy.orm import Session
 from structlog.contextvars import bind_contextvars
 
-from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER, Word
 from pubswap_protocol.errors import Unauthenticated
 from pubswap_protocol.messages import Role
@@ -95,10 +94,9 @@ async def get_principal(
         services.limits.failed(peer)
         raise
     services.limits.check_peer(peer, sha256(token))
-    key = request.headers.get(paths.IDEMPOTENCY_HEADER)
 
     def identify(session: Session) -> Principal:
-        principal = authenticate(session, token, services.operator_sha256, key)
+        principal = authenticate(session, token, services.operator_sha256)
         if isinstance(principal, MemberPrincipal) and services.settings.require_client_certificate:
             require_certificate(session, principal, certificate_of(services, request))
         return principal

@@ -73,10 +73,8 @@ def bearer(header: str | None) -> str:
     return token.strip()
 
 
-def authenticate(
-    session: Session, token: str, operator_sha256: str, key: str | None = None
-) -> Principal:
-    """The holder of a token, or of one that was rotated with this key.
+def authenticate(session: Session, token: str, operator_sha256: str) -> Principal:
+    """The holder of a token.
 
     Raises Unauthenticated, always with the same words, or Suspended.
     """
@@ -84,9 +82,6 @@ def authenticate(
     if hmac.compare_digest(digest, operator_sha256):
         return Operator()
     row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == digest))
-    if row is None and key is not None:
-        after = sha256(secret_after(token, key))
-        row = session.scalar(select(MemberRow).where(MemberRow.token_sha256 == after))
     row = _good(row)
     state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
     cancelled = state == RunState.CANCELLED

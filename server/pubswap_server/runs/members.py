@@ -36,7 +36,6 @@ from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import (
     MemberPrincipal,
     new_secret,
-    require_still_good,
     secret_after,
     sha256,
 )
@@ -183,19 +182,6 @@ def note_sampler(session: Session, member: MemberPrincipal, unverified: bool) ->
     row = session.get_one(MemberRow, member.id)
     if row.unverified != unverified:
         row.unverified = unverified
-
-
-def rotate(
-    session: Session, member: MemberPrincipal, old: str, key: str | None = None
-) -> Membership:
-    """A new token in place of the old one; again with the same key, the answer is the same."""
-    require_still_good(session, member)
-    row = session.get_one(MemberRow, member.id)
-    token = secret_after(old, key)
-    if row.token_sha256 != sha256(token):
-        row.token_sha256 = sha256(token)
-        record(session, row.run_id, "token rotated", member=row.name)
-    return _membership(session, row, token)
 
 
 def _membership(session: Session, row: MemberRow, token: str) -> Membership:

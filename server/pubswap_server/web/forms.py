@@ -65,7 +65,7 @@ def _viewer(session: Session, token: str, operator_sha256: str) -> str:
     """
     if viewers.exists(session, sha256(token)):
         return sha256(token)
-    require_operator(authenticate(session, token, operator_sha256, None))
+    require_operator(authenticate(session, token, operator_sha256))
     return ""
 
 

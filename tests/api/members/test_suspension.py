@@ -51,7 +51,6 @@ def test_a_suspended_member_is_refused_until_it_is_reinstated(server: Server) ->
     for ask in (
         lambda: fed.members["a"].task(fed.run.id, 0),
         lambda: fed.members["a"].run(fed.run.id),
-        lambda: fed.members["a"].rotate(),
         lambda: fed.submit("a", 1, fed.adapter(1)),
     ):
         with pytest.raises(Suspended, match="goes on by itself"):

@@ -1,6 +1,6 @@
 """Invites, enrolment, tokens, and who takes part."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
@@ -29,7 +29,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.runs import members, runs
-from pubswap_server.runs.auth import bearer, require_going, require_member, require_own, sha256
+from pubswap_server.runs.auth import require_going, require_member, require_own, sha256
 
 router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
@@ -59,20 +59,6 @@ async def enroll(
     except Unauthenticated:
         services.limits.failed(peer)
         raise
-
-
-@router.post(paths.TOKEN, summary="A new token for the old one")
-async def rotate_token(
-    member: MemberDep,
-    request: Request,
-    services: ServicesDep,
-    idempotency_key: RandomKey = None,
-) -> Membership:
-    """The old token is worthless from then on, but for asking again with the same key."""
-    old = bearer(request.headers.get("Authorization"))
-    return await services.database.write(
-        lambda session: members.rotate(session, member, old, idempotency_key)
-    )
 
 
 @router.get(paths.RUN_MEMBERS, summary="Who takes part")
