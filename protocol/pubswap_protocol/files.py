@@ -1,4 +1,4 @@
-"""Files that outlast a power cut: fsync of the file, rename, fsync of the folder, in this order."""
+"""Files that outlast a power cut (fsync, rename, fsync of the folder), and for their owner only."""
 
 import os
 import shutil
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pubswap_protocol.errors import Conflict, InvalidSettings, NotSaved
+
+_GROUP_AND_OTHERS = 0o077
 
 
 def publish(temporary: Path, path: Path) -> None:
@@ -83,3 +85,25 @@ def write_pieces(descriptor: int, pieces: Sequence[bytes]) -> None:
     written = os.writev(descriptor, pieces)
     if written < sum(map(len, pieces)):  # the disk is full, or a signal came between
         write_all(descriptor, memoryview(b"".join(pieces))[written:])
+
+
+def make_private(folder: Path) -> bool:
+    """Make the folder for its owner only; returns whether it is, for one that was there is left.
+
+    It may be the user's own, with other things in it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return not folder.stat().st_mode & _GROUP_AND_OTHERS
+
+
+def keep_private(path: Path) -> None:
+    """Take a folder or file of ours from everybody else, if there is one."""
+    if path.exists() and path.stat().st_mode & _GROUP_AND_OTHERS:
+        path.chmod(path.stat().st_mode & ~_GROUP_AND_OTHERS)
+
+
+def private_folder(folder: Path) -> Path:
+    """A folder of ours, new or not, for its owner only."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keep_private(folder)
+    return folder

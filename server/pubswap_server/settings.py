@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_server.storage.private import make_private
+from pubswap_protocol.files import make_private
 
 _DATABASES = ("postgresql+psycopg://", "sqlite:///")
 _OF_CLIENTS = re.compile(r"PUBSWAP_(CLIENT_.*|CA_FILE|COORDINATOR|RELAY|OPERATOR_TOKEN_FILE)")

@@ -21,6 +21,7 @@ from sqlalchemy import (
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
+from pubswap_protocol.files import make_private
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
 from pubswap_server.admin.verify import required
@@ -28,7 +29,6 @@ from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
-from pubswap_server.storage.private import make_private
 from pubswap_server.storage.spool import Spool
 
 # An upload's bytes are not kept: its sender opens another one.

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import DamagedBlob, Gone
+from pubswap_protocol.files import make_private
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.conductor.conductor import RoundInputs, inputs_of
@@ -20,7 +21,6 @@ from pubswap_server.conductor.maintenance import named_digests, naming_columns, 
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
-from pubswap_server.storage.private import make_private
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from pubswap_protocol.errors import InvalidSettings, Unavailable
+from pubswap_protocol.files import keep_private, make_private
 from pubswap_server.database.errors import collided, fault_of
 from pubswap_server.database.wakeups import Wakeups
-from pubswap_server.storage.private import keep_private, make_private
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from pubswap_protocol.errors import Unavailable, UnknownUpload
-from pubswap_protocol.files import publish, sync, syncing
-from pubswap_server.storage.private import private_folder
+from pubswap_protocol.files import private_folder, publish, sync, syncing
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
     Assembled,

@@ -29,7 +29,7 @@ from obstore.store import ObjectStore
 
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
-from pubswap_server.storage.private import private_folder
+from pubswap_protocol.files import private_folder
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
     Assembled,
