@@ -87,18 +87,15 @@ class _Case:
         self.lives.wait_ready()
         with self.lives.server() as server:
             federation = begun(server, **SETTINGS)
-            run, c = federation.run.id, federation.server.http(federation.tokens["c"])
-            invite = federation.operator.invite(run, CreateInvite(name="guest"))
-            upload = {"digest": self._digest(federation, "c"), "size": self._size(federation)}
-            with c:
-                before = c.post(paths.UPLOADS.format(run=run), json=upload).json()
-                before_any = time.monotonic()
-                self._submit(federation, "a", 1)
-                first = time.monotonic()
-                self._submit(federation, "b", 1)
-                due = max(time.monotonic(), first + DEADLINE_SECONDS)
-                self._jump()
-                after = c.post(paths.UPLOADS.format(run=run), json=upload).json()
+            invite = federation.operator.invite(federation.run.id, CreateInvite(name="guest"))
+            before = self._open(federation, "c")
+            before_any = time.monotonic()
+            self._submit(federation, "a", 1)
+            first = time.monotonic()
+            self._submit(federation, "b", 1)
+            due = max(time.monotonic(), first + DEADLINE_SECONDS)
+            self._jump()
+            after = self._open(federation, "c")
             self._close(federation, before_any, due)
             self.check("c comes late", self._submit(federation, "c", 1) == "late, unused")
             # Two are the quorum, without which no deadline closes: a slow machine changes nothing.
@@ -107,7 +104,7 @@ class _Case:
             view = federation.wait_for(2)
             self.check("the end", view.state is RunState.FINISHED)
             if not self.restarted:
-                self.check("the upload", before["upload"] == after["upload"])
+                self.check("the upload", before == after)
                 federation.operator.enroll(invite.invite)
         self.lives.kill()
         return adapters_of(view)
@@ -143,9 +140,14 @@ class _Case:
         adapter = federation.adapter(seed_for(self.seed, name, round_))
         return federation.submit(name, round_, adapter)
 
-    def _digest(self, federation: Federation, name: str) -> str:
+    def _open(self, federation: Federation, name: str) -> str:
+        """A member's upload of round 1, on a connection of its own."""
+        layout = federation.run.model.layout
         adapter = federation.adapter(seed_for(self.seed, name, 1))
-        return digest_of(encode_adapter(federation.run.model.layout, adapter))
-
-    def _size(self, federation: Federation) -> int:
-        return federation.run.model.layout.file_bytes
+        body = {"digest": digest_of(encode_adapter(layout, adapter)), "size": layout.file_bytes}
+        with federation.server.http(federation.tokens[name]) as http:
+            upload = http.post(paths.UPLOADS.format(run=federation.run.id), json=body).json()[
+                "upload"
+            ]
+        assert isinstance(upload, str)
+        return upload
