@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.options import Given, computing
 from pubswap_protocol.bounds import MAX_NUMBER
 
 privacy_commands = typer.Typer(
@@ -14,9 +15,9 @@ privacy_commands = typer.Typer(
 
 
 @privacy_commands.command("audit")
+@computing
 def audit(
-    config: Annotated[Path | None, typer.Option(help="The client.toml of `start`.")] = None,
-    state: Annotated[Path | None, typer.Option(help="The folder with token and progress.")] = None,
+    given: Given,
     data: Annotated[
         Path | None, typer.Option(help="The private problems that were trained on (JSONL).")
     ] = None,
@@ -31,9 +32,6 @@ def audit(
         int | None,
         typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads for this process.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure how well an attacker tells problems that were trained on from others.
@@ -46,13 +44,10 @@ def audit(
     from rich.console import Console
 
     from pubswap_client.daemon.signals import until_stopped
-    from pubswap_client.settings import load_settings
     from pubswap_protocol.command_line.progress_bar import progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    settings = load_settings(
-        config, state=state, data=data, model=model, device=device, threads=threads
-    )
+    settings = given.settings(data=data)
     with until_stopped(), progress_bar() as progress:
         from pubswap_client.privacy.audit import audit as run_audit
 
