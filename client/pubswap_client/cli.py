@@ -88,7 +88,7 @@ def enroll(
     wrong in the middle, the same command with the same folder gets the same token again.
     """
     from pubswap_client.coordinator.tls import TlsFiles, absolute
-    from pubswap_client.state import enrolling
+    from pubswap_client.organisation import enrolling
     from pubswap_client.state.membership import membership_path
 
     if (client_cert is None) != (client_key is None):

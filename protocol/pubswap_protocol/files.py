@@ -5,11 +5,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pubswap_protocol.errors import Conflict, InvalidSettings, NotSaved
 
+_TEMPORARY = ".tmp"
 _GROUP_AND_OTHERS = 0o077
 
 
@@ -107,3 +108,57 @@ def private_folder(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     keep_private(folder)
     return folder
+
+
+def write_whole(path: Path, *pieces: bytes | memoryview) -> None:
+    """Replace a file, mode 0600; after a crash at any moment it is the old one or the new one.
+
+    Its bytes are those of the pieces, one after another.
+
+    Raises NotSaved, naming the path and the bytes needed, if the disk does not take it; the old
+    file is then as it was.
+    """
+    temporary = path.with_name(path.name + _TEMPORARY)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            for piece in pieces:
+                write_all(descriptor, piece)
+        finally:
+            os.close(descriptor)
+        publish(temporary, path)
+    except OSError as error:
+        size = sum(len(piece) for piece in pieces)
+        raise NotSaved(
+            f"{path} could not be saved, which takes {size} bytes: {error.strerror}. "
+            "What was saved before is untouched; make room and start again."
+        ) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def append_durably(path: Path, line: bytes) -> int:
+    """Add a line, sync it, and return the file's size; if that fails, the file is as it was."""
+    new = not path.exists()
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            write_all(descriptor, line)
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    if new:
+        sync(path.parent)
+    return size + len(line)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writes that were cut off have left behind."""
+    for path in folder.glob(f"*{_TEMPORARY}"):
+        path.unlink()

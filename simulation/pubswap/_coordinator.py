@@ -73,8 +73,8 @@ class Coordinator:
 
         Raises InvalidSettings or InvalidProblems before anything is sent.
         """
-        from pubswap_client.operator.runfile import create_and_open, make_sets, prepare
         from pubswap_client.recipes.recipe import read_recipe
+        from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
 
         with explained():
             loaded = read_recipe(recipe, dict(set or {})).sound()

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.base_model import model_folder
-from pubswap_client.operator.runfile import Prepared, check_lengths
+from pubswap_client.recipes.runfile import Prepared, check_lengths
 from pubswap_client.recipes.tables import DataFiles, ModelSource
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings, first_fault

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.operator.runfile import create_and_open
-from pubswap_client.state.files import write_whole
+from pubswap_client.recipes.runfile import create_and_open
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol import paths
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import CreateInvite, Role
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job

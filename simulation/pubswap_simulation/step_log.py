@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pubswap_client.daemon.reporters import Reporter, StepReport
-from pubswap_client.state.files import write_whole
 from pubswap_client.state.journal import Journal
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.schedule import update_order
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import DonatedTokens

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_client.state import enrolling
+from pubswap_client.organisation import enrolling
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership, membership_path
 from pubswap_protocol import paths

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from pubswap_client.state.files import write_whole
 from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.files import write_whole
 
 
 class Approval(BaseModel):

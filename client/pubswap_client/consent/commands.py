@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.operator.asking import Yes, confirm
+from pubswap_client.asking import Yes, confirm
 
 if TYPE_CHECKING:
     from pubswap_client.consent.ask import Ask

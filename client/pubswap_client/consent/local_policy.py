@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pubswap_client.consent.ask import Ask
-from pubswap_client.state.files import write_whole
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import ModelDigest, Progress, UpdateMetrics
 
 COUNTERS = tuple(

@@ -3,7 +3,7 @@
 import threading
 from pathlib import Path
 
-from pubswap_client.state.files import write_whole
+from pubswap_protocol.files import write_whole
 
 REMEMBERED = 100_000
 

@@ -39,7 +39,6 @@ from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.run_card import CARD, card_bytes
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.files import write_whole
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership, load_membership
@@ -47,6 +46,7 @@ from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems, read_problems

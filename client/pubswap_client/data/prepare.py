@@ -23,10 +23,9 @@ from pubswap_client.data.manifest import (
 )
 from pubswap_client.data.reading import read_source
 from pubswap_client.data.spec import DataSpec
-from pubswap_client.state.files import write_whole
 from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.errors import Conflict, NotSaved
-from pubswap_protocol.files import whole_folder
+from pubswap_protocol.files import whole_folder, write_whole
 from pubswap_protocol.problems import Problem, PromptLimit, problem_lines
 from pubswap_protocol.verifiers import VerifierPool
 

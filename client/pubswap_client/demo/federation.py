@@ -7,8 +7,8 @@ from typing import Any
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.demo.tasks import demo_problems
-from pubswap_client.operator.runfile import create_and_open, prepare
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.recipes.runfile import create_and_open, prepare
 from pubswap_client.recipes.tables import DataFiles
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths

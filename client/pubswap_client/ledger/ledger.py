@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pubswap_client.ledger.entry import BEGINNING, Damaged, Entry, described
-from pubswap_client.state.files import append_durably, write_whole
 from pubswap_protocol.digests import PATTERN, Digester, hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
+from pubswap_protocol.files import append_durably, write_whole
 
 _HEAD = re.compile(rb"(\d+) (" + PATTERN.strip("^$").encode() + rb")\n")
 

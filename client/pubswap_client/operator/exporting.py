@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubswap_client.asking import Run
 from pubswap_client.operator.adapter_folder import (
     BaseOption,
     Format,
@@ -13,7 +14,6 @@ from pubswap_client.operator.adapter_folder import (
     require_torch,
     write_adapter,
 )
-from pubswap_client.operator.asking import Run
 from pubswap_client.operator.connecting import connected
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.operator.asking import AsJson, Name, Run
+from pubswap_client.asking import AsJson, Name, Run
 from pubswap_client.operator.connecting import connected
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings

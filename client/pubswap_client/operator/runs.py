@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.operator.asking import AsJson, Run, TokensPerSecond
+from pubswap_client.asking import AsJson, Run, TokensPerSecond
 from pubswap_client.operator.connecting import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
@@ -54,9 +54,9 @@ def create(
     stay where they are made, for you to hand to their organisations. What the file leaves to the
     defaults is printed.
     """
-    from pubswap_client.operator.runfile import create_and_open, make_sets, prepare
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
+    from pubswap_client.recipes.runfile import create_and_open, make_sets, prepare
 
     reading = read_recipe(recipe, parse_set(changes or []))
     if dry_run:

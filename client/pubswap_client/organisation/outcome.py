@@ -10,10 +10,10 @@ from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.organisation.adapter import take_adapter
 from pubswap_client.organisation.scores import held_out_text, lines
 from pubswap_client.organisation.summary import page
-from pubswap_client.state.files import write_whole
 from pubswap_client.state.history import held_out_scores, history_path, read
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunState, WholeRun
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.base_model import local_folder
-from pubswap_client.operator.runfile import set_faults
 from pubswap_client.recipes.recipe import Reading, Recipe
+from pubswap_client.recipes.runfile import set_faults
 from pubswap_client.recipes.tables import ALONE, FEDERATED, MEMBERS, POOLED, WITH_PUBLIC, Value
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import InvalidSettings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.operator.asking import AsJson, TokensPerSecond
+from pubswap_client.asking import AsJson, TokensPerSecond
 
 if TYPE_CHECKING:
     from pubswap_client.recipes.recipe import Recipe

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from pubswap_client.state.files import append_durably
 from pubswap_protocol.errors import NotSaved
+from pubswap_protocol.files import append_durably
 from pubswap_protocol.messages import Digest
 
 

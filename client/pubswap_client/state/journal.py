@@ -23,13 +23,13 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_client.state.files import sweep, write_whole
 from pubswap_client.state.sealed import BrokenSeal, Facts, Tensors, seal, unseal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.private_rollout import decode_rollout, encode_rollout
 from pubswap_client.training.replay import Kept, decode_kept, encode_kept
 from pubswap_client.training.trainer import Snapshot
 from pubswap_protocol.digests import digest_of
+from pubswap_protocol.files import sweep, write_whole
 from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.tensors.adapter import Adapter
 from pubswap_protocol.tensors.responses import Response

@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_client.state.files import write_whole
 from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Membership
 
 

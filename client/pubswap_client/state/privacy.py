@@ -10,11 +10,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pubswap_client.state.files import write_whole
 from pubswap_client.training.accountant import Releases, delta_of, epsilon_of, releases_of_round
 from pubswap_client.training.privacy import GroupClipping, PrivateDraws
 from pubswap_protocol.draws import SecretDraws
 from pubswap_protocol.errors import InvalidSettings, PrivacySpent, first_fault
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.settings import RunSettings
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.state.files import sweep, write_whole
 from pubswap_protocol.digests import digest_of_file, hexadecimal
+from pubswap_protocol.files import sweep, write_whole
 from pubswap_protocol.messages import Digest, RunView
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile, open_stack
 

@@ -12,8 +12,8 @@ from pubswap_client.base_model import model_folder
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
-from pubswap_client.operator.runfile import prepare
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.recipes.runfile import prepare
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol.command_line.amounts import size_text

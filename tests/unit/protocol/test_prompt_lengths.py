@@ -16,10 +16,10 @@ from pubswap_client.data.manifest import read_manifest
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.operator.runfile import check_lengths, make_sets, set_faults
-from pubswap_client.operator.runfile import prepare as operator_prepare
 from pubswap_client.policy.policy import Policy
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.recipes.runfile import check_lengths, make_sets, set_faults
+from pubswap_client.recipes.runfile import prepare as operator_prepare
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.messages import SetKind

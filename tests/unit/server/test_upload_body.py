@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -102,42 +100,6 @@ def test_what_the_system_did_not_take_at_once_is_written_next(
     with (tmp_path / "file").open("wb", buffering=0) as file:
         write_pieces(file.fileno(), pieces)
     assert (tmp_path / "file").read_bytes() == b"".join(pieces)
-
-
-HEAPS = """
-import ctypes, sys, threading
-from pubswap_server.server import keep_one_arena
-library = ctypes.CDLL(None)
-library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-library.fopen.restype = ctypes.c_void_p
-library.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
-library.fclose.argtypes = [ctypes.c_void_p]
-if sys.argv[1] == "small":
-    keep_one_arena()
-together = threading.Barrier(8)
-def use():
-    together.wait()
-    for _ in range(200):
-        library.free(library.malloc(50_000))
-threads = [threading.Thread(target=use) for _ in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-out = library.fopen(sys.argv[2].encode(), b"w")
-library.malloc_info(0, out)
-library.fclose(out)
-"""
-
-
-@pytest.mark.parametrize(("kind", "most"), [("small", 1), ("as it is", 99)])
-def test_threads_share_one_heap_where_it_is_kept_small(
-    tmp_path: Path, kind: str, most: int
-) -> None:
-    """glibc's own account of its arenas; left alone, threads get some of their own."""
-    report = tmp_path / "heaps.xml"
-    subprocess.run([sys.executable, "-c", HEAPS, kind, str(report)], check=True)
-    heaps = report.read_text().count("<heap nr=")
-    assert 1 <= heaps <= most
-    assert kind == "small" or heaps > 1
 
 
 def test_bodies_under_way_share_their_memory() -> None:

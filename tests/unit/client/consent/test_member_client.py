@@ -77,6 +77,6 @@ def test_no_other_place_of_a_member_s_makes_a_client() -> None:
     assert members == {
         "consent/member_client.py",
         "daemon/session.py",
-        "state/enrolling.py",
+        "organisation/enrolling.py",
     }
     assert {path.split("/")[0] for path in found.keys() - members} == {"demo", "operator"}

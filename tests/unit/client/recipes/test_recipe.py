@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.operator.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.check import impossible, repeated, variants
 from pubswap_client.recipes.inheritance import parse_set
 from pubswap_client.recipes.recipe import load_recipe, read_recipe
+from pubswap_client.recipes.runfile import check_sets, make_sets, set_faults
 from pubswap_client.recipes.tables import DataFiles, Sweep
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, write_problems

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pubswap_client.state import files
-from pubswap_client.state.files import sweep, write_whole
 from pubswap_client.state.lock import locked
 from pubswap_client.state.sealed import BrokenSeal, seal, unseal
+from pubswap_protocol import files
 from pubswap_protocol.errors import NotSaved, StateInUse
+from pubswap_protocol.files import sweep, write_whole
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def test_a_file_system_that_takes_only_a_part_leaves_the_old_file(tmp_path: Path
     code = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from pubswap_client.state.files import write_whole\n"
+        "from pubswap_protocol.files import write_whole\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "path = Path(sys.argv[1])\n"
         "write_whole(path, b'old')\n"

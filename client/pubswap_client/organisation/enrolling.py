@@ -10,7 +10,6 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_client.ledger.ledger import Ledger
-from pubswap_client.state.files import write_whole
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import (
     StoredMembership,
@@ -19,6 +18,7 @@ from pubswap_client.state.membership import (
     save_membership,
 )
 from pubswap_protocol.errors import NotSaved, StateInUse
+from pubswap_protocol.files import write_whole
 
 _SECRET = "enrolment-key"  # noqa: S105 - a file's name
 
