@@ -104,9 +104,9 @@ def export(
     """
     from pubswap_client.ledger import report
     from pubswap_client.ledger.ledger import at_rest
+    from pubswap_protocol.files import require_vacant
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidSettings(f"{out} is there already; choose another --out.")
+    require_vacant(out)
     folder, key = _existing(state), key or state / "audit-key"
     with at_rest(folder):
         head = report.export(folder, out, key, _decoder(model))
