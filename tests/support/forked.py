@@ -50,12 +50,11 @@ class Forked:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         install: Sequence[str | None] = (),
-        exec_env: Mapping[str, str] = {},
     ) -> None:
         """What it prints is appended to files; `env` is all of its environment, if given.
 
         `install` names a module, whose `install` is called before all else with what comes after
-        its name. `exec_env` is what the dynamic linker must see.
+        its name.
         """
         self.log = stderr or stdout
         self.returncode: int | None = None
@@ -69,7 +68,7 @@ class Forked:
             "cwd": str(cwd or Path.cwd()),
             "install": list(install),
         }
-        self.pid, self._status = _mother(tuple(exec_env.items())).fork(order)
+        self.pid, self._status = _mother().fork(order)
 
     def poll(self) -> int | None:
         """The exit status, negative for a signal, or None while it runs."""
@@ -143,7 +142,7 @@ class ForkedProcesses(Processes):
 class _Mother:
     """The process that has the imports, seen from the tests'."""
 
-    def __init__(self, exec_env: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pubswap-forked-")
         self._numbers = count()
         self._lock = threading.Lock()
@@ -155,7 +154,7 @@ class _Mother:
             [sys.executable, "-m", "support.forked"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=kept | given | {"HF_HUB_OFFLINE": "1"} | dict(exec_env),
+            env=kept | given | {"HF_HUB_OFFLINE": "1"},
             start_new_session=True,
         )
         atexit.register(self._end)
@@ -177,8 +176,8 @@ class _Mother:
 
 
 @cache
-def _mother(exec_env: tuple[tuple[str, str], ...]) -> _Mother:
-    return _Mother(dict(exec_env))
+def _mother() -> _Mother:
+    return _Mother()
 
 
 def main() -> None:

@@ -16,12 +16,10 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.messages import CreateInvite, RunState
 from pubswap_protocol.tensors.adapter import encode_adapter
-from support.chaos.false_time import FalseTime, missing
+from support.chaos.false_time import FalseTime
 from support.client.lives import Lives
 from support.coordinator.coordinator import Federation, begun
 from support.coordinator.fleet import adapters_of
-
-__all__ = ["missing", "run"]
 
 DAY = 24 * 3600
 DEADLINE_SECONDS = 2.0
@@ -51,7 +49,7 @@ def run(
     clock = FalseTime(folder / "clock")
     broken: list[str] = []
     off: list[float] = []
-    with Lives(folder, exec_env=clock.env) as lives:
+    with Lives(folder, env=clock.env) as lives:
         expected = None
         cases = itertools.islice(itertools.cycle(JUMPS.items()), count)
         for number, (name, (seconds, restarted)) in enumerate([(None, (0, False)), *cases]):

@@ -1,14 +1,15 @@
-"""A wall clock that can be set: libfaketime under a process, which reads the offset from a file."""
+"""A wall clock that can be set: a process of the tests reads how far it is off from a file."""
 
+import importlib
+import os
 import sys
+import time
 from collections.abc import Mapping
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
-_PLACES = (
-    "/usr/lib/*-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib*/faketime/libfaketimeMT.so.1",
-    "/usr/local/lib/faketime/libfaketimeMT.so.1",
-)
+FILE = "TESTS_WALL_CLOCK"
 
 
 class FalseTime:
@@ -21,30 +22,36 @@ class FalseTime:
     @property
     def env(self) -> Mapping[str, str]:
         """What a process needs, from its start on."""
-        return {
-            "LD_PRELOAD": str(_library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-            # It takes Python's waits for its lock to be on another clock than they are, and they
-            # all end at once.
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
+        return {FILE: str(self._file)}
 
     def jump(self, seconds: int) -> None:
         """From now on the clock is off by so much."""
         new = self._file.with_suffix(".new")
-        new.write_text(f"{seconds:+d}")
+        new.write_text(str(seconds))
         new.replace(self._file)
 
 
-def missing() -> str | None:
-    """Why no clock can be set here."""
-    return None if _library() else "libfaketime is not installed (Debian: faketime)"
+def install() -> None:
+    """Have this process's coordinator read the clock that the environment names, if it does.
 
+    Whatever module asks: `time.time` is replaced, and `datetime` wherever it is imported.
+    """
+    if FILE not in os.environ:
+        return
+    file, shown = Path(os.environ[FILE]), time.time
 
-def _library() -> Path | None:
-    if sys.platform != "linux":
-        return None
-    found = (path for place in _PLACES for path in Path("/").glob(place.lstrip("/")))
-    return next(found, None)
+    def off() -> float:
+        return float(file.read_text())
+
+    class FalseDatetime(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(seconds=off())
+
+    time.time = lambda: shown() + off()
+    clock = importlib.import_module("pubswap_server.clock")
+    importlib.import_module("pubswap_server.server")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pubswap_server") and getattr(module, "datetime", None) is datetime:
+            module.datetime = FalseDatetime  # type: ignore[attr-defined]
+    clock.process_clock.cache_clear()

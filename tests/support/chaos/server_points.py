@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from support.chaos import false_time
+
 REQUESTS = {
     "open upload": r"POST .*/blobs/uploads",
     "chunk": r"PATCH .*/blobs/uploads/\w+",
@@ -60,6 +62,7 @@ def install(trace: Path, last: str | None) -> None:
     for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
         module, _, constant = name.rpartition(".")
         setattr(importlib.import_module(module), constant, value)
+    false_time.install()
     points = ServerPoints(trace, last)
     _around_storage(points)
     _around_commits(points)

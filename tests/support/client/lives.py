@@ -26,14 +26,13 @@ class Lives:
         folder: Path,
         env: Mapping[str, str] = {},
         data_dir: Path | None = None,
-        exec_env: Mapping[str, str] = {},
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "coordinator.log"
         self.trace = folder / "trace"
         self.data_dir = data_dir or folder / "data"
         self._port = free_port()
-        self._env, self._exec_env = os.environ | ENVIRONMENT | dict(env), exec_env
+        self._env = os.environ | ENVIRONMENT | dict(env)
         self._process: Forked | None = None
 
     def __enter__(self) -> Self:
@@ -60,9 +59,7 @@ class Lives:
         """Start a life, which ends at the point `last` if it comes by."""
         arguments = ["serve", "--port", str(self._port), "--data-dir", str(self.data_dir)]
         points = ("support.chaos.server_points", str(self.trace), last)
-        self._process = Forked(
-            arguments, self.log, env=self._env, install=points, exec_env=self._exec_env
-        )
+        self._process = Forked(arguments, self.log, env=self._env, install=points)
 
     def wait_ready(self) -> None:
         """Return when it answers."""
