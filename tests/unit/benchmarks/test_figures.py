@@ -1,6 +1,8 @@
 """Figures in the documents against the files that the benchmarks write."""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -103,3 +105,13 @@ def test_the_members_figures_are_those_that_were_measured() -> None:
                 f"| {heartbeat:.1f} s | {block:.2f} s |"
             )
             assert line in SPEED, line
+
+
+def test_the_table_of_faults_is_what_chaos_wrote() -> None:
+    """As often tried, and as much lost."""
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    rows = Counter(re.findall(r"\| ([\d,]+ \| \d+) \|$", page, re.MULTILINE))
+    found = json.loads((ROOT / "tests" / "chaos" / "results.json").read_bytes())
+    faults = [one for one in found.values() if isinstance(one, dict) and "tried" in one]
+    assert len(faults) > 15
+    assert rows == Counter(f"{one['tried']:,} | {one['lost']}" for one in faults)
