@@ -44,7 +44,7 @@ def test_a_reader_that_forgets_a_check_is_found(
 ) -> None:
     """Without the check for keys that occur twice, or for offsets, inputs are lost."""
     if broken == "duplicates":
-        monkeypatch.setattr(safetensors_header, "_no_duplicates", dict)
+        monkeypatch.setattr(safetensors_header, "unique_keys", dict)
     else:
-        monkeypatch.setattr(safetensors_header, "_is_count", lambda value: True)
+        monkeypatch.setattr(safetensors_header, "is_count", lambda value: True)
     assert fuzz.fuzz(400, 1, tmp_path)["lost"] > 0

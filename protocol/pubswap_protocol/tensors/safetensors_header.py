@@ -108,7 +108,7 @@ def _natural(text: str) -> int:
     return -1 if text.startswith("-") else int(text)
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
 
 
@@ -122,7 +122,7 @@ def _spec(name: str, entry: object) -> TensorSpec:
         raise InvalidAdapter(f"Tensor {name!r} has the dtype {dtype!r}.")
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
         raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
-    if len(shape) > MAX_DIMENSIONS or not all(_is_count(n) for n in [*shape, *offsets]):
+    if len(shape) > MAX_DIMENSIONS or not all(is_count(n) for n in [*shape, *offsets]):
         raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
     if offsets[1] - offsets[0] != math.prod(shape) * DTYPE_BYTES[dtype] or not math.prod(shape):
         raise InvalidAdapter(f"Tensor {name!r} has offsets that do not fit its shape and dtype.")

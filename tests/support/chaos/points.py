@@ -91,7 +91,7 @@ def install(trace: Path, last: str | None) -> None:
         points.around(CoordinatorClient, name)
     points.around(Heartbeats, "step", "heartbeat")
     points.around(TransformersEngine, "generate")
-    points.around(LocalTrainer, "update_policy")
+    points.around(LocalTrainer, "update_policy", "update")
     _while_waiting(points, CoordinatorClient)
     _inside_saves(points)
 
