@@ -33,12 +33,20 @@ def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
     """The garbage collector has a few objects to go through, however many responses there are."""
     rules = replace(RULES, responses_per_prompt=50)
     data = encode_responses(rules.prompts, [[response(1, 9)] * 50] * 2)
-    gc.collect()
-    before = len(gc.get_objects())
-    held = [ResponseFile(data, rules) for _ in range(10)]
-    gc.collect()
-    assert len(gc.get_objects()) - before < 10 * len(held)
-    assert len(held[0].groups()[1]) == 50
+
+    def objects() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    def grown() -> int:
+        before = objects()
+        held = [ResponseFile(data, rules) for _ in range(10)]
+        more = objects() - before
+        assert len(held[0].groups()[1]) == 50
+        return more
+
+    # Once of several times: what else this process does makes objects, too.
+    assert min(grown() for _ in range(5)) < 100
 
 
 def test_responses_come_back_as_they_were_sent() -> None:
