@@ -5,10 +5,8 @@ changes no result: every draw is a function of (seed, client, round, step), and 
 shared.
 """
 
-import ctypes
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -17,14 +15,6 @@ from pubswap_protocol.tensors.adapter import AdapterFile
 if TYPE_CHECKING:
     from pubswap_client.policy.policy import Policy
     from pubswap_client.training.trainer import LocalTrainer
-
-_M_ARENA_MAX = -8  # in glibc's malloc.h
-
-
-def keep_one_arena() -> None:
-    """Let threads share glibc's one arena: each one's own would keep what it once held."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 class Stopped(BaseException):

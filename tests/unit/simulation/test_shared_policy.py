@@ -120,7 +120,7 @@ def test_nobodys_turn_comes_after_the_end(policy: "Policy") -> None:
 
 HEAPS = """
 import ctypes, sys, threading
-from pubswap_simulation.shared_policy import keep_one_arena
+from pubswap_server.server import keep_one_arena
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 library.fopen.restype = ctypes.c_void_p
