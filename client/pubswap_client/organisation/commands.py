@@ -34,13 +34,14 @@ def status(
     folder, console = load_settings(config, state=state).state, Console()
     stored = load_membership(folder)
     with member_client(folder, stored, ONCE) as api:
+        observer = view.Observer(folder, stored, api)
 
         def read() -> tuple[RenderableType, bool]:
-            found = view.look(folder, stored, api)
+            found = observer.look()
             return view.rendered(found), found.over
 
         if as_json:
-            typer.echo(view.as_json(view.look(folder, stored, api)))
+            typer.echo(view.as_json(observer.look()))
         elif console.is_terminal:
             watch(read, console)
         else:

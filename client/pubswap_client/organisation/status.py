@@ -1,7 +1,8 @@
 """An organisation's view of its run: what the state folder says, and what the coordinator does."""
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Membership, RunView
 
 WIDTH = 60  # steps in the curve
+ASK_SECONDS = 30.0  # the coordinator, where nothing has happened here
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,53 @@ class MemberStatus:
         return self.process is None or (self.run is not None and self.run.state.ended)
 
 
-def look(state: Path, stored: StoredMembership, api: CoordinatorClient) -> MemberStatus:
-    """The status now. Without the coordinator it is the state folder's alone."""
-    run, fault, member = None, None, stored.membership
-    try:
-        run = api.run(member.run)
-    except PubSwapError as error:
-        fault = error.detail
-    return MemberStatus(
-        member=member,
-        process=holder(state),
-        daemon=_daemon(state, member.run),
-        history=read(history_path(state), member.run),
-        run=run,
-        fault=fault,
-        held_out=held_out_scores(state, member.run),
-    )
+class Observer:
+    """Looks at the state folder as often as it is told to, and at the coordinator now and then.
+
+    Each question to it is an entry of the ledger. It is asked again when the daemon has come to
+    another round or has ended, and otherwise every 30 s.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        stored: StoredMembership,
+        api: CoordinatorClient,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._member = stored.membership
+        self._api = api
+        self._clock = clock
+        self._asked: tuple[str | None, int] | None = None  # process and round then
+        self._asked_at = 0.0
+        self._run: RunView | None = None
+        self._fault: str | None = None
+
+    def look(self) -> MemberStatus:
+        """The status now. Without the coordinator it is the state folder's alone."""
+        state, run = self._state, self._member.run
+        process, daemon = holder(state), _daemon(state, run)
+        place = process, daemon.round if daemon else 0
+        if place != self._asked or self._clock() - self._asked_at >= ASK_SECONDS:
+            self._ask()
+            self._asked, self._asked_at = place, self._clock()
+        return MemberStatus(
+            member=self._member,
+            process=process,
+            daemon=daemon,
+            history=read(history_path(state), run),
+            run=self._run,
+            fault=self._fault,
+            held_out=held_out_scores(state, run),
+        )
+
+    def _ask(self) -> None:
+        self._run, self._fault = None, None
+        try:
+            self._run = self._api.run(self._member.run)
+        except PubSwapError as error:
+            self._fault = error.detail
 
 
 def _daemon(state: Path, run: str) -> DaemonStatus | None:

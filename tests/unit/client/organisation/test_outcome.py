@@ -67,7 +67,10 @@ def test_what_came_out_is_said_from_the_base_model_on() -> None:
 
 
 def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
-    """For a time that its earlier rounds give; not one that has never evaluated, nor a cancel."""
+    """For a time that its earlier rounds give; not one that has never evaluated, nor a cancel.
+
+    It is asked about a few times, however long it takes.
+    """
     clock = [0.0]
 
     def pause(seconds: float) -> None:
@@ -81,8 +84,8 @@ def test_an_evaluator_that_keeps_up_is_waited_for() -> None:
 
     late, whole = ended(0.25, 0.5, None), ended(0.25, 0.5, 0.75)
     assert waited(whole) == (0, whole)
-    assert waited(late, late, whole) == (4, whole)
-    assert waited(late)[0] == 26  # 5 + 2 * 10 s, and the look after it
+    assert waited(late, late, whole) == (10, whole)  # of an evaluation that takes 10 s
+    assert waited(late)[0] == 30  # 5 + 2 * 10 s, and the look after it
     assert waited(ended(None, None, None))[0] == 0
     assert waited(ended(0.25, None, state=RunState.CANCELLED))[0] == 0
 

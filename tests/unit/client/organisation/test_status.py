@@ -10,7 +10,13 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.organisation.status import MemberStatus, as_json, look, rendered
+from pubswap_client.organisation.status import (
+    ASK_SECONDS,
+    MemberStatus,
+    Observer,
+    as_json,
+    rendered,
+)
 from pubswap_client.state import history
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_client.state.lock import locked
@@ -80,18 +86,26 @@ def run(state: RunState, paused: bool = False, waiting_for: str | None = None) -
     )
 
 
+class Api:
+    """A coordinator that always answers so, and how often it was asked."""
+
+    asked = 0
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def run(self, _: str) -> RunView:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        found: RunView = self.answer
+        return found
+
+
 def shown(state: Path, answer: Any) -> tuple[str, MemberStatus]:
     """What is on the screen when the coordinator answers so."""
-
-    class Api:
-        def run(self, _: str) -> RunView:
-            if isinstance(answer, Exception):
-                raise answer
-            found: RunView = answer
-            return found
-
-    api: Any = Api()
-    found = look(state, STORED, api)
+    api: Any = Api(answer)
+    found = Observer(state, STORED, api).look()
     screen = io.StringIO()
     Console(file=screen, width=140).print(rendered(found, NOW))
     return screen.getvalue(), found
@@ -176,6 +190,31 @@ def test_without_the_coordinator_the_state_folder_is_shown(state: Path) -> None:
     assert (told["daemon"]["doing"], told["daemon"]["left_seconds"]) == (WAITS, 180.0)
     known = json.loads(as_json(shown(state, run(RunState.OPEN, True))[1]))["run"]
     assert (known["state"], known["paused"], known["rounds"]) == ("open", True, 9)
+
+
+@pytest.mark.parametrize("answer", [run(RunState.TRAINING), Unreachable("It is away.")])
+def test_a_view_that_stays_open_asks_seldom_and_shows_the_daemon_at_once(
+    state: Path, answer: Any
+) -> None:
+    """The coordinator is asked every 30 s, of a new round, and when the daemon has ended."""
+    now = [0.0]
+    api: Any = Api(answer)
+    observer = Observer(state, STORED, api, clock=lambda: now[0])
+
+    def asked(seconds: float) -> int:
+        now[0] += seconds
+        observer.look()
+        return int(api.asked)
+
+    with locked(state):
+        assert [asked(2) for _ in range(10)] == [1] * 10
+        write_status(state, DAEMON.model_copy(update={"doing": "private step 31"}))
+        daemon = observer.look().daemon
+        assert daemon is not None and daemon.doing == "private step 31"
+        assert (asked(0), asked(ASK_SECONDS), asked(0)) == (1, 2, 2)
+        write_status(state, DAEMON.model_copy(update={"round": 3}))
+        assert (asked(0), asked(0)) == (3, 3)
+    assert (asked(0), asked(0)) == (4, 4)
 
 
 def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
