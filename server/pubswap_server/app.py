@@ -47,7 +47,7 @@ from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_server.storage.opening import make_storage
-from pubswap_server.web import forms, pages, stream
+from pubswap_server.web import forms, pages
 from pubswap_server.web.rendering import ImmutableFiles
 
 # Processes for verifiers that could hang, one of them for quick answers; they start when needed.
@@ -87,7 +87,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
         viewers,
         pages,
         forms,
-        stream,
     ):
         app.include_router(group.router)
     app.mount("/static", ImmutableFiles())

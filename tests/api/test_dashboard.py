@@ -15,9 +15,9 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Evaluation, Progress, SetKind, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.rate_limits import Rate
+from pubswap_server.web.access import SECONDS, new_cookie, session_of
 from pubswap_server.web.acts import ACTS
-from pubswap_server.web.rendering import POLICY
-from pubswap_server.web.sessions import SECONDS, Sessions
+from pubswap_server.web.rendering import POLICY, SignedOut
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -104,12 +104,15 @@ def test_a_session_ends_after_half_a_day_and_with_the_operators_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its cookie is signed with the token's hash, and with its time."""
-    cookie, began = Sessions("a").begin(), time.time()
-    assert Sessions("a").read(cookie) is not None
-    assert Sessions("b").read(cookie) is None
-    for later, good in ((SECONDS - 60, True), (SECONDS + 60, False)):
-        monkeypatch.setattr(time, "time", lambda later=later: began + later)
-        assert (Sessions("a").read(cookie) is not None) == good
+    cookie, began = new_cookie("a"), time.time()
+    assert session_of("a", cookie).form_token
+    with pytest.raises(SignedOut):
+        session_of("b", cookie)
+    monkeypatch.setattr(time, "time", lambda: began + SECONDS - 60)
+    assert session_of("a", cookie).form_token
+    monkeypatch.setattr(time, "time", lambda: began + SECONDS + 60)
+    with pytest.raises(SignedOut):
+        session_of("a", cookie)
 
 
 def test_a_form_that_another_site_made_changes_nothing(

@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from itertools import zip_longest
-from statistics import fmean
+from datetime import datetime, timedelta
+from itertools import pairwise, zip_longest
+from statistics import fmean, median
 
 from sqlalchemy import false, func, select
 from sqlalchemy.orm import Session
@@ -25,6 +25,7 @@ from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
 MOST_POINTS = 500  # of a chart
+LAST = 6  # moments that tell when a run will end, so five rounds
 # Each exchange has two numbers for each client; a page of large rounds holds fewer of them.
 MOST_NUMBERS = 200_000
 
@@ -154,17 +155,31 @@ def _means_by_step(told: list[list[float | None]]) -> list[float]:
     return [fmean(step) for step in known if step]
 
 
-def last_round_ends(session: Session, run: str, count: int) -> list[datetime]:
+def last_round_ends(session: Session, run: str) -> list[datetime]:
     """When the last rounds were published, oldest first; a rollback forgets those before it."""
     query = select(EventRow.kind, EventRow.at).where(
         EventRow.run_id == run, EventRow.kind.in_(("aggregated", "rolled back", "started"))
     )
     ends: list[datetime] = []
-    for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(count)):
+    for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(LAST)):
         ends.append(at)
         if kind != "aggregated":  # where round 1, or the one that is done again, began
             break
     return ends[::-1]
+
+
+def expected_end(ends: Sequence[datetime], left: int, now: datetime) -> datetime | None:
+    """The moment when `left` more rounds are done; None if no round has told how long one takes.
+
+    `ends` are the ends of the last rounds, and the beginning of the first of them, in order. The
+    median of the rounds counts, so that one long wait does not. A round that takes longer already
+    is taken to end now.
+    """
+    took = [(later - sooner).total_seconds() for sooner, later in pairwise(ends)]
+    if not took or left < 1:
+        return None
+    usual = timedelta(seconds=median(took))
+    return max(ends[-1] + usual, now) + (left - 1) * usual
 
 
 def first_and_last_evaluation(

@@ -45,7 +45,7 @@ from pubswap_server.runs.auth import (
     sha256,
 )
 from pubswap_server.runs.events import record
-from pubswap_server.runs.state import ENDED, RunStatus, opened, started
+from pubswap_server.runs.state import ENDED, RunStatus, cancelled, opened, started
 
 Move = Callable[[RunStatus], RunStatus]
 
@@ -167,6 +167,12 @@ def move(session: Session, run: RunRow, transition: Move, **details: Any) -> Non
     run.state, run.paused, run.round = status.state, status.paused, status.round
     if status.state is RunState.TRAINING and session.get(RoundRow, (run.id, run.round)) is None:
         session.add(RoundRow(run_id=run.id, round=run.round))
+
+
+def cancel(session: Session, run: RunRow) -> None:
+    """End a run for good, unless that was done; raises WrongState."""
+    if run.state != RunState.CANCELLED:
+        move(session, run, cancelled)
 
 
 def open_run(session: Session, run: RunRow, initial: Digest) -> None:

@@ -1,10 +1,19 @@
-"""Who may see a page, and what a form says."""
+"""Who may see a page, and what a form says.
 
+Sign-in is a signed cookie of half a day, and a token in each form. Nothing is stored: the cookie is
+signed with the operator token's hash, so that every replica knows it, and a new operator token ends
+all sessions.
+"""
+
+import hmac
+import secrets
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
+from itsdangerous import BadData, URLSafeTimedSerializer
 
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, TooLarge
@@ -12,16 +21,41 @@ from pubswap_server.http.dependencies import RunAccess, ServicesDep
 from pubswap_server.runs import viewers
 from pubswap_server.runs.auth import Operator
 from pubswap_server.web.rendering import SignedOut
-from pubswap_server.web.sessions import COOKIE, Sessions, WebSession
 
+COOKIE = "pubswap_session"
+SECONDS = 12 * 3600
 MOST_FORM_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WebSession:
+    """A person who has signed in; `form_token` comes back with each form that changes something."""
+
+    form_token: str
+    viewer: str = ""  # the hash of a viewer's token; none is the operator
+
+
+def _signer(operator_sha256: str) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(operator_sha256, salt="pubswap dashboard")
+
+
+def new_cookie(operator_sha256: str, viewer: str = "") -> str:
+    """A new session's cookie."""
+    session = WebSession(secrets.token_urlsafe(16), viewer)
+    return str(_signer(operator_sha256).dumps(asdict(session)))
+
+
+def session_of(operator_sha256: str, cookie: str) -> WebSession:
+    """The session of a cookie; raises SignedOut if it is not ours or too old."""
+    try:
+        return WebSession(**_signer(operator_sha256).loads(cookie, max_age=SECONDS))
+    except (BadData, TypeError):
+        raise SignedOut from None
 
 
 async def get_session(request: Request, services: ServicesDep) -> WebSession:
     """The session of the request's cookie; raises SignedOut, also for a viewer that was removed."""
-    session = Sessions(services.operator_sha256).read(request.cookies.get(COOKIE))
-    if session is None:
-        raise SignedOut
+    session = session_of(services.operator_sha256, request.cookies.get(COOKIE, ""))
     if session.viewer and not await services.database.read(
         lambda database: viewers.exists(database, session.viewer)
     ):
@@ -57,7 +91,7 @@ FormDep = Annotated[Mapping[str, str], Depends(get_form)]
 
 async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
     """A form of this very session; raises Forbidden for one that another site has made."""
-    if not session.owns(form.get("form_token", "")):
+    if not hmac.compare_digest(session.form_token.encode(), form.get("form_token", "").encode()):
         raise Forbidden("This form is not from your session; go back, reload the page, try again.")
     return form
 

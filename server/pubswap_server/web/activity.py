@@ -1,12 +1,13 @@
-"""What a run is doing now, and what it waits for: in words, for whom, and until when."""
+"""What a run is doing now, what it waits for, and what came out of it: in words."""
 
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.messages import RunState
+from pubswap_protocol.command_line.amounts import duration_text, size_text
+from pubswap_protocol.messages import Role, RunState
 from pubswap_server.database.tables import RunRow
-from pubswap_server.runs import members, runs
+from pubswap_server.runs import events, history, members, runs
 from pubswap_server.runs.snapshot import NOBODY, Awaited, read_snapshot
 
 
@@ -56,4 +57,33 @@ def _round(session: Session, run: RunRow, here: set[str], alert: str | None) -> 
         f"{len(here | snapshot.handed_in)} organisations have handed in their updates.",
         alert,
         snapshot.awaited,
+    )
+
+
+def read_summary(session: Session, run: RunRow) -> str:
+    """What came out of a run that is finished, in a text to forward."""
+    settings = runs.settings_of(run)
+    clients = [each for each in members.views(session, run.id) if each.role is Role.CLIENT]
+    took = events.last_at(session, run.id, ("aggregated",)) - run.created_at
+    sent, received = (
+        sum(getattr(each.traffic, way) for each in clients) // max(1, len(clients))
+        for way in ("up", "down")
+    )
+    first, last = history.first_and_last_evaluation(session, run.id)
+    scores = "Nobody evaluated it."
+    if first is not None and last is not None:
+        scores = (
+            f"pass@1 on {last.problems} test problems: {first.pass_at_1:.3f} before, "
+            f"{last.pass_at_1:.3f} after."
+        )
+        for topic, share in sorted(last.by_topic.items()) if len(last.by_topic) > 1 else ():
+            before = first.by_topic.get(topic, 0.0)
+            scores += f"\n  {topic}: {before:.3f} before, {share:.3f} after"
+    return (
+        f"{run.name} is finished: {len(clients)} organisations trained {runs.model_of(run).source} "
+        f"for {run.round} rounds of {settings.local_steps} steps by {settings.method}.\n"
+        f"{scores}\n"
+        f"It took {duration_text(took.total_seconds())} from its creation, and each organisation "
+        f"sent {size_text(sent)} and received {size_text(received)} on average.\n"
+        f"The adapter: pubswap run export {run.name} --out adapter"
     )

@@ -10,7 +10,7 @@ from pubswap_protocol.errors import Invalid, NotFound, fault_text
 from pubswap_protocol.messages import CreateInvite, Role, RunState
 from pubswap_server.database.tables import RunRow
 from pubswap_server.runs import members, rounds, runs
-from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, cancelled, paused, resumed
+from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, paused, resumed
 
 Form = Mapping[str, str]
 
@@ -22,11 +22,6 @@ class Act:
     label: str
     consequence: str
     work: Callable[[Session, RunRow, Form], None]
-
-
-def _cancel(session: Session, run: RunRow, form: Form) -> None:
-    if run.state != RunState.CANCELLED:
-        runs.move(session, run, cancelled)
 
 
 ACTS: dict[str, Act] = {
@@ -49,7 +44,7 @@ ACTS: dict[str, Act] = {
         "Cancel for good",
         "The run ends for all organisations, and cannot be started again. The adapters of finished "
         "rounds are kept; the round under way is lost.",
-        _cancel,
+        lambda session, run, form: runs.cancel(session, run),
     ),
     "suspend": Act(
         "Suspend",

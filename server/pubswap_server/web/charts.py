@@ -15,23 +15,14 @@ MOST_MARKS = 60  # points with a mark of their own; of more, the line alone is d
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A value to be pointed at."""
-
-    x: float
-    y: float
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """`line` is a polyline's points; `low` and `high` are the ends of the values (y), `first` and
-    `last` those of the rounds (x).
+    """`line` is a polyline's points; `marks` are values to be pointed at: x, y and words. `low` and
+    `high` are the ends of the values (y), `first` and `last` those of the rounds (x).
     """
 
     words: str
     line: str
-    marks: Sequence[Mark] = ()
+    marks: Sequence[tuple[float, float, str]] = ()
     low: float = 0.0
     high: float = 0.0
     first: float = 0
@@ -39,22 +30,14 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a bar, from `x` on."""
-
-    name: str
-    x: float
-    width: float
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class StackedBar:
-    """What a round's time went into; `y` is the bar's upper edge."""
+    """What a round's time went into; `y` is the bar's upper edge, and of each of its `parts` come
+    the name, x, width and words.
+    """
 
     label: str
     y: float
-    parts: Sequence[Part]
+    parts: Sequence[tuple[str, float, float, str]]
     end: float
     total: float
 
@@ -69,7 +52,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[StackedBar]:
         x, parts = float(LEFT), []
         for name, value in seconds.items():
             width = round(value * scale, 1)
-            parts.append(Part(name, round(x, 1), width, f"{label}, {name}: {value:.3g} s"))
+            parts.append((name, round(x, 1), width, f"{label}, {name}: {value:.3g} s"))
             x += width
         total = sum(seconds.values())
         drawn.append(StackedBar(label, number * BAR_PITCH, parts, round(x + 4, 1), total))
@@ -91,7 +74,7 @@ def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | Non
     rounds, values = [x for x, _ in points], [y for _, y in points]
     scaled = _scaled(points, (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP))
     marks = [
-        Mark(round(sx, 1), round(sy, 1), f"{of} {x:g}: {y:.4g}")
+        (round(sx, 1), round(sy, 1), f"{of} {x:g}: {y:.4g}")
         for (x, y), (sx, sy) in zip(points, scaled, strict=True)
     ]
     return Chart(
@@ -107,15 +90,14 @@ def chart(title: str, points: Sequence[Point], of: str = "round") -> Chart | Non
 
 def _scaled(points: Sequence[Point], across: Point, up: Point) -> list[Point]:
     """Points in the picture; of a single value, its middle."""
-    xs, ys = [x for x, _ in points], [y for _, y in points]
 
-    def place(value: float, all_: Sequence[float], ends: Point) -> float:
-        low, high = min(all_), max(all_)
-        share = 0.5 if high == low else (value - low) / (high - low)
-        return ends[0] + share * (ends[1] - ends[0])
+    def placed(values: Sequence[float], ends: Point) -> list[float]:
+        low, high = min(values), max(values)
+        shares = (0.5 if high == low else (value - low) / (high - low) for value in values)
+        return [ends[0] + share * (ends[1] - ends[0]) for share in shares]
 
-    low_x, high_x, low_y, high_y = min(xs), max(xs), min(ys), max(ys)
-    return [(place(x, (low_x, high_x), across), place(y, (low_y, high_y), up)) for x, y in points]
+    xs, ys = zip(*points, strict=True)
+    return list(zip(placed(xs, across), placed(ys, up), strict=True))
 
 
 def _line(points: Sequence[Point]) -> str:

@@ -10,11 +10,10 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.messages import CreateRun, Digest, SetKind
+from pubswap_protocol.messages import CreateRun, Digest
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
-from pubswap_server.services import Services
 
 # What a run file says about things that stay as they are.
 KEPT = ("about", "data", "extends", "model", "sweep", "total_steps")
@@ -88,15 +87,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def check_lengths(
-    services: Services, run: RunRow, sets: Mapping[SetKind, SetRow], wish: Wish
-) -> None:
-    """Raises InvalidProblems for a prompt that is longer than the new run takes."""
-    digests = {kind: stored.digest for kind, stored in sets.items()}
-    if run.tokenizer is not None:
-        services.check_lengths(wish.request.settings, run.tokenizer, digests)
 
 
 def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest) -> str:

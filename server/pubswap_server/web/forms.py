@@ -1,5 +1,6 @@
 """Sign-in and the operator's forms: each act is confirmed on a page of its own, then done."""
 
+from functools import partial
 from typing import Annotated
 
 from anyio import to_thread
@@ -10,13 +11,21 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
 from pubswap_server.database.tables import RunRow
-from pubswap_server.http.dependencies import PeerDep, RunAccess, ServicesDep
+from pubswap_server.http.dependencies import PeerDep, ServicesDep
 from pubswap_server.runs import runs, viewers
-from pubswap_server.runs.auth import Operator, authenticate, require_operator, sha256
+from pubswap_server.runs.auth import authenticate, require_operator, sha256
 from pubswap_server.web import acts, creating
-from pubswap_server.web.access import FormDep, OperatorForm, OperatorSession, OwnForm, WebRun
+from pubswap_server.web.access import (
+    COOKIE,
+    SECONDS,
+    FormDep,
+    OperatorForm,
+    OperatorSession,
+    OwnForm,
+    WebRun,
+    new_cookie,
+)
 from pubswap_server.web.rendering import PageRoute, page
-from pubswap_server.web.sessions import COOKIE, SECONDS, Sessions
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -36,7 +45,11 @@ async def sign_in(
     """With the operator's token or a viewer's; attempts are limited like the JSON interface's."""
     token, to = form.get("token", "").strip(), form.get("to", "/")
     try:
-        _require_private(request)
+        if request.url.scheme != "https" and request.url.hostname not in LOCAL:
+            raise Forbidden(
+                "This page came over plain HTTP, on which others can read your token. Use https, "
+                "or a tunnel: ssh -L 8470:127.0.0.1:8470 HOST, then http://127.0.0.1:8470."
+            )
         services.limits.check_peer(peer, sha256(token))
         viewer = await services.database.read(
             lambda session: _viewer(session, token, services.operator_sha256)
@@ -49,7 +62,7 @@ async def sign_in(
     reply = RedirectResponse(to if to.startswith("/runs/") else "/", 303)
     reply.set_cookie(
         COOKIE,
-        Sessions(services.operator_sha256).begin(viewer),
+        new_cookie(services.operator_sha256, viewer),
         max_age=SECONDS,
         httponly=True,
         samesite="strict",
@@ -69,15 +82,6 @@ def _viewer(session: Session, token: str, operator_sha256: str) -> str:
     return ""
 
 
-def _require_private(request: Request) -> None:
-    """Raises Forbidden where the token could be read on its way."""
-    if request.url.scheme != "https" and request.url.hostname not in LOCAL:
-        raise Forbidden(
-            "This page came over plain HTTP, on which others can read your token. Use https, or "
-            "a tunnel: ssh -L 8470:127.0.0.1:8470 HOST, then http://127.0.0.1:8470."
-        )
-
-
 @router.post("/sign-out")
 async def sign_out(_: OwnForm) -> Response:
     """Forget the session in this browser."""
@@ -90,7 +94,7 @@ async def sign_out(_: OwnForm) -> Response:
 async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word = "") -> Response:
     """What an act leads to, before it is done."""
     chosen = acts.act_named(act)
-    view = await run.read(lambda database, row: runs.view(database, row))
+    view = await run.read(runs.view)
     return page(
         "confirm.html",
         session=session,
@@ -120,7 +124,7 @@ async def invite(
 ) -> Response:
     """A new invite; its code is shown once, with the command that takes it."""
     code = await run.write(lambda database, row: acts.invited(database, row, form))
-    view = await run.read(lambda database, row: runs.view(database, row))
+    view = await run.read(runs.view)
     url = f"{request.url.scheme}://{request.url.netloc}"
     return page(
         "invited.html", session=session, run=view, code=code, url=url, member=form["member"]
@@ -143,12 +147,16 @@ async def create(run: WebRun, form: OperatorForm, session: OperatorSession) -> R
     view, row, sets = await run.read(
         lambda database, row: (runs.view(database, row), row, runs.sets_of(database, row))
     )
-    wish, problem = None, None
+    digests = {kind: stored.digest for kind, stored in sets.items()}
+    wish, problem, services = None, None, run.services
     try:
         wish = creating.read_wish(row, text)
-        await to_thread.run_sync(creating.check_lengths, run.services, row, sets, wish)
+        settings, layout = wish.request.settings, wish.request.model.layout
+        if row.tokenizer is not None:
+            await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure"):
-            created = await _created(run, wish)
+            initial = await to_thread.run_sync(services.initial_adapter, layout, settings.seed)
+            created = await run.write(partial(creating.create_open, wish=wish, initial=initial))
             return RedirectResponse(f"/runs/{created}", 303)
     except PubSwapError as error:
         wish, problem = None, error.problem()
@@ -156,11 +164,3 @@ async def create(run: WebRun, form: OperatorForm, session: OperatorSession) -> R
     return page(
         "create.html", status, session=session, run=view, text=text, wish=wish, problem=problem
     )
-
-
-async def _created(run: RunAccess[Operator], wish: creating.Wish) -> str:
-    request = wish.request
-    initial = await to_thread.run_sync(
-        run.services.initial_adapter, request.model.layout, request.settings.seed
-    )
-    return await run.write(lambda database, row: creating.create_open(database, row, wish, initial))

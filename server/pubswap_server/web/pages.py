@@ -1,13 +1,13 @@
 """The pages to look at, and the parts of a run's page that are fetched again when it changes."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
@@ -18,17 +18,15 @@ from pubswap_server.clock import now
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import Number, RunAccess, ServicesDep, SwapNumber
 from pubswap_server.http.routes.runs import get_adapter
-from pubswap_server.runs import events, forecast, history, members, runs
+from pubswap_server.runs import events, history, members, runs
 from pubswap_server.runs.auth import Operator
 from pubswap_server.runs.state import ENDED
 from pubswap_server.web import acts
-from pubswap_server.web.access import OperatorSession, SessionDep, WebRun
-from pubswap_server.web.activity import read_activity
+from pubswap_server.web.access import OperatorSession, SessionDep, WebRun, WebSession
+from pubswap_server.web.activity import read_activity, read_summary
 from pubswap_server.web.charts import bars, chart, sparkline
-from pubswap_server.web.rendering import PageRoute, page
-from pubswap_server.web.responses import read_prompt
-from pubswap_server.web.sessions import WebSession
-from pubswap_server.web.summary import read_summary
+from pubswap_server.web.rendering import HEADERS, PageRoute, page
+from pubswap_server.web.responses import read_stored, shown
 
 Values = dict[str, Any]
 
@@ -40,6 +38,8 @@ MEMBERS_SHOWN = 200
 ROUNDS_BY_STEP = 5
 ROUNDS_BY_PART = 10
 ROUNDS_SHOWN = 3  # with their public steps, beside the one under way
+LOOK_SECONDS = 3.0  # between two looks, for what is no event: members' progress
+STREAM_SECONDS = 600.0  # then the page asks again, with a session that is still good
 
 
 @router.get("/")
@@ -63,20 +63,17 @@ async def show_runs(
 
 
 def _activity(database: Session, row: RunRow) -> Values:
-    possible = {name: acts.ACTS[name] for name in acts.possible(row)}
+    end = None
+    if not row.paused and row.state not in ENDED:
+        ends = history.last_round_ends(database, row.id)
+        left = runs.settings_of(row).rounds - row.round + 1
+        end = history.expected_end(ends, left, now())
     return {
         "activity": read_activity(database, row),
-        "acts": possible,
-        "end": _expected_end(database, row),
+        "acts": {name: acts.ACTS[name] for name in acts.possible(row)},
+        "end": end,
         "summary": read_summary(database, row) if row.state == RunState.FINISHED else None,
     }
-
-
-def _expected_end(database: Session, row: RunRow) -> datetime | None:
-    if row.paused or RunState(row.state) in ENDED:
-        return None
-    ends = history.last_round_ends(database, row.id, forecast.LAST)
-    return forecast.expected_end(ends, runs.settings_of(row).rounds - row.round + 1, now())
 
 
 def _members(database: Session, row: RunRow) -> Values:
@@ -139,17 +136,13 @@ def _steps(database: Session, row: RunRow) -> Values:
     return {"rounds": history.page(database, row.id, after, ROUNDS_SHOWN + 1, numbers)[::-1]}
 
 
-def _log(database: Session, row: RunRow) -> Values:
-    return {"events": events.last(database, row.id, EVENTS_SHOWN)}
-
-
 # In the page's order, each with what its template shows beside the run itself.
-PARTS = {
+PARTS: dict[str, Callable[[Session, RunRow], Values]] = {
     "activity": _activity,
     "members": _members,
     "curves": _curves,
     "steps": _steps,
-    "log": _log,
+    "log": lambda database, row: {"events": events.last(database, row.id, EVENTS_SHOWN)},
 }
 
 
@@ -176,6 +169,39 @@ async def _read(run: RunAccess[Operator], session: WebSession, *parts: str) -> V
 
     await run.services.heartbeats.flush()
     return await run.read(work)
+
+
+@router.get("/runs/{run}/stream")
+async def stream(run: WebRun) -> StreamingResponse:
+    """Server-sent events: the names of the page's parts that have changed, and no content."""
+    name = await run.read(lambda session, row: row.id)  # an unknown run is refused here
+    headers = {**HEADERS, "X-Accel-Buffering": "no"}
+    return StreamingResponse(_changes(run, name), media_type="text/event-stream", headers=headers)
+
+
+async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
+    changes, until, seen = run.services.changes, time.monotonic() + STREAM_SECONDS, -1
+    while time.monotonic() < until and not changes.closed:
+
+        def is_new(found: tuple[int, bool], seen: int = seen) -> bool:
+            return found[0] != seen
+
+        last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
+        if last != seen:
+            yield "".join(map(_event, PARTS))
+        elif not ended:
+            yield _event("members")
+        seen = last
+
+
+def _last(session: Session, row: RunRow) -> tuple[int, bool]:
+    """The last event's id, and whether the run has ended."""
+    shown = events.last(session, row.id, 1)
+    return (shown[0].id if shown else 0), row.state in ENDED
+
+
+def _event(part: str) -> str:
+    return f"event: {part}\ndata: \n\n"
 
 
 @router.get("/runs/{run}/log")
@@ -222,10 +248,10 @@ async def show_exchange(
     prompt: Annotated[int, Query(ge=0, le=MAX_COUNT)] = 0,
 ) -> Response:
     """A public step's prompt, and the responses of all organisations to it, as inert text."""
-    stored = await run.read(partial(read_prompt, round_=round, swap=swap, prompt=prompt))
-    shown = await to_thread.run_sync(stored.load, run.services)
-    view = await run.read(lambda database, row: runs.view(database, row))
-    return page("exchange.html", session=session, run=view, round=round, swap=swap, **asdict(shown))
+    stored = await run.read(partial(read_stored, round_=round, swap=swap, prompt=prompt))
+    values = await to_thread.run_sync(shown, run.services, stored, prompt)
+    view = await run.read(runs.view)
+    return page("exchange.html", session=session, run=view, round=round, swap=swap, **values)
 
 
 @router.get("/runs/{run}/adapters/{which}")

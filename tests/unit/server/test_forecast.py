@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from pubswap_server.runs.forecast import expected_end
+from pubswap_server.runs.history import expected_end
 
 START = datetime(2026, 11, 23, tzinfo=UTC)
 

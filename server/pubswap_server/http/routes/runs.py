@@ -56,9 +56,8 @@ from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
 from pubswap_server.runs import events, history, retention, rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, Principal
-from pubswap_server.runs.rounds import roll_back
 from pubswap_server.runs.snapshot import read_residuals
-from pubswap_server.runs.state import cancelled, paused, resumed
+from pubswap_server.runs.state import paused, resumed
 from pubswap_server.services import Services
 from pubswap_server.storage.spool import Received
 
@@ -253,7 +252,7 @@ async def open_run(run: OperatorRun) -> RunView:
 @router.patch(paths.RUN_SETTINGS, summary="Change how many clients a run starts with")
 async def change_run(run: OperatorRun, body: ChangeRun) -> RunView:
     """Until it is started; refused where the other settings need more clients."""
-    return await _changed(run, lambda session, row: runs.change(session, row, body))
+    return await _changed(run, partial(runs.change, change=body))
 
 
 @router.post(paths.RUN_START, summary="Begin round 1")
@@ -265,24 +264,19 @@ async def start_run(run: OperatorRun) -> RunView:
 @router.post(paths.RUN_PAUSE, summary="Give out no new work")
 async def pause_run(run: OperatorRun) -> RunView:
     """What is under way may be handed in."""
-    return await _changed(run, _moved(paused))
+    return await _changed(run, partial(runs.move, transition=paused))
 
 
 @router.post(paths.RUN_RESUME, summary="Go on after a pause")
 async def resume_run(run: OperatorRun) -> RunView:
     """Work is given out again."""
-    return await _changed(run, _moved(resumed))
+    return await _changed(run, partial(runs.move, transition=resumed))
 
 
 @router.post(paths.RUN_CANCEL, summary="End a run for good")
 async def cancel_run(run: OperatorRun) -> RunView:
     """Its adapters so far are kept."""
-
-    def work(session: Session, row: RunRow) -> None:
-        if row.state != RunState.CANCELLED:
-            runs.move(session, row, cancelled)
-
-    return await _changed(run, work)
+    return await _changed(run, runs.cancel)
 
 
 @router.post(paths.RUN_ARCHIVE, summary="Free a run's adapters")
@@ -313,17 +307,13 @@ async def delete_run(run: Word, operator: OperatorDep, services: ServicesDep) ->
 @router.post(paths.RUN_ROLLBACK, summary="Go back to a round")
 async def roll_back_run(run: OperatorRun, body: Rollback) -> RunView:
     """The round after it begins again from its adapter; what came since is in the log alone."""
-    return await _changed(run, lambda session, row: roll_back(session, row, body.to))
+    return await _changed(run, partial(rounds.roll_back, to=body.to))
 
 
 @router.post(paths.EXCLUDE, summary="Leave an update out")
 async def exclude_update(run: OperatorRun, round: Number, member: Word) -> RunView:
     """Of the round under way, also while it is averaged; below its quorum, the round waits."""
     return await _changed(run, lambda session, row: rounds.exclude(session, row, round, member))
-
-
-def _moved(transition: runs.Move) -> Callable[[Session, RunRow], None]:
-    return lambda session, row: runs.move(session, row, transition)
 
 
 async def _changed(run: OperatorRun, work: Callable[[Session, RunRow], None]) -> RunView:

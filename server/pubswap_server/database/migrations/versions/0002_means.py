@@ -10,8 +10,3 @@ down_revision = "0001"
 def upgrade() -> None:
     """Add the column."""
     op.add_column("rounds", sa.Column("means", sa.JSON(), nullable=True))
-
-
-def downgrade() -> None:
-    """Remove it."""
-    op.drop_column("rounds", "means")

@@ -12,8 +12,3 @@ def upgrade() -> None:
         "INSERT INTO traffic (run_id, round, member, kind, bytes) "
         "SELECT run_id, -1, member, kind, SUM(bytes) FROM traffic GROUP BY run_id, member, kind"
     )
-
-
-def downgrade() -> None:
-    """Remove the sums."""
-    op.execute("DELETE FROM traffic WHERE round = -1")

@@ -17,8 +17,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name="pk_viewers"),
         sa.UniqueConstraint("token_sha256", name="uq_viewers_token_sha256"),
     )
-
-
-def downgrade() -> None:
-    """Remove it."""
-    op.drop_table("viewers")

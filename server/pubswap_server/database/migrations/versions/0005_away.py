@@ -11,9 +11,3 @@ def upgrade() -> None:
     """Add the columns."""
     op.add_column("members", sa.Column("away", sa.String(40), nullable=True))
     op.add_column("members", sa.Column("away_detail", sa.Text(), nullable=True))
-
-
-def downgrade() -> None:
-    """Remove them."""
-    op.drop_column("members", "away_detail")
-    op.drop_column("members", "away")

@@ -23,9 +23,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "donor", "receiver", name="pk_doubts"),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_doubts_run_id"),
     )
-
-
-def downgrade() -> None:
-    """Remove them."""
-    op.drop_table("doubts")
-    op.drop_column("runs", "sampling_secret")

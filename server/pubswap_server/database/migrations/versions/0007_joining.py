@@ -13,8 +13,3 @@ def upgrade() -> None:
         "members",
         sa.Column("joining", sa.Boolean(), nullable=False, server_default=sa.false()),
     )
-
-
-def downgrade() -> None:
-    """Remove it."""
-    op.drop_column("members", "joining")

@@ -14,9 +14,3 @@ def upgrade() -> None:
         "members",
         sa.Column("unverified", sa.Boolean(), nullable=False, server_default=sa.false()),
     )
-
-
-def downgrade() -> None:
-    """Remove them."""
-    op.drop_column("members", "unverified")
-    op.drop_column("doubts", "hotter")
