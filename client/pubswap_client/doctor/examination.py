@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress
 
 from pubswap_client.daemon.own_settings import own_settings
-from pubswap_client.distributed.launch import launched_rank, run_follower
+from pubswap_client.distributed.launch import (
+    launched_rank,
+    load_policy,
+    open_process_group,
+    run_follower,
+)
 from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import (
     Checklist,
@@ -34,7 +39,6 @@ from pubswap_client.doctor.model import (
     check_round_trip,
     check_template,
 )
-from pubswap_client.doctor.policy import check_policy
 from pubswap_client.doctor.prediction import Prediction, predict
 from pubswap_client.doctor.private_data import (
     Survey,
@@ -51,13 +55,15 @@ from pubswap_client.doctor.state_folder import (
     check_disk,
     check_folder,
     check_membership,
+    check_policy,
 )
-from pubswap_client.doctor.trial import check_trial, load_for_trial
+from pubswap_client.doctor.trial import check_trial, try_step
+from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.run_card import read_card
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
-from pubswap_client.training.memory import MemoryEstimate, estimate_memory, measure_device
+from pubswap_client.training.memory import estimate_memory, measure_device
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunView, SetKind
@@ -66,7 +72,20 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
+T = TypeVar("T")
+
 _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
+
+
+class _Lacking(Exception):
+    """What a check needs, and no other one has found."""
+
+
+def _found(value: T | None, name: str) -> T:
+    """The value; raises _Lacking, with its name, if it is not there."""
+    if value is None:
+        raise _Lacking(name)
+    return value
 
 
 class Examination:
@@ -105,37 +124,35 @@ class Examination:
         """The run's settings; the defaults if it is not known."""
         return self._run.settings if self._run else RunSettings()
 
-    @property
-    def _set(self) -> SetKind:
-        """The operator's problems that this member answers."""
-        return SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
-
     def examine(self) -> Checklist:
-        self._check_state()
+        self._check_membership()
         self._check_coordinator()
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
-            self._check_engine()
             return Checklist(self.findings, following="pubswap evaluate")
         self._check_data()
         with VerifierPool(self.settings.verifier_workers, self.settings.verifier_seconds) as pool:
             self._check_answers(pool)
             self._check_device()
-            self._check_engine()
             self._try(pool)
         return Checklist(self.findings, self._prediction)
 
     @contextmanager
-    def _guarded(self, name: str, advice: str = "") -> Iterator[None]:
-        """Make an error the failure of the check `name`; the other checks go on."""
+    def _checking(self, *names: str, advice: str = "") -> Iterator[None]:
+        """Make an error the failure of the first check; skip all of them if something is lacking.
+
+        The other checks go on.
+        """
         try:
             yield
+        except _Lacking as lacking:
+            self._skip(str(lacking), *names)
         except Exception as error:
-            self.findings[name] = of_error(error, advice)
+            self.findings[names[0]] = of_error(error, advice)
 
     def _note(self, name: str, check: Callable[..., Finding], *arguments: Any) -> None:
-        with self._guarded(name):
+        with self._checking(name):
             self.findings[name] = check(*arguments)
 
     def _skip(self, needed: str, *names: str) -> None:
@@ -144,131 +161,127 @@ class Examination:
     def _good(self, *names: str) -> bool:
         return all(self.findings[name].good for name in names)
 
-    def _check_state(self) -> None:
+    def _check_membership(self) -> None:
         if self._by_card:
             self._skip("a membership, without --run", "state folder", "daemon", "membership")
             return
         state = self.settings.state
         self._note("state folder", check_folder, state)
         self._note("daemon", check_daemon, state)
-        with self._guarded("membership"):
+        with self._checking("membership"):
             self._stored = load_membership(state)
             self.findings["membership"] = check_membership(self._stored, self.role)
 
     def _check_coordinator(self) -> None:
-        run: RunView | None = None
-        if self._stored is None:
-            self._skip("a membership", "coordinator", "token and run")
-        else:
+        state = self.settings.state
+        with self._checking("coordinator", "token and run"):
+            stored = _found(self._stored, "a membership")
             self._stage("asking the coordinator")
-            self._note("coordinator", check_coordinator, self.settings.state, self._stored)
-            if not self._good("coordinator"):
-                self._skip("a coordinator that answers", "token and run")
-            else:
-                with self._guarded("token and run"):
-                    self.findings["token and run"], run = check_run(
-                        self.settings.state, self._stored
-                    )
-        self._run = run or self._run
+            self._note("coordinator", check_coordinator, state, stored)
+            with self._checking("token and run"):
+                if not self._good("coordinator"):
+                    raise _Lacking("a coordinator that answers")
+                self.findings["token and run"], self._run = check_run(state, stored)
         if self.role is Role.EVALUATOR:
             return  # it keeps no checkpoint
-        if run is None or self._stored is None:
-            self._skip("the run there", "policy", "disk")
-        else:
-            known = self.settings.state, run, self._stored.coordinator
-            self._note("policy", check_policy, *known)
-            self._note("disk", check_disk, self.settings.state, run.model.layout)
+        with self._checking("policy", "disk"):
+            stored, run = (
+                _found(self._stored, "the run there"),
+                _found(self._run, "the run there"),
+            )
+            self._note("policy", check_policy, state, run, stored.coordinator)
+            self._note("disk", check_disk, state, run.model.layout)
 
     def _check_model(self) -> None:
+        kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
+        prompts = f"{kind} prompts"  # the operator's, that this member answers
         self._stage("reading the model's files")
-        with self._guarded("model files"):
+        with self._checking("model files"):
             finding, self._folder, self._card = check_model(self.settings, self._run)
             self.findings["model files"] = finding
-        if self._folder is None or self._card is None:
-            needed = "the model's files"
-            self._skip(needed, "chat template", "end of sequence", f"{self._set} prompts")
-            return
-        with self._guarded("chat template"):
-            self._tokenizer = PromptTokenizer(self._folder)
-            self.findings["chat template"] = check_template(self._tokenizer, self.rules)
-        if self._tokenizer is None:
-            self._skip("a tokenizer", "end of sequence")
-        else:
-            card = self._run.model if self._run else self._card
-            self._note("end of sequence", check_end, self._tokenizer, card, self.rules)
-        name = f"{self._set} prompts"
-        if self._tokenizer is None or self._run is None or self._stored is None:
-            self._skip("a tokenizer and the run", name)
-        elif self._set is SetKind.TEST or self.rules.method == "pubswap":
-            limit = self._tokenizer.limit(self.rules)
-            self._note(name, check_prompts, self.settings.state, self._stored, limit, self._set)
+        with self._checking("chat template", "end of sequence", prompts):
+            folder = _found(self._folder, "the model's files")
+            card = self._run.model if self._run else _found(self._card, "the model's files")
+            with self._checking("chat template"):
+                self._tokenizer = PromptTokenizer(folder)
+                self.findings["chat template"] = check_template(self._tokenizer, self.rules)
+            with self._checking("end of sequence"):
+                tokenizer = _found(self._tokenizer, "a tokenizer")
+                self.findings["end of sequence"] = check_end(tokenizer, card, self.rules)
+            with self._checking(prompts):
+                needed = "a tokenizer and the run"
+                tokenizer, _ = _found(self._tokenizer, needed), _found(self._run, needed)
+                stored = _found(self._stored, needed)
+                if kind is SetKind.TEST or self.rules.method == "pubswap":
+                    limit = tokenizer.limit(self.rules)
+                    self.findings[prompts] = check_prompts(self.settings.state, stored, limit, kind)
 
     def _check_data(self) -> None:
-        path, names = self.settings.data, ("number of problems", "prompt lengths", "round trip")
-        if path is None:
-            advice = "Say where: --data private.jsonl."
-            self.findings["private data"] = failure("no private problems are named", advice)
-        else:
-            self._stage("reading the private problems")
-            advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
-            with self._guarded("private data", advice):
+        path, known = self.settings.data, self._run is not None
+        with self._checking(
+            "private data", advice=f"Give a JSONL file in UTF-8 with --data, not {path}."
+        ):
+            if path is None:
+                advice = "Say where: --data private.jsonl."
+                self.findings["private data"] = failure("no private problems are named", advice)
+            else:
+                self._stage("reading the private problems")
                 self._survey = survey(path)
                 self.findings["private data"] = check_file(self._survey)
-        if self._survey is None:
-            self._skip("private data", *names)
-            return
-        known = self._run is not None
-        holdout = self.settings.holdout
-        count = partial(check_count, self._survey, known=known, holdout=holdout)
-        self._note("number of problems", lambda: count(own_settings(self.settings, self.rules)))
-        if self._tokenizer is None:
-            self._skip("a tokenizer", "prompt lengths", "round trip")
-            return
-        encode = partial(self._tokenizer.encode_for, self.rules)
-        task = self._stage("measuring prompts", len(self._survey.problems))
-        numbered = zip(self._survey.lines, self._survey.problems, strict=True)
-        followed = self._progress.track(numbered, len(self._survey.problems), task_id=task)
-        with self._guarded("prompt lengths"):
-            finding, self._trainable = check_lengths(
-                self._survey, followed, encode, self.rules, known
-            )
-            self.findings["prompt lengths"] = finding
-        self._note("round trip", check_round_trip, self._tokenizer, sample(self._survey.problems))
+        with self._checking("number of problems", "prompt lengths", "round trip"):
+            file = _found(self._survey, "private data")
+            with self._checking("number of problems"):
+                own = own_settings(self.settings, self.rules)
+                count = check_count(file, own, known, self.settings.holdout)
+                self.findings["number of problems"] = count
+            with self._checking("prompt lengths", "round trip"):
+                tokenizer = _found(self._tokenizer, "a tokenizer")
+                encode = partial(tokenizer.encode_for, self.rules)
+                task = self._stage("measuring prompts", len(file.problems))
+                numbered = zip(file.lines, file.problems, strict=True)
+                followed = self._progress.track(numbered, len(file.problems), task_id=task)
+                with self._checking("prompt lengths"):
+                    finding, self._trainable = check_lengths(
+                        file, followed, encode, self.rules, known
+                    )
+                    self.findings["prompt lengths"] = finding
+                self._note("round trip", check_round_trip, tokenizer, sample(file.problems))
 
     def _check_answers(self, pool: VerifierPool) -> None:
-        if self._survey is None:
-            self._skip("private data", "verifiers", "answers")
-            return
-        problems, usable = self._survey.problems, list[Problem]()
-        default = self._run.settings.verifier if self._run else None
-        with self._guarded("verifiers"):
-            self.findings["verifiers"], usable = check_verifiers(problems, default)
-        chosen = sample(usable)
-        task = self._stage("verifying the problems' own answers", len(chosen))
-        advance = partial(self._progress.advance, task)
-        self._note(
-            "answers", check_answers, chosen, len(problems), default, pool.score_many, advance
-        )
+        with self._checking("verifiers", "answers"):
+            problems, usable = _found(self._survey, "private data").problems, list[Problem]()
+            default = self._run.settings.verifier if self._run else None
+            with self._checking("verifiers"):
+                self.findings["verifiers"], usable = check_verifiers(problems, default)
+            chosen = sample(usable)
+            task = self._stage("verifying the problems' own answers", len(chosen))
+            advance = partial(self._progress.advance, task)
+            self._note(
+                "answers", check_answers, chosen, len(problems), default, pool.score_many, advance
+            )
 
     def _check_device(self) -> None:
-        device = None
-        with self._guarded("device", _NO_GPU):
+        """The device, its memory, and the engine on it."""
+        device, evaluator = None, self.role is Role.EVALUATOR
+        with self._checking("device", advice=_NO_GPU):
             device = measure_device(self.settings)
             self.findings["device"] = check_device(self.settings, device)
-        if device is None or self._run is None or self._folder is None or self._card is None:
-            self._skip("a device, the run and the model's files", "memory")
-            return
-        run, card, folder = self._run.settings, self._card, self._folder
-        evaluator = self.role is Role.EVALUATOR
-
-        def estimate(settings: ClientSettings) -> MemoryEstimate:
-            return estimate_memory(settings, run, card, folder, device, evaluator)
-
-        self._note("memory", check_memory, self.settings, run, device, estimate, evaluator)
-
-    def _check_engine(self) -> None:
-        run = self._run.settings if self._run else None
-        self._note("rollout engine", check_engine, self.settings, run)
+        with self._checking("memory"):
+            if device is None or self._run is None or self._folder is None or self._card is None:
+                raise _Lacking("a device, the run and the model's files")
+            run = self._run.settings
+            estimate = partial(
+                estimate_memory,
+                run=run,
+                card=self._card,
+                folder=self._folder,
+                device=device,
+                evaluator=evaluator,
+            )
+            self.findings["memory"] = check_memory(self.settings, run, device, estimate, evaluator)
+        self._note(
+            "rollout engine", check_engine, self.settings, self._run.settings if self._run else None
+        )
 
     def _try(self, pool: VerifierPool) -> None:
         """Check what needs the loaded model.
@@ -281,8 +294,11 @@ class Examination:
             self._skip("the run, its own model, and memory for it", *names)
             return
         try:
-            with load_for_trial(self.settings, run, folder, self._stage) as loaded:
-                self.findings[names.pop(0)] = check_path(loaded.verdict)
+            with open_process_group(self.settings) as group:
+                self._stage("loading the model")
+                policy = load_policy(self.settings, folder, run.model, run.settings, group)
+                self._stage("comparing packs with the model's own pass")
+                self.findings[names.pop(0)] = check_path(check_packed_path(policy))
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
                 idle = self._by_card or self.findings["daemon"].status is Status.OK
                 if (
@@ -294,7 +310,17 @@ class Examination:
                 ):
                     member = self._stored.membership.name if self._stored else "member"
                     score = partial(pool.score_many, run.settings.verifier)
-                    trial = loaded.step(member, self._trainable, score, self._stage)
+                    trial = try_step(
+                        self.settings,
+                        run.id,
+                        folder,
+                        policy,
+                        group,
+                        member,
+                        self._trainable,
+                        score,
+                        self._stage,
+                    )
                     own = own_settings(self.settings, run.settings)
                     self.findings[names.pop(0)] = check_trial(trial, own)
                     self._prediction = predict(

@@ -144,7 +144,7 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
             f"vllm.adapter_dir {folder} is no folder that can be written to",
             "Make it on a disk that this machine and all replicas see at the same path.",
         )
-    longest = run.grpo.max_prompt_tokens + run.grpo.max_response_tokens if run else 0
+    longest = run.grpo.longest_row if run else 0
     for url in settings.vllm.urls:
         if (fault := _fault(settings, url, longest)) is not None:
             return fault

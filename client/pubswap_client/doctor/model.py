@@ -3,7 +3,7 @@
 The example is a fixed text: the report may be passed on, and must hold nothing private.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,7 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
             f"ids {first_few(outside)} are not in the vocabulary of {card.vocabulary}",
             "Get the model's generation_config.json again: these files do not belong together.",
         )
-    text = f"{first_few(f'{token} {_text(tokenizer, token)!r}' for token in ids)}"
+    text = first_few(f"{token} {_text(tokenizer, token)!r}" for token in ids)
     if run.chat_template == "auto" and tokenizer.has_template:
         end = tokenizer.turn_end()
         if end and not set(end) & set(ids):
@@ -62,21 +62,20 @@ def check_end(tokenizer: PromptTokenizer, card: ModelCard, run: RunSettings) -> 
     return ok(text)
 
 
-def check_round_trip(tokenizer: PromptTokenizer, problems: Iterable[Problem]) -> Finding:
+def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) -> Finding:
     """Prompts that are encoded and decoded again are what they were, up to white space."""
-    changed, count = [], 0
-    for problem in problems:
-        count += 1
-        tokens = np.array(tokenizer.encode(problem.prompt, chat=False), dtype=np.int32)
-        if decode(tokenizer.plain, tokens).split() != problem.prompt.split():
-            changed.append(problem.id)
+
+    def again(prompt: str) -> str:
+        return decode(tokenizer.plain, np.array(tokenizer.encode(prompt, chat=False), np.int32))
+
+    changed = [p.id for p in problems if again(p.prompt).split() != p.prompt.split()]
     if changed:
         return warning(
-            f"{len(changed)} of {count} prompts come back changed: {first_few(changed)}",
+            f"{len(changed)} of {len(problems)} prompts come back changed: {first_few(changed)}",
             "The model cannot read all of their characters: look for symbols its tokenizer lacks, "
             "and for the text of special tokens such as <|im_end|>.",
         )
-    return ok(f"{count} prompts come back as they were")
+    return ok(f"{len(problems)} prompts come back as they were")
 
 
 def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:

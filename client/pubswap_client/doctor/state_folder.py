@@ -1,18 +1,23 @@
-"""The state folder: may we write there, is it in use, and is there room for checkpoints."""
+"""The state folder: may we write there, is it in use, is there room; and the policy in it."""
 
 import os
 import shutil
 from pathlib import Path
 
+from pubswap_client.consent.ask import ask_of
+from pubswap_client.consent.consent import refused_now, words
+from pubswap_client.consent.local_policy import load_policy, policy_path
+from pubswap_client.consent.rules import Code
 from pubswap_client.doctor.findings import Finding, failure, ok, warning
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.messages import Role
+from pubswap_protocol.messages import Role, RunView
 from pubswap_protocol.tensors.adapter import AdapterLayout
 
 # The adapter and AdamW's two moments; a new file is complete before the old one goes.
 _ADAPTERS_KEPT = 3
+_PASSING = (Code.HOURS, Code.BYTES, Code.ROUNDS)
 
 
 def check_folder(state: Path) -> Finding:
@@ -36,19 +41,13 @@ def check_membership(stored: StoredMembership, role: Role) -> Finding:
     text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
     if member.role is role:
         return ok(text)
-    if role is Role.CLIENT:
-        advice = (
-            "This state folder is for `pubswap evaluate`: check it with --role evaluator. To "
-            "train, ask the operator for an invite with the role client, and enrol with another "
-            "--state."
-        )
-    else:
-        advice = (
-            "This state folder is for `pubswap client start`: check it with --role client. To "
-            "evaluate, ask the operator for an invite with the role evaluator, and enrol with "
-            "another --state."
-        )
-    return failure(f"{text}, with the role {member.role}", advice)
+    evaluates = role is Role.CLIENT  # its folder is the other role's
+    return failure(
+        f"{text}, with the role {member.role}",
+        f"This state folder is for `pubswap {'evaluate' if evaluates else 'client start'}`: check "
+        f"it with --role {member.role}. To {'train' if evaluates else 'evaluate'}, ask the "
+        f"operator for an invite with the role {role}, and enrol with another --state.",
+    )
 
 
 def check_daemon(state: Path) -> Finding:
@@ -59,6 +58,22 @@ def check_daemon(state: Path) -> Finding:
     return warning(
         f"process {other} is training with this state folder",
         f"If you mean to start anew, stop it first: kill {other}. It loses no finished step.",
+    )
+
+
+def check_policy(state: Path, run: RunView, coordinator: str) -> Finding:
+    """Check the run against policy.toml; raises InvalidSettings for one that is no policy."""
+    path = policy_path(state)
+    if not path.exists():
+        return ok(f"{path} is not there; start writes one that allows what the run asks")
+    refused = refused_now(state, load_policy(path), ask_of(run, coordinator))
+    if not refused:
+        return ok(f"{path} allows what the run asks")
+    if all(refusal.code in _PASSING for refusal in refused):
+        return warning(words(refused), "Start anyway: it waits, and goes on by itself.")
+    return failure(
+        words(refused),
+        "See `pubswap client policy check`; then change the policy, or `pubswap client approve`.",
     )
 
 

@@ -15,18 +15,15 @@ from typing import Any
 
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.own_settings import own_settings
-from pubswap_client.distributed.launch import load_policy, open_process_group
 from pubswap_client.distributed.process_group import ProcessGroup
 from pubswap_client.doctor.findings import Finding, ok, warning
 from pubswap_client.doctor.prediction import TrialResult
 from pubswap_client.policy.policy import Policy
-from pubswap_client.policy.self_check import PathChoice, check_packed_path
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.messages import RunView
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
@@ -37,62 +34,36 @@ QUICK_SECONDS = 10.0
 Stage = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class TrialRun:
-    """A loaded policy that has passed its self-check, and what a step needs beside it."""
+def try_step(
+    settings: ClientSettings,
+    run: str,
+    folder: Path,
+    policy: Policy,
+    process_group: ProcessGroup | None,
+    member: str,
+    problems: Sequence[Problem],
+    scorer: Scorer,
+    stage: Stage,
+) -> TrialResult:
+    """A private step of the client `member`, timed, on a policy that has passed its self-check.
 
-    settings: ClientSettings
-    run: RunView
-    folder: Path
-    policy: Policy
-    process_group: ProcessGroup | None
-    verdict: PathChoice
-
-    def step(
-        self, member: str, problems: Sequence[Problem], scorer: Scorer, stage: Stage
-    ) -> TrialResult:
-        """A private step of the client `member`, timed.
-
-        A quick one is made again and the second one counts: in the first, libraries are loaded.
-        Raises what training would raise.
-        """
-        stage(f"starting the engine {chosen_engine(self.settings, self.run.settings)}")
-        with (
-            _own_folders(self.settings) as settings,
-            closing(make_engine(settings, self.policy, self.folder, self.process_group)) as engine,
-        ):
-            watched = _Watched(engine, scorer, stage, set(self.policy.card.eos_token_ids))
-            own = own_settings(settings, self.run.settings)
-            privacy = open_privacy(settings.state, self.run.id, own, len(problems))
-            trainer = make_trainer(
-                settings,
-                self.policy,
-                watched,
-                member,
-                problems,
-                watched.score,
-                self.process_group,
-                privacy,
-            )
-            trainer.begin_round(1, initial_adapter(self.policy.card.layout, self.run.settings.seed))
-            trial = watched.time(trainer, 1)
-            return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
-
-
-@contextmanager
-def load_for_trial(
-    settings: ClientSettings, run: RunView, folder: Path, stage: Stage
-) -> Iterator[TrialRun]:
-    """Load the run's policy, on all processes that the settings ask for, and check its packed path.
-
-    Raises what `pubswap client start` would raise.
+    A quick one is made again and the second one counts: in the first, libraries are loaded.
+    Raises what training would raise.
     """
-    with open_process_group(settings) as process_group:
-        stage("loading the model")
-        policy = load_policy(settings, folder, run.model, run.settings, process_group)
-        stage("comparing packs with the model's own pass")
-        verdict = check_packed_path(policy)
-        yield TrialRun(settings, run, folder, policy, process_group, verdict)
+    stage(f"starting the engine {chosen_engine(settings, policy.settings)}")
+    with (
+        _own_folders(settings) as settings,
+        closing(make_engine(settings, policy, folder, process_group)) as engine,
+    ):
+        watched = _Watched(engine, scorer, stage, set(policy.card.eos_token_ids))
+        own = own_settings(settings, policy.settings)
+        privacy = open_privacy(settings.state, run, own, len(problems))
+        trainer = make_trainer(
+            settings, policy, watched, member, problems, watched.score, process_group, privacy
+        )
+        trainer.begin_round(1, initial_adapter(policy.card.layout, policy.settings.seed))
+        trial = watched.time(trainer, 1)
+        return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
 
 
 @contextmanager

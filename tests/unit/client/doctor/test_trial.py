@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.distributed.launch import load_policy
 from pubswap_client.doctor.examination import Examination
 from pubswap_client.doctor.findings import (
     Checklist,
@@ -24,7 +25,7 @@ from pubswap_client.doctor.findings import (
     skipped,
 )
 from pubswap_client.doctor.prediction import TrialResult, predict
-from pubswap_client.doctor.trial import check_trial, load_for_trial
+from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
@@ -74,10 +75,11 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     """Its parts have durations, its stages are told, a quick one is repeated."""
     told: list[str] = []
     settings = ClientSettings(device="cpu", state=tmp_path / "state")
-    with load_for_trial(settings, view, tiny_qwen3, told.append) as loaded:
-        assert loaded.verdict.path == "portable"
-        trial = loaded.step("a", problems, even_scorer, told.append)
-        changed = loaded.policy.adapter()
+    policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
+    trial = try_step(
+        settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, told.append
+    )
+    changed = policy.adapter()
     start = initial_adapter(view.model.layout, view.settings.seed)
     assert any(not np.array_equal(changed[name], start[name]) for name in start)
     assert min(trial.rollout_seconds, trial.reward_seconds, trial.update_seconds) > 0
@@ -98,11 +100,9 @@ def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
     with fake_vllm() as fake:
         vllm = VllmSettings(urls=(fake.url,), adapter_dir=tmp_path)
         settings = ClientSettings(engine="vllm-server", device="cpu", vllm=vllm)
-        with (
-            load_for_trial(settings, view, tiny_qwen3, str) as loaded,
-            pytest.raises(StaleAdapter, match="another base model"),
-        ):
-            loaded.step("a", problems, even_scorer, str)
+        policy = load_policy(settings, tiny_qwen3, view.model, view.settings)
+        with pytest.raises(StaleAdapter, match="another base model"):
+            try_step(settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, str)
         assert fake.adapters == {}
     assert list(tmp_path.iterdir()) == []
 
