@@ -12,7 +12,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pubswap_simulation.reporting.estimates import ROUNDING, Difference, paired
 from pubswap_simulation.reporting.methods import FEDAVG, Method, Variant
@@ -24,10 +24,8 @@ FEWEST = 3
 Verdict = Literal["holds", "does not", "undecided"]
 
 
-class ClaimResult(BaseModel):
+class ClaimResult(BaseModel, frozen=True):
     """A claim, the rows compared for it, and the verdict."""
-
-    model_config = ConfigDict(frozen=True)
 
     claim: str
     compared: str

@@ -1,7 +1,6 @@
 """One contrast named before the runs, and all others with its first row, corrected by Holm."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.reporting.estimates import Difference, holm, p_value, paired
@@ -22,25 +21,25 @@ class Contrast(Difference):
     corrected: float | None = None  # p, by Holm's method over all exploratory contrasts
 
 
-@dataclass(frozen=True)
-class Contrasts:
-    """The primary contrast, and the exploratory ones."""
+def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[Contrast]]:
+    """Of "ROW - ROW", in the first section that has both, at the largest tau that both have; and
+    the exploratory ones: the first of the two less every other row at that tau.
 
-    primary: Contrast
-    exploratory: tuple[Contrast, ...]
-
-
-def contrasts(sections: Iterable[Section], named: str) -> Contrasts:
-    """Of "ROW - ROW", in the first section that has both, at the largest tau that both have.
-
-    Exploratory is the first of the two less every other row at that tau. Raises InvalidSettings.
+    Raises InvalidSettings.
     """
     sections = list(sections)
     left, _, right = named.partition(MINUS)
     for section in sections:
         rows = {method.label: method for method in section.methods}
-        if left in rows and right in rows and (taus := _taus(section, rows[left], rows[right])):
-            return _contrasts(section, rows[left], rows[right], taus[-1])
+        ours, theirs = rows.get(left), rows.get(right)
+        if ours is None or theirs is None:
+            continue
+        for tau in reversed(section.taus):
+            if primary := _contrast(section, ours, theirs, tau):
+                named_ones = (ours, theirs, BASE)
+                rest = [m for m in section.methods if m not in named_ones and not m.detail]
+                found = [_contrast(section, ours, other, tau) for other in rest]
+                return primary, _corrected([one for one in found if one is not None])
     labels = sorted({method.label for section in sections for method in section.methods})
     raise InvalidSettings(
         f"--primary {named!r}: give two rows of one section with a seed in common, as "
@@ -48,32 +47,8 @@ def contrasts(sections: Iterable[Section], named: str) -> Contrasts:
     )
 
 
-def _taus(section: Section, left: Method, right: Method) -> list[int]:
-    return [
-        tau
-        for tau in section.taus
-        if _finals(section, left, tau).keys() & _finals(section, right, tau).keys()
-    ]
-
-
-def _finals(section: Section, method: Method, tau: int) -> Mapping[int, float]:
-    return section.values(method, tau, FINAL.of)
-
-
-def _contrasts(section: Section, left: Method, right: Method, tau: int) -> Contrasts:
-    others = [
-        method
-        for method in section.methods
-        if method not in (left, right, BASE) and not method.detail
-    ]
-    found = [_contrast(section, left, other, tau) for other in others]
-    primary = _contrast(section, left, right, tau)
-    assert primary is not None, "there is a seed that both have"
-    return Contrasts(primary, tuple(corrected([one for one in found if one is not None])))
-
-
 def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contrast | None:
-    ours, theirs = _finals(section, left, tau), _finals(section, right, tau)
+    ours, theirs = (section.values(method, tau, FINAL.of) for method in (left, right))
     difference = paired(ours, theirs)
     if difference is None:
         return None
@@ -86,10 +61,9 @@ def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contra
     )
 
 
-def corrected(found: Sequence[Contrast]) -> list[Contrast]:
+def _corrected(found: Sequence[Contrast]) -> list[Contrast]:
     """With Holm's correction over those that have a p-value."""
-    tested = [one.p for one in found if one.p is not None]
-    values = iter(holm(tested))
+    values = iter(holm([one.p for one in found if one.p is not None]))
     return [
         one if one.p is None else one.model_copy(update={"corrected": next(values)})
         for one in found

@@ -1,20 +1,19 @@
 """Bytes by client and round beside those of full fine-tuning, and seconds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from statistics import fmean
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pubswap_protocol.messages import Role, Traffic, WholeRun
+from pubswap_protocol.tensors.adapter import modules
 from pubswap_simulation.reporting.section import Section
 
 FLOAT_BYTES = 4
 
 
-class Bytes(BaseModel):
+class Bytes(BaseModel, frozen=True):
     """Of one client in one round, up = sent."""
-
-    model_config = ConfigDict(frozen=True)
 
     adapters_up: float
     adapters_down: float
@@ -27,10 +26,8 @@ class Bytes(BaseModel):
         return self.adapters_up + self.adapters_down + self.responses_up + self.responses_down
 
 
-class Cost(BaseModel):
+class Cost(BaseModel, frozen=True):
     """The cost of a row at a tau, mean over n seeds."""
-
-    model_config = ConfigDict(frozen=True)
 
     row: str
     tau: int
@@ -41,10 +38,8 @@ class Cost(BaseModel):
     seconds: float
 
 
-class PayloadSizes(BaseModel):
+class PayloadSizes(BaseModel, frozen=True):
     """Numbers of a model: of an adapter, sum of r (m + d); of the layers it adapts, sum of m d."""
-
-    model_config = ConfigDict(frozen=True)
 
     adapter: int
     adapted_layers: int
@@ -67,41 +62,27 @@ def traffic(run: WholeRun) -> Bytes:
 def sizes(run: WholeRun) -> PayloadSizes:
     """Numbers of the adapter, of the layers it adapts, and of the model."""
     layout = run.model.layout
-    adapted = 0
-    for name, (_, inputs) in layout.tensors.items():  # A is (r, d) and B is (m, r)
-        if name.endswith(".lora_A.weight"):
-            outputs, _ = layout.tensors[name.replace(".lora_A.", ".lora_B.")]
-            adapted += outputs * inputs
     return PayloadSizes(
-        adapter=layout.parameters, adapted_layers=adapted, model=run.model.parameters
+        adapter=layout.parameters,
+        # A is (r, d) and B is (m, r).
+        adapted_layers=sum(layout.tensors[b][0] * layout.tensors[a][1] for a, b in modules(layout)),
+        model=run.model.parameters,
     )
 
 
-def costs(section: Section) -> list[Cost]:
-    """Every federated row's and tau's, of FedProx with the best mu only."""
-    return list(_costs(section))
-
-
-def _costs(section: Section) -> Iterable[Cost]:
-    for method in section.methods:
-        if method.kind != "federated" or method.detail:
-            continue
-        for tau, cell in sorted(section.cells[method].items()):
-            results = [result for of_seed in cell.values() for result in of_seed]
-            run = results[0].run
-            sent = [traffic(result.run) for result in results]
-            yield Cost(
-                row=method.label,
-                tau=tau,
-                n=len(cell),
-                rounds=run.settings.rounds,
-                by_client_and_round=Bytes(
-                    **{
-                        kind: fmean(getattr(one, kind) for one in sent)
-                        for kind in Bytes.model_fields
-                    }
-                ),
-                # The whole model up and down in float32.
-                full_fine_tuning=2 * FLOAT_BYTES * run.model.parameters,
-                seconds=fmean(result.seconds for result in results),
-            )
+def costs(section: Section) -> Iterator[Cost]:
+    """Every federated row's and tau's."""
+    for method, tau, results in section.federated:
+        run = results[0].run
+        sent = [traffic(result.run) for result in results]
+        means = {kind: fmean(getattr(one, kind) for one in sent) for kind in Bytes.model_fields}
+        yield Cost(
+            row=method.label,
+            tau=tau,
+            n=len(section.cells[method][tau]),
+            rounds=run.settings.rounds,
+            by_client_and_round=Bytes(**means),
+            # The whole model up and down in float32.
+            full_fine_tuning=2 * FLOAT_BYTES * run.model.parameters,
+            seconds=fmean(result.seconds for result in results),
+        )

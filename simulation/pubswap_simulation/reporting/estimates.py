@@ -7,15 +7,13 @@ from statistics import fmean, stdev
 from typing import ClassVar
 
 from mpmath import mp  # type: ignore[import-untyped]
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 ROUNDING = 1e-12  # below what one problem more or less can make
 
 
-class Estimate(BaseModel):
+class Estimate(BaseModel, frozen=True):
     """A mean over n seeds; one seed has no interval."""
-
-    model_config = ConfigDict(frozen=True)
 
     sign: ClassVar[str] = ""  # "+" where means are printed with their sign
 

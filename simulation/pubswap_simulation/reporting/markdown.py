@@ -3,17 +3,18 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.contrasts import Contrast
 from pubswap_simulation.reporting.costs import Cost
-from pubswap_simulation.reporting.estimates import grid, text
+from pubswap_simulation.reporting.estimates import Difference, Estimate, grid, text
 from pubswap_simulation.reporting.methods import SILENT
 from pubswap_simulation.reporting.pictures.draw import Picture
 from pubswap_simulation.reporting.reach import Reach
 from pubswap_simulation.reporting.report import Report, SectionReport
-from pubswap_simulation.reporting.tables import ByName, Differences, Table
+from pubswap_simulation.reporting.tables import ByName, Table
 
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals (Student's t), n in brackets. pass@1 and shares are in
@@ -65,6 +66,9 @@ them the clip stopped, in per cent; each token counts alike."""
 _OWN_TOPICS = """\
 On the test set, each topic counting as much as it does among the client's own private problems."""
 
+_BY_TOPIC = "### Final pass@1 by topic, τ = {tau} (%)"
+_ON_OWN_TOPICS = "### Final pass@1 on each client's own topics, τ = {tau} (%)"
+
 _CLAIMS = """\
 A claim holds if the whole interval of the paired difference is on its side of zero, does not if it
 is on the other side, and is undecided if the interval covers zero, if there are fewer than three
@@ -105,10 +109,7 @@ def _contrasts(found: Sequence[Contrast]) -> str:
         [
             one.contrast,
             str(one.tau),
-            str(one.n),
-            one.mean_text(share=True).split(" ")[0],
-            one.interval_text(share=True),
-            one.signs,
+            *_figures(one, share=True),
             *("" if p is None else f"{p:.2g}" for p in (one.p, one.corrected)),
         ][: len(heads)]
         for one in found
@@ -137,8 +138,9 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
     parts += shown("drift") + _table(section, measured["replaced"][0])
     if section.replaced_by_client:
         parts += ["#### By client", _by_name(section.replaced_by_client)]
-    parts += shown("replaced") + _donated(section) + _topics(section) + shown("topics")
-    parts += _own_topics(section)
+    parts += shown("replaced") + _donated(section)
+    parts += _at_largest(section, _BY_TOPIC, section.by_topic) + shown("topics")
+    parts += _at_largest(section, _ON_OWN_TOPICS, section.on_own_topics, _OWN_TOPICS)
     if rewards := shown("rewards"):
         parts += ["### Rewards in training", *rewards, *shown("clients")]
     parts += _costs(section) + reach_parts(section)
@@ -168,22 +170,24 @@ def facts(section: SectionReport) -> str:
 
 
 def _claims(section: SectionReport) -> str:
-    rows = []
-    for result in section.claims:
-        difference = result.difference
-        figures = [
-            str(difference.n),
-            difference.mean_text(result.share).split(" ")[0],
-            difference.interval_text(result.share),
-            difference.signs,
-        ]
-        rows.append([result.claim, result.compared, *figures, f"**{result.verdict}**"])
+    rows = [
+        [one.claim, one.compared, *_figures(one.difference, one.share), f"**{one.verdict}**"]
+        for one in section.claims
+    ]
     heads = ["claim", "compared", "n", "difference", "95 % interval", "+/=/-", "verdict"]
     return grid(heads, rows, left=2)
 
 
+def _figures(difference: Difference, share: bool) -> list[str]:
+    mean, *_ = difference.mean_text(share).split(" ")
+    return [str(difference.n), mean, difference.interval_text(share), difference.signs]
+
+
 def _table(
-    section: SectionReport, table: Table, differences: Differences | None = None, level: int = 3
+    section: SectionReport,
+    table: Table[Estimate],
+    differences: Table[Difference] | None = None,
+    level: int = 3,
 ) -> list[str]:
     if not table.rows:
         return []
@@ -204,7 +208,7 @@ def _beyond(section: SectionReport) -> list[str]:
     return parts
 
 
-def _by_tau(corner: str, section: SectionReport, table: Table | Differences) -> str:
+def _by_tau(corner: str, section: SectionReport, table: Table[Any]) -> str:
     rows = [
         [label, *(text(row.get(tau), table.share) for tau in section.steps)]
         for label, row in table.rows.items()
@@ -243,34 +247,17 @@ def _counting(name: str) -> list[tuple[int, str]]:
 
 
 def _donated(section: SectionReport) -> list[str]:
-    parts = []
-    for title, rows in (
-        ("Mean probability", section.donated_probability),
-        ("Share that the clip stops", section.donated_clip_share),
-    ):
-        if shown := _at_largest(section, rows):
-            parts += [f"#### {title}", shown]
+    parts = _at_largest(section, "#### Mean probability", section.donated_probability)
+    parts += _at_largest(section, "#### Share that the clip stops", section.donated_clip_share)
     title = f"### Donated tokens by round, τ = {max(section.steps)}"
     return [title, _DONATED, *parts] if parts else []
 
 
-def _topics(section: SectionReport) -> list[str]:
-    shown = _at_largest(section, section.by_topic)
-    title = f"### Final pass@1 by topic, τ = {max(section.steps)} (%)"
-    return [title, shown] if shown else []
-
-
-def _own_topics(section: SectionReport) -> list[str]:
-    shown = _at_largest(section, section.on_own_topics)
-    title = f"### Final pass@1 on each client's own topics, τ = {max(section.steps)} (%)"
-    return [title, _OWN_TOPICS, shown] if shown else []
-
-
-def _at_largest(section: SectionReport, rows: ByName) -> str:
+def _at_largest(section: SectionReport, title: str, rows: ByName, *explained: str) -> list[str]:
     """A table of the largest tau only, if there is anything; the others are in report.json."""
     largest = max(section.steps)
     shown = {label: {largest: row[largest]} for label, row in rows.items() if row.get(largest)}
-    return _by_name(shown) if shown else ""
+    return [title.format(tau=largest), *explained, _by_name(shown)] if shown else []
 
 
 def _costs(section: SectionReport) -> list[str]:
@@ -292,12 +279,11 @@ def _costs(section: SectionReport) -> list[str]:
 
 def _cost(cost: Cost) -> list[str]:
     sent = cost.by_client_and_round
-    parts = (sent.adapters_up, sent.adapters_down, sent.responses_up, sent.responses_down)
     return [
         cost.row,
         str(cost.tau),
         str(cost.rounds),
-        *(size_text(part) for part in parts),
+        *(size_text(part) for _, part in sent),
         size_text(cost.full_fine_tuning),
         f"{cost.full_fine_tuning / sent.all:.1f}" if sent.all else "",
         f"{cost.seconds:.0f}",
@@ -310,10 +296,8 @@ def reach_parts(section: SectionReport) -> list[str]:
     if not targets:
         return []
     cells: dict[tuple[str, int], list[str]] = {}
-    for target in targets:
-        for cell in section.reach:
-            if cell.target == target:
-                cells.setdefault((cell.row, cell.tau), []).append(_reach(cell))
+    for cell in section.reach:  # target by target
+        cells.setdefault((cell.row, cell.tau), []).append(_reach(cell))
     rows = [[row, str(tau), *texts] for (row, tau), texts in cells.items()]
     heads = ["", "τ", *(f"{100 * target:.0f} %" for target in targets)]
     parts = ["### What it costs to reach a pass@1", _REACH, grid(heads, rows), _SECONDS]

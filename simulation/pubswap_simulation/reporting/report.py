@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting.claims import ClaimResult, findings
 from pubswap_simulation.reporting.contrasts import Contrast, contrasts
 from pubswap_simulation.reporting.costs import Bytes, Cost, PayloadSizes, costs, sizes, traffic
+from pubswap_simulation.reporting.estimates import Difference, Estimate
 from pubswap_simulation.reporting.metrics import (
     BEST,
     FINAL,
@@ -24,7 +25,6 @@ from pubswap_simulation.reporting.reach import Reach, reach
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.reporting.tables import (
     ByName,
-    Differences,
     Table,
     beyond,
     by_name,
@@ -35,11 +35,7 @@ from pubswap_simulation.reporting.tables import (
 from pubswap_simulation.results import Result, Value, read_results
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Run(_Data):
+class Run(BaseModel, frozen=True):
     """One setting and seed."""
 
     row: str
@@ -60,7 +56,7 @@ class Run(_Data):
     code: str | None
 
 
-class SectionReport(_Data):
+class SectionReport(BaseModel, frozen=True):
     """All tables of one comparison. Rows go by their labels, columns by tau."""
 
     title: str
@@ -71,9 +67,9 @@ class SectionReport(_Data):
     test_problems: int
     seeds: list[int]
     steps: dict[int, list[int]]
-    tables: list[Table]
-    differences: list[Differences]
-    beyond: list[Differences]
+    tables: list[Table[Estimate]]
+    differences: list[Table[Difference]]
+    beyond: list[Table[Difference]]
     tuned_mu: dict[str, dict[int, float]]
     replaced_by_client: ByName
     donated_probability: ByName
@@ -88,11 +84,11 @@ class SectionReport(_Data):
     runs: list[Run]
 
 
-class Report(_Data):
+class Report(BaseModel, frozen=True):
     """A store's sections, the contrast that was named before the runs, and what is not done."""
 
     primary: Contrast | None = None
-    exploratory: tuple[Contrast, ...] = ()
+    exploratory: list[Contrast] = []
     sections: list[SectionReport]
     unfinished: list[str] = []
 
@@ -117,10 +113,10 @@ def make_report(
 
     Raises InvalidSettings for a contrast of rows that there are not.
     """
-    named = contrasts(sections, primary) if primary else None
+    named, exploratory = contrasts(sections, primary) if primary else (None, [])
     return Report(
-        primary=named and named.primary,
-        exploratory=named.exploratory if named else (),
+        primary=named,
+        exploratory=exploratory,
         sections=[_section(section) for section in sections],
         unfinished=list(unfinished),
     )
@@ -148,7 +144,7 @@ def _section(section: Section) -> SectionReport:
         by_topic=topics(section),
         on_own_topics=by_name(section, on_own_topics),
         sizes=sizes(largest),
-        costs=costs(section),
+        costs=list(costs(section)),
         reach=reach(section),
         claims=findings(section),
         notes=list(section.notes),
@@ -169,9 +165,12 @@ def _steps(results: Iterable[Result], tau: int) -> list[int]:
 
 
 def _tuned(section: Section) -> dict[str, dict[int, float]]:
+    """The mu behind each FedProx row that stands for all, by tau."""
     return {
         method.label: {
-            tau: mu for tau in section.taus if (mu := section.tuned_mu(method, tau)) is not None
+            tau: next(iter(cell.values()))[0].run.settings.fedprox.mu
+            for tau in section.taus
+            if (cell := section.cell(method, tau))
         }
         for method in section.methods
         if method.name == "fedprox" and method.summary

@@ -77,11 +77,13 @@ class Section:
         """A metric by seed, averaged over clients where each trains alone."""
         return by_seed(self.cell(method, tau), metric)
 
-    def tuned_mu(self, method: Method, tau: int) -> float | None:
-        """The mu behind a FedProx row that stands for all."""
-        for results in self.cell(method, tau).values():
-            return results[0].run.settings.fedprox.mu
-        return None
+    @property
+    def federated(self) -> Iterator[tuple[Method, int, list[Result]]]:
+        """The results of each federated row at each tau, of FedProx with the best mu only."""
+        for method in self.methods:
+            if method.kind == "federated" and not method.detail:
+                for tau, cell in sorted(self.cells[method].items()):
+                    yield method, tau, [one for of_seed in cell.values() for one in of_seed]
 
 
 def by_seed(cell: Cell, metric: Metric) -> dict[int, float]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pubswap_simulation.reporting.estimates import Difference, Estimate, estimate, paired
 from pubswap_simulation.reporting.methods import BASE, FEDAVG, Method
@@ -11,45 +12,32 @@ from pubswap_simulation.reporting.metrics import BEST, FINAL, Measure
 from pubswap_simulation.reporting.section import Section, by_seed
 from pubswap_simulation.results import Result
 
+T = TypeVar("T")
+Figures = Callable[[Result], Mapping[str, float]]
 ByName = dict[str, dict[int, dict[str, Estimate]]]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class Table(BaseModel, Generic[T], frozen=True):
+    """Means over seeds by row and tau, or differences to another row, paired by seed."""
 
     measure: str
     title: str
     share: bool
+    rows: dict[str, dict[int, T]]
 
 
-class Table(_Table):
-    """Means over seeds, by row and tau."""
-
-    rows: dict[str, dict[int, Estimate]]
-
-
-class Differences(_Table):
-    """Differences to another row at the same tau, paired by seed."""
-
-    rows: dict[str, dict[int, Difference]]
-
-
-def table(section: Section, measure: Measure) -> Table:
+def table(section: Section, measure: Measure) -> Table[Estimate]:
     """A measure of every row that has one; the base model's only of pass@1."""
-    rows: dict[str, dict[int, Estimate]] = {}
-    for method in section.methods:
-        for tau in section.taus:
-            if values := _values(section, method, tau, measure):
-                rows.setdefault(method.label, {})[tau] = estimate(list(values.values()))
-    return Table(measure=measure.key, title=measure.title, share=measure.share, rows=rows)
+    rows = _rows(section, lambda method, tau: _mean(_values(section, method, tau, measure)))
+    return Table[Estimate](**_head(measure), rows=rows)
 
 
-def differences(section: Section, measure: Measure) -> Differences:
+def differences(section: Section, measure: Measure) -> Table[Difference]:
     """Each row less FedAvg, at the same tau and over the seeds that both have."""
     return _less(section, measure, lambda method: None if method == FEDAVG else FEDAVG)
 
 
-def beyond(section: Section, measure: Measure) -> Differences:
+def beyond(section: Section, measure: Measure) -> Table[Difference]:
     """Each row beyond the paper less the same method without its variant, by seed."""
     return _less(
         section, measure, lambda method: None if method.plain else replace(method, variant=())
@@ -58,60 +46,57 @@ def beyond(section: Section, measure: Measure) -> Differences:
 
 def _less(
     section: Section, measure: Measure, reference: Callable[[Method], Method | None]
-) -> Differences:
-    rows: dict[str, dict[int, Difference]] = {}
-    for method in section.methods:
-        against = reference(method)
-        if against is None:
-            continue
-        for tau in section.taus:
-            theirs = section.values(against, tau, measure.of)
-            if difference := paired(_values(section, method, tau, measure), theirs):
-                rows.setdefault(method.label, {})[tau] = difference
-    return Differences(measure=measure.key, title=measure.title, share=measure.share, rows=rows)
+) -> Table[Difference]:
+    def of(method: Method, tau: int) -> Difference | None:
+        if (against := reference(method)) is None:
+            return None
+        ours = _values(section, method, tau, measure)
+        return paired(ours, section.values(against, tau, measure.of))
+
+    return Table[Difference](**_head(measure), rows=_rows(section, of))
 
 
 def topics(section: Section) -> ByName:
     """Final pass@1 by row, tau and topic; the base model's is that of round 0."""
-    return {
-        method.label: {
-            tau: _by_name(section, method, tau, _first_topics if method == BASE else _last_topics)
-            for tau in section.taus
-            if section.cell(method, tau)
-        }
-        for method in section.methods
-    }
+
+    def of(method: Method, tau: int) -> dict[str, Estimate]:
+        place = 0 if method == BASE else -1
+        return _by_name(section, method, tau, lambda one: one.evaluations[place].by_topic)
+
+    return _rows(section, of)
 
 
-def by_name(section: Section, of: Callable[[Result], Mapping[str, float]]) -> ByName:
+def by_name(section: Section, figures: Figures) -> ByName:
     """Figures of each result's clients or rounds, by row, tau and their name."""
-    rows: ByName = {}
+
+    def of(method: Method, tau: int) -> dict[str, Estimate]:
+        return {} if method == BASE else _by_name(section, method, tau, figures)
+
+    return _rows(section, of)
+
+
+def _rows(section: Section, of: Callable[[Method, int], T | None]) -> dict[str, dict[int, T]]:
+    """What there is of each row and tau."""
+    rows: dict[str, dict[int, T]] = {}
     for method in section.methods:
-        for tau in sorted(section.cells[method]):
-            if method != BASE and (cell := _by_name(section, method, tau, of)):
-                rows.setdefault(method.label, {})[tau] = cell
+        for tau in section.taus:
+            if found := of(method, tau):
+                rows.setdefault(method.label, {})[tau] = found
     return rows
 
 
-def _by_name(
-    section: Section, method: Method, tau: int, of: Callable[[Result], Mapping[str, float]]
-) -> dict[str, Estimate]:
+def _by_name(section: Section, method: Method, tau: int, figures: Figures) -> dict[str, Estimate]:
     cell = section.cell(method, tau)
-    names = {name for results in cell.values() for result in results for name in of(result)}
+    names = {name for results in cell.values() for result in results for name in figures(result)}
 
-    def values_of(name: str) -> Mapping[int, float]:
-        return by_seed(cell, lambda result: of(result).get(name))
+    def mean(name: str) -> Estimate | None:
+        return _mean(by_seed(cell, lambda one: figures(one).get(name)))
 
-    values = {name: values_of(name) for name in names}
-    return {name: estimate(list(values[name].values())) for name in sorted(names) if values[name]}
-
-
-def _first_topics(result: Result) -> Mapping[str, float]:
-    return result.evaluations[0].by_topic
+    return {name: found for name in sorted(names) if (found := mean(name))}
 
 
-def _last_topics(result: Result) -> Mapping[str, float]:
-    return result.evaluations[-1].by_topic
+def _mean(values: Mapping[int, float]) -> Estimate | None:
+    return estimate(list(values.values())) if values else None
 
 
 def _values(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
@@ -120,3 +105,7 @@ def _values(section: Section, method: Method, tau: int, measure: Measure) -> dic
     if measure not in (FINAL, BEST):
         return {}
     return section.values(BASE, tau, lambda result: result.base)
+
+
+def _head(measure: Measure) -> dict[str, Any]:
+    return {"measure": measure.key, "title": measure.title, "share": measure.share}

@@ -126,7 +126,7 @@ def heat_map(section: Section) -> "Figure | None":
     rows = {
         method.label: scores
         for method in section.methods
-        if method.mu is None and (scores := by_topic[method.label].get(largest))
+        if method.mu is None and (scores := by_topic.get(method.label, {}).get(largest))
     }
     names = sorted({topic for row in rows.values() for topic in row})
     if not names:
