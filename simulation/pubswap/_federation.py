@@ -56,7 +56,7 @@ class Federation:
         """
         with explained():
             from pubswap_simulation.jobs import Planner, run_specs
-            from pubswap_simulation.results import RESULT, Result
+            from pubswap_simulation.results import read_result
 
             store = Path(out)
             jobs = Planner(recipe, store, dict(set or {})).one(seed)
@@ -69,8 +69,7 @@ class Federation:
             settings = Path(config) if config is not None else None
             [spec] = run_specs(jobs, store, settings, options, keep_work=False, keep_adapters=True)
             _carry_out(spec)
-            result = Result.model_validate_json((spec.folder / RESULT).read_bytes())
-        return cls(spec.folder, result)
+            return cls(spec.folder, read_result(spec.folder))
 
     @property
     def base(self) -> float:

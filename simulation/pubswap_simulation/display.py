@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.table import Table
 
 from pubswap_simulation.job import RunSpec
-from pubswap_simulation.results import RESULT, Result
+from pubswap_simulation.results import Result, read_result
 
 # Steps of one run come in bursts, one from each client.
 _SPEED_SECONDS = 300.0
@@ -105,7 +105,7 @@ def sweep_table(specs: Iterable[RunSpec], failed: Container[str]) -> Table:
     table = Table("run", "base", "final", "best", "seconds")
     for spec in specs:
         if spec.done:
-            result = Result.model_validate_json((spec.folder / RESULT).read_bytes())
+            result = read_result(spec.folder)
             scores = (result.base, result.final, result.best)
             figures = [f"{score:.3f}" for score in scores] + [f"{result.seconds:.0f}"]
         else:

@@ -21,13 +21,14 @@ from pubswap_client.demo.watch import evaluated
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.membership import load_membership
 from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
 from pubswap_simulation.results import DonatedTokens
-from pubswap_simulation.setup import EVALUATOR, begin_run, member_state, member_token
+from pubswap_simulation.setup import EVALUATOR, begin_run, member_state
 from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 from pubswap_simulation.step_log import StepLog, donated_by_round
 
@@ -117,7 +118,8 @@ class Federation:
     def _session(self, stack: ExitStack, name: str) -> tuple[ClientSettings, Session]:
         """A member's settings, and a member that says hello like any other."""
         state = member_state(self._work, name)
-        api = stack.enter_context(self._coordinator.client(member_token(self._work, name)))
+        token = load_membership(state).membership.token
+        api = stack.enter_context(self._coordinator.client(token))
         api.hello(self._run.id, hello_of(self._job.card(), self._run.settings.verifier))
         session = Session(api, name, self._run, self._shared.policy, self._engine, self._score)
         return self._settings.model_copy(update={"state": state}), session

@@ -8,7 +8,7 @@ from collections.abc import Set
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pubswap_client.base_model import model_folder
 from pubswap_client.recipes.runfile import Prepared, check_lengths
@@ -34,10 +34,8 @@ _DECIDING = {
 _card_of = cache(model_card)  # digests of all weights, the same for a sweep's hundred jobs
 
 
-class Job(BaseModel):
+class Job(BaseModel, extra="forbid", frozen=True):
     """One run: its settings, its model, its sets, and by client the private files it trains on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: str
     setting: dict[str, Value] = {}
@@ -136,10 +134,8 @@ class Job(BaseModel):
         return dict(sorted(Counter(problem.topic for problem in problems).items()))
 
 
-class RunSpec(BaseModel):
+class RunSpec(BaseModel, extra="forbid", frozen=True):
     """A job, the folder of its result, and how to carry it out: the input of a sweep's process."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     job: Job
     title: str

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -183,13 +182,8 @@ def run_specs(
     own = load_settings(config, **given)  # refused now rather than by each run
     for job in jobs:
         _check_own(job, own)
-    values: dict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        for key, value in job.setting.items():
-            values[key].append(repr(value))
-    common = {
-        key for key, found in values.items() if len(found) == len(jobs) and len(set(found)) == 1
-    }
+    settings = [{(key, repr(value)) for key, value in job.setting.items()} for job in jobs]
+    common = {key for key, _ in set.intersection(*settings)}
     return [
         RunSpec(
             job=job,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import Evaluation, WholeRun
@@ -21,10 +21,8 @@ Value = bool | int | float | str
 Members = Literal["federated", "alone", "pooled", "with-public"]
 
 
-class DonatedTokens(BaseModel):
+class DonatedTokens(BaseModel, extra="forbid", frozen=True):
     """What donated tokens were to their receivers in a round; means over all of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     round: int
     tokens: int
@@ -32,10 +30,8 @@ class DonatedTokens(BaseModel):
     clip_share: float = Field(description="How many of them the clip stops.")
 
 
-class Result(BaseModel):
+class Result(BaseModel, extra="forbid", frozen=True):
     """One complete run, with everything that a report draws on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     recipe: str = Field(description="The recipe's name.")
     setting: dict[str, Value] = Field(
@@ -86,6 +82,11 @@ class Result(BaseModel):
     def best(self) -> float:
         """pass@1 of the best round's adapter; the base model does not count."""
         return max(evaluation.pass_at_1 for evaluation in self.evaluations[1:])
+
+
+def read_result(folder: Path) -> Result:
+    """The result in a run's folder."""
+    return Result.model_validate_json((folder / RESULT).read_bytes())
 
 
 def read_results(store: Path) -> Iterator[Result]:

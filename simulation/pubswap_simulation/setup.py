@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.recipes.runfile import create_and_open
-from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
+from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import CreateInvite, Role
@@ -45,8 +45,3 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
 def member_state(work: Path, name: str) -> Path:
     """A member's state folder."""
     return work / "members" / name
-
-
-def member_token(work: Path, name: str) -> str:
-    """A member's token."""
-    return load_membership(member_state(work, name)).membership.token

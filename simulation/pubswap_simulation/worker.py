@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pubswap_client.distributed.launch import die_with_the_leader
 from pubswap_protocol.command_line.logs import values
@@ -23,10 +23,8 @@ from pubswap_simulation.simulation import simulate
 LOG = "run.log"
 
 
-class JobReport(BaseModel):
+class JobReport(BaseModel, extra="forbid", frozen=True):
     """The run's progress; the last one of a run that has failed says why."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: int = 0
     score: float | None = None

@@ -1,7 +1,7 @@
 """The row of a result in a table: a method with everything that is varied of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pubswap_protocol.settings import RunSettings
@@ -112,10 +112,6 @@ class Method:
             self.mu or 0.0,
             self.client or "",
         )
-
-    def summarised(self) -> "Method":
-        """The row that includes this one: of all mu, or of all clients."""
-        return replace(self, mu=None, client=None)
 
 
 BASE = Method(kind="base")

@@ -125,29 +125,23 @@ def _last(series: dict[int, float]) -> float | None:
     return series[max(series)] if series else None
 
 
+def _drift(key: str, title: str, of: Callable[[dict[int, float]], float | None]) -> Measure:
+    distance = "from_mean" if key == "drift_from_mean" else "pairwise"
+    return Measure(key, title, lambda result: of(drift_over_steps(result, distance)), share=False)
+
+
 FINAL = Measure("final", "Final checkpoint, pass@1", attrgetter("final"))
 BEST = Measure("best", "Best checkpoint, pass@1", attrgetter("best"))
-PAIRWISE = Measure(
-    "drift_pairwise",
-    "Drift between pairs of clients, mean of rounds",
-    lambda result: _mean(drift_over_steps(result)),
-    share=False,
+PAIRWISE = _drift("drift_pairwise", "Drift between pairs of clients, mean of rounds", _mean)
+MEASURES = (
+    FINAL,
+    BEST,
+    PAIRWISE,
+    _drift("drift_from_mean", "Drift from the clients' mean, mean of rounds", _mean),
+    _drift("drift_at_end", "Drift between pairs of clients, last round", _last),
+    Measure(
+        "replaced",
+        "Replaced share α, mean of public steps and clients",
+        lambda result: _mean(replaced_over_steps(result)),
+    ),
 )
-FROM_MEAN = Measure(
-    "drift_from_mean",
-    "Drift from the clients' mean, mean of rounds",
-    lambda result: _mean(drift_over_steps(result, "from_mean")),
-    share=False,
-)
-AT_END = Measure(
-    "drift_at_end",
-    "Drift between pairs of clients, last round",
-    lambda result: _last(drift_over_steps(result)),
-    share=False,
-)
-REPLACED = Measure(
-    "replaced",
-    "Replaced share α, mean of public steps and clients",
-    lambda result: _mean(replaced_over_steps(result)),
-)
-MEASURES = (FINAL, BEST, PAIRWISE, FROM_MEAN, AT_END, REPLACED)

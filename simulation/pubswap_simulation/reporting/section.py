@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pubswap_protocol.errors import InvalidSettings
@@ -191,17 +191,20 @@ def _tuned(cells: Cells) -> Cells:
     for whole, tau, parts in _summarised(cells, mus):
         parts = [cell for cell in parts if cell]
         if seeds := _common_seeds(parts):
-            rows.setdefault(whole, {})[tau] = max(parts, key=lambda cell: _mean_final(cell, seeds))
+            rows.setdefault(whole, {})[tau] = max(
+                parts, key=lambda cell: fmean(one.final for seed in seeds for one in cell[seed])
+            )
     return rows
 
 
 def _summarised(
     cells: Cells, methods: Iterable[Method]
 ) -> Iterator[tuple[Method, int, list[Cell]]]:
-    """For each row that stands for several of these, and each tau: their cells."""
+    """For each row that stands for several of these, of all mu or all clients, and each tau: their
+    cells."""
     parts: dict[Method, list[Method]] = defaultdict(list)
     for method in methods:
-        parts[method.summarised()].append(method)
+        parts[replace(method, mu=None, client=None)].append(method)
     for whole, members in parts.items():
         for tau in sorted({tau for member in members for tau in cells[member]}):
             yield whole, tau, [cells[member].get(tau, {}) for member in members]
@@ -223,8 +226,3 @@ def _base(cells: Cells) -> Cells:
 
 def _ordered(cells: Cells) -> list[Method]:
     return sorted(cells, key=lambda method: method.order)
-
-
-def _mean_final(cell: Cell, seeds: Iterable[int]) -> float:
-    finals = by_seed(cell, lambda result: result.final)
-    return fmean(finals[seed] for seed in seeds)

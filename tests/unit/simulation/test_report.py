@@ -304,7 +304,7 @@ def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     """Step 0 is the base model; a public step is where it is in the run."""
     first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
     found = curve({0: (first,), 1: (second,)}, pass_over_steps)
-    assert (found.n, found.steps) == (2, [0, 4, 8])
+    assert found.steps == [0, 4, 8]
     assert found.means == pytest.approx([0.4, 0.55, 0.7])
     assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
 

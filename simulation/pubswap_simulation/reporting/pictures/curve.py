@@ -13,12 +13,11 @@ _TRUSTED = 3  # seeds
 
 @dataclass(frozen=True)
 class Curve:
-    """At each step the mean over n seeds, and the ends of its interval.
+    """At each step the mean over the seeds, and the ends of its interval.
 
     Intervals of fewer than three seeds would hide everything else; the tables have them.
     """
 
-    n: int
     steps: list[int]
     means: list[float]
     lows: list[float]
@@ -29,7 +28,6 @@ class Curve:
         """A curve through estimates by step."""
         values = list(points.values())
         return cls(
-            n=min((point.n for point in values), default=0),
             steps=list(points),
             means=[point.mean for point in values],
             lows=[_end(point, point.low) for point in values],
@@ -41,7 +39,7 @@ class Curve:
         means, lows, highs = (
             [scale * value for value in values] for values in (self.means, self.lows, self.highs)
         )
-        return Curve(self.n, self.steps, means, lows, highs)
+        return Curve(self.steps, means, lows, highs)
 
     @property
     def error_bars(self) -> list[list[float]]:
@@ -62,7 +60,10 @@ def curve(cell: Cell, series: Series, parts: int | None = None) -> Curve:
     With `parts`, each seed's running mean over one of so many parts of the run: the interval is
     that of these means.
     """
-    by_seed = [_mean([series(result) for result in results]) for results in cell.values()]
+    by_seed = []
+    for results in cell.values():
+        theirs = [series(result) for result in results]
+        by_seed.append({step: fmean(one[step] for one in theirs) for step in _common(theirs)})
     if parts:
         by_seed = [smoothed(one, max(1, round(len(one) / parts))) for one in by_seed]
     return Curve.of({step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)})
@@ -77,11 +78,5 @@ def smoothed(series: Mapping[int, float], window: int) -> dict[int, float]:
     }
 
 
-def _mean(all_series: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    return {step: fmean(series[step] for series in all_series) for step in _common(all_series)}
-
-
 def _common(all_series: Sequence[Mapping[int, float]]) -> list[int]:
-    if not all_series:
-        return []
-    return sorted(set[int].intersection(*(set(series) for series in all_series)))
+    return sorted(set[int].intersection(*map(set, all_series))) if all_series else []

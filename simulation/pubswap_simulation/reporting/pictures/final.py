@@ -61,7 +61,7 @@ def arms(section: Section) -> "Figure":
             )
         if (base := final[BASE.label].get(tau)) is not None:
             axes.axvline(100 * base.mean, color=GREY, linestyle=":", linewidth=1)
-            shown.append(Curve(1, [0], [base.mean], [base.mean], [base.mean]))
+            shown.append(Curve([0], [base.mean], [base.mean], [base.mean]))
         axes.set(title=f"τ = {tau}", xlabel="final pass@1 (%)")
         axes.grid(axis="y", visible=False)
     axes = grid[0][0]
@@ -84,7 +84,7 @@ def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
     figure, axes = plt.subplots(figsize=(6.5, 4.2))
     lines = {method: Curve.of(final[method.label]) for method in methods}
     for method, line in lines.items():
-        error_bars(axes, line.steps, line.scaled(100), **styles[method].keywords)
+        error_bars(axes, line.steps, line.scaled(100), **vars(styles[method]))
     axes.set_ylim(*span(list(lines.values()), 100))
     axes.set_xscale("log")
     axes.set_xticks(taus, [str(tau) for tau in taus])
@@ -135,17 +135,17 @@ def heat_map(section: Section) -> "Figure | None":
         [100 * row[name].mean if name in row else math.nan for name in names]
         for row in rows.values()
     ]
-    cells = [[_cell(row.get(name)) for name in names] for row in rows.values()]
     labels = [f"{label}, n {max(e.n for e in row.values())}" for label, row in rows.items()]
     figure: Figure
     width = 0.075 * max(len(label) for label in labels)
     figure, axes = plt.subplots(figsize=(width + 1.4 + 0.9 * len(names), 1.5 + 0.36 * len(rows)))
     image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=0, vmax=100)
-    for y, row in enumerate(values):
-        for x, value in enumerate(row):
-            if not math.isnan(value):
-                color = "white" if value > 60 else "black"
-                axes.text(x, y, cells[y][x], ha="center", va="center", color=color, fontsize=7)
+    for y, row in enumerate(rows.values()):
+        for x, name in enumerate(names):
+            if name in row:
+                color = "white" if values[y][x] > 60 else "black"
+                style = {"ha": "center", "va": "center", "color": color, "fontsize": 7}
+                axes.text(x, y, _cell(row[name]), **style)
     axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(rows)), labels)
     axes.grid(visible=False)
@@ -158,8 +158,6 @@ def heat_map(section: Section) -> "Figure | None":
     return figure
 
 
-def _cell(value: Estimate | None) -> str:
-    if value is None:
-        return ""
+def _cell(value: Estimate) -> str:
     half = value.half_width
     return f"{100 * value.mean:.0f}" + ("" if half is None else f" ± {100 * half:.0f}")

@@ -62,11 +62,10 @@ class CurvePlot:
         line = line.scaled(self.scale)
         if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
             x = [line.steps[0] * (1 + 0.05 * shift)]
-            error_bars(axes, x, line, **style.keywords)
+            error_bars(axes, x, line, **vars(style))
             return
-        axes.plot(
-            line.steps, line.means, **(style.keywords | ({"marker": ""} if self.smooth else {}))
-        )
+        look = vars(style) | ({"marker": ""} if self.smooth else {})
+        axes.plot(line.steps, line.means, **look)
         axes.fill_between(
             line.steps, line.lows, line.highs, color=style.color, alpha=0.12, linewidth=0
         )
@@ -106,19 +105,10 @@ def by_tau(section: Section, methods: Sequence[Method], plot: CurvePlot) -> Pane
 def by_client(section: Section, methods: Sequence[Method]) -> Panels:
     """Rewards of each client at the largest tau, a panel for each."""
     largest = max(section.taus)
-    rows = [method for method in methods if method.kind == "federated"]
-    cells = {method: section.cell(method, largest) for method in rows}
-    clients = sorted(
-        {
-            name
-            for cell in cells.values()
-            for results in cell.values()
-            for result in results
-            for name in result.rewards
-        }
-    )
-    return {
-        client: {method: line for method in rows if (line := plot.line(cells[method]))}
-        for client in clients
-        for plot in [replace(REWARDS, series=partial(metrics.rewards_of, client))]
-    }
+    cells = {m: section.cell(m, largest) for m in methods if m.kind == "federated"}
+    results = [one for cell in cells.values() for of_seed in cell.values() for one in of_seed]
+    panels = {}
+    for client in sorted({name for result in results for name in result.rewards}):
+        plot = replace(REWARDS, series=partial(metrics.rewards_of, client))
+        panels[client] = {m: line for m, cell in cells.items() if (line := plot.line(cell))}
+    return panels

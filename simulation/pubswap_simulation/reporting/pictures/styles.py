@@ -36,16 +36,11 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """A row's colour, marker and kind of line."""
+    """A row's colour, marker and kind of line, by matplotlib's names."""
 
     color: str
     marker: str
     linestyle: str = "-"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """For matplotlib's plot."""
-        return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
 
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK)
@@ -113,7 +108,7 @@ def legend(figure: "Figure", title: str, rows: Sequence[tuple[str, LineStyle]]) 
     """A title, and one legend below for all panels, in the order of the tables."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=label, **style.keywords) for label, style in rows]
+    handles = [Line2D([], [], label=label, **vars(style)) for label, style in rows]
     longest = max((len(label) for label, _ in rows), default=1)
     columns = max(1, min(len(rows), int(figure.get_figwidth() / (0.5 + 0.065 * longest))))
     # The panels keep their height, however many lines the legend has.
