@@ -89,9 +89,11 @@ class PubSwapError(Exception):
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
 
-    def __init_subclass__(cls) -> None:
-        """The code is the class's name in snake_case."""
+    def __init_subclass__(cls, status: int | None = None, retryable: bool | None = None) -> None:
+        """The code is the class's name in snake_case; what is not given is as above it."""
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.status = cls.status if status is None else status
+        cls.retryable = cls.retryable if retryable is None else retryable
 
     def __init__(self, detail: str | None = None, *, retry_after: float | None = None) -> None:
         """`retry_after` is the least time in seconds to wait before asking again, if known."""
@@ -116,29 +118,20 @@ class PubSwapError(Exception):
         )
 
 
-class Unauthenticated(PubSwapError):
+class Unauthenticated(PubSwapError, status=401):
     """The token is missing or not valid."""
 
-    status = 401
 
-
-class Forbidden(PubSwapError):
+class Forbidden(PubSwapError, status=403):
     """The token does not allow this."""
 
-    status = 403
 
-
-class Suspended(Forbidden):
+class Suspended(Forbidden, retryable=True):  # a daemon stays, and goes on when it is reinstated
     """The operator has suspended this member for now."""
 
-    # A daemon stays, and goes on when it is reinstated.
-    retryable = True
 
-
-class NotFound(PubSwapError):
+class NotFound(PubSwapError, status=404):
     """There is nothing here."""
-
-    status = 404
 
 
 class UnknownRun(NotFound):
@@ -153,17 +146,12 @@ class UnknownUpload(NotFound):
     """The upload is finished, was given up, or has expired."""
 
 
-class TooSlow(PubSwapError):
+class TooSlow(PubSwapError, status=408, retryable=True):
     """The request did not arrive fast enough."""
 
-    status = 408
-    retryable = True
 
-
-class Conflict(PubSwapError):
+class Conflict(PubSwapError, status=409):
     """The request contradicts what is already recorded."""
-
-    status = 409
 
 
 class WrongState(Conflict):
@@ -205,10 +193,8 @@ class StateInUse(Conflict):
     """Another daemon is using this state folder."""
 
 
-class Gone(PubSwapError):
+class Gone(PubSwapError, status=410):
     """This is no longer available."""
-
-    status = 410
 
 
 class InviteExpired(Gone):
@@ -219,46 +205,32 @@ class InviteUsed(Gone):
     """The invite was already used."""
 
 
-class TooLarge(PubSwapError):
+class TooLarge(PubSwapError, status=413):
     """The body is larger than allowed."""
 
-    status = 413
 
-
-class HeadersTooLarge(TooLarge):
+class HeadersTooLarge(TooLarge, status=431):
     """The request's headers are larger than allowed."""
 
-    status = 431
 
-
-class UnsupportedEncoding(PubSwapError):
+class UnsupportedEncoding(PubSwapError, status=415):
     """The body is compressed or otherwise encoded."""
 
-    status = 415
 
-
-class UnsupportedType(PubSwapError):
+class UnsupportedType(PubSwapError, status=415):
     """The body's Content-Type is not one that is taken here."""
 
-    status = 415
 
-
-class WrongOffset(PubSwapError):
+class WrongOffset(PubSwapError, status=416):
     """The chunk does not begin where the bytes already here end."""
 
-    status = 416
 
-
-class OutOfRange(PubSwapError):
+class OutOfRange(PubSwapError, status=416):
     """The file has no bytes in the range that is asked for."""
 
-    status = 416
 
-
-class Invalid(PubSwapError):
+class Invalid(PubSwapError, status=422):
     """The request is not well formed."""
-
-    status = 422
 
 
 class InvalidAdapter(Invalid):
@@ -285,28 +257,20 @@ class LengthMismatch(Invalid):
     """The body is longer or shorter than declared."""
 
 
-class ProtocolMismatch(PubSwapError):
+class ProtocolMismatch(PubSwapError, status=426):
     """Client and coordinator speak different protocol versions."""
-
-    status = 426
 
 
 class UnknownSetting(ProtocolMismatch):
     """The run has a setting that this version of pubswap does not know."""
 
 
-class TooManyRequests(PubSwapError):
+class TooManyRequests(PubSwapError, status=429, retryable=True):
     """There are more requests, or open uploads, than a member may have."""
 
-    status = 429
-    retryable = True
 
-
-class Unavailable(PubSwapError):
+class Unavailable(PubSwapError, status=503, retryable=True):
     """The coordinator cannot answer now."""
-
-    status = 503
-    retryable = True
 
 
 class Unreachable(Unavailable):
@@ -317,27 +281,20 @@ class Fenced(Unavailable):
     """Another replica of the coordinator has moved the run; nothing was changed here."""
 
 
-class NoSpace(PubSwapError):
+class NoSpace(PubSwapError, status=507, retryable=True):
     """The coordinator has no room for these bytes now."""
-
-    status = 507
-    retryable = True
 
 
 class DamagedBlob(Unavailable):
     """The stored bytes are not those that were sent; they are asked for again."""
 
 
-class ServerFault(PubSwapError):
+class ServerFault(PubSwapError, retryable=True):
     """The coordinator failed; its log names the request id."""
 
-    retryable = True
 
-
-class ProxyFault(ServerFault):
+class ProxyFault(ServerFault, status=502):
     """Something between here and the coordinator has answered in its place."""
-
-    status = 502
 
 
 class LocalFault(PubSwapError):
@@ -352,16 +309,12 @@ class Diverged(LocalFault):
     """Training has left all numbers."""
 
 
-class NotSaved(LocalFault):
+class NotSaved(LocalFault, status=507):
     """The local disk did not take a file."""
 
-    status = 507
 
-
-class RefusedByPolicy(LocalFault):
+class RefusedByPolicy(LocalFault, status=403):
     """This organisation's own policy does not allow it."""
-
-    status = 403
 
 
 class LedgerDamaged(LocalFault):

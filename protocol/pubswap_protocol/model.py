@@ -6,6 +6,7 @@ adapter's layout comes from the names and shapes in the safetensors headers.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -16,7 +17,7 @@ from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.adapter import AdapterLayout, modules
 from pubswap_protocol.tensors.safetensors_header import header_length, parse_header
 
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
@@ -102,10 +103,11 @@ def model_card(
         architecture=config.get("architectures", [config.get("model_type", "unknown")])[0],
         vocabulary=vocabulary,
         eos_token_ids=tuple(dict.fromkeys([*_eos_token_ids(folder, text_config), *stops])),
-        parameters=sum(_count(shape) for shape in shapes.values()),
+        parameters=sum(math.prod(shape) for shape in shapes.values()),
         config_digest=fingerprint(config_bytes),
         tokenizer_digest=fingerprint(tokenizer_bytes),
-        weights_digest=_weights_digest(weights),
+        # Over the files' own digests: their names carry no meaning across copies.
+        weights_digest=fingerprint("\n".join(map(sha256_of, weights)).encode()),
         layout=layout,
     )
 
@@ -129,7 +131,12 @@ def adapter_layout(shapes: dict[str, tuple[int, ...]], lora: LoraSettings) -> Ad
     tensors: dict[str, tuple[int, int]] = {}
     for name, shape in sorted(shapes.items()):
         module = name.removesuffix(".weight")
-        if len(shape) != 2 or module == name or not _targeted(module, lora):
+        last = _last(module)
+        if lora.target_modules == "all-linear":
+            chosen = not any(part in last for part in _NOT_LINEAR)
+        else:
+            chosen = last in lora.target_modules
+        if len(shape) != 2 or module == name or not chosen:
             continue
         outputs, inputs = shape
         tensors[f"base_model.model.{module}.lora_A.weight"] = (lora.rank, inputs)
@@ -215,19 +222,12 @@ def check_positions(config: Mapping[str, Any], longest: int) -> None:
 
 def target_modules(layout: AdapterLayout) -> list[str]:
     """The full names of the adapted modules, for PEFT's `target_modules`."""
-    prefix, suffix = "base_model.model.", ".lora_A.weight"
-    return sorted(
-        name.removeprefix(prefix).removesuffix(suffix)
-        for name in layout.tensors
-        if name.endswith(suffix)
-    )
+    return sorted(module_of(a) for a, _ in modules(layout))
 
 
-def _targeted(module: str, lora: LoraSettings) -> bool:
-    last = _last(module)
-    if lora.target_modules == "all-linear":
-        return not any(part in last for part in _NOT_LINEAR)
-    return last in lora.target_modules
+def module_of(name: str) -> str:
+    """The full name of the module of an A."""
+    return name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
 
 
 def _weights(folder: Path) -> list[Path]:
@@ -262,18 +262,6 @@ def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
     raise InvalidSettings(f"{folder} names no eos_token_id in its (generation) config.")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
 def fingerprint(data: bytes) -> str:
     """SHA-256, as model hubs name files: by it members know that they have the same base model."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def _weights_digest(weights: Iterable[Path]) -> str:
-    """One digest over the files' own digests; their names carry no meaning across copies."""
-    return fingerprint("\n".join(map(sha256_of, weights)).encode())

@@ -43,6 +43,13 @@ Precision = Literal["float32", "bfloat16", "int8"]
 MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
 
 
+def _later(default: Any, description: str) -> Any:
+    """A setting that earlier runs lack: left out at its default, so that they are the same runs."""
+    return Field(
+        default=default, exclude_if=lambda value: value == default, description=description
+    )
+
+
 class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
@@ -50,10 +57,8 @@ class LoraSettings(Strict):
         default=32,
         description="r, the rows of A and the columns of B. {min = 1, max = 32} sets min_rank too.",
     )
-    # Left out unless it is set, so that a run from before it is the same run.
-    min_rank: Group | None = Field(
+    min_rank: Group | None = _later(
         default=None,
-        exclude_if=lambda rank: rank is None,
         description="A member may train and send the first directions alone, so many of them or "
         "more; with aggregation.rule = 'svd'. Unset: all have the run's rank.",
     )
@@ -89,10 +94,8 @@ class GrpoSettings(Strict):
     )
     gradient_epochs: Group = Field(default=2, description="Optimizer steps on one batch.")
     learning_rate: PositiveFactor = Field(default=1e-5, description="AdamW's, at the clients.")
-    # Left out unless it is set, so that a run from before it is the same run.
-    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = Field(
+    learning_rate_shape: Literal["constant", "warmup", "decay", "warmup_decay"] = _later(
         default="constant",
-        exclude_if=lambda shape: shape == "constant",
         description="Over the steps of each round: as it is, growing to it in the first tenth, "
         "falling to 0 by the end, or both. constant is the paper's.",
     )
@@ -102,10 +105,8 @@ class GrpoSettings(Strict):
     )
     clip_low: Decay = Field(default=0.2, description="Ratios are clipped at 1 - clip_low.")
     clip_high: Factor = Field(default=0.25, description="Ratios are clipped at 1 + clip_high.")
-    # Left out unless it is set, so that a run from before it is the same run.
-    clipping: Literal["token", "sequence", "soft", "asymmetric"] = Field(
+    clipping: Literal["token", "sequence", "soft", "asymmetric"] = _later(
         default="token",
-        exclude_if=lambda clipping: clipping == "token",
         description="Clipped is each token's ratio; the geometric mean of a response's (GSPO, "
         "with far smaller clip_low and clip_high); softly, a token's weight, so that no gradient "
         "stops (CISPO); or that of responses worse than their group, at 1 (TOPR). token is the "
@@ -143,16 +144,13 @@ class GrpoSettings(Strict):
         default="kl",
         description="A group of equal rewards teaches nothing but its KL term: keep or drop it.",
     )
-    # These two are left out unless they are set, so that a run from before them is the same run.
-    resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = Field(
+    resample: Annotated[int, Field(ge=0, le=MAX_DRAWS, strict=True)] = _later(
         default=0,
-        exclude_if=lambda draws: not draws,
         description="How often a private step draws fresh prompts in place of those whose rewards "
         "are all equal (DAPO's dynamic sampling). 0, never, is the paper's.",
     )
-    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = Field(
+    overlap: Annotated[int, Field(ge=0, le=1, strict=True)] = _later(
         default=0,
-        exclude_if=lambda steps: not steps,
         description="1: a private step is sampled before the update of the step before it, which "
         "a vLLM engine does beside that update; its responses are one update late. 0, which "
         "is on-policy, is the paper's.",
@@ -197,10 +195,8 @@ class SwapSettings(Strict):
     period: Rounds = Field(
         default=2, description="Step s = 1, 2, ... is public when s mod period = 0."
     )
-    # Left out unless it is set, as others below.
-    schedule: Literal["even", "early", "late"] = Field(
+    schedule: Literal["even", "early", "late"] = _later(
         default="even",
-        exclude_if=lambda schedule: schedule == "even",
         description="Where the local_steps // period public steps of a round are: every period-th "
         "step, the first steps, or the last. even is the paper's.",
     )
@@ -222,9 +218,8 @@ class SwapSettings(Strict):
         description="pipelined: make the next private step while peers answer, and update on the "
         "exchange after it, one step late. synchronous, which waits, is the paper's.",
     )
-    replay: StrictBool = Field(
+    replay: StrictBool = _later(
         default=False,
-        exclude_if=lambda replay: not replay,
         description="Each client keeps right responses to public prompts, own and donated ones, "
         "and fills a group with them when its prompt comes again and right ones are too few; "
         "with `keep`. false is the paper's.",
@@ -237,10 +232,8 @@ class SwapSettings(Strict):
         description="The largest share of a receiver's donated responses in one exchange that one "
         "donor may give; with `keep`. 1 is the paper's.",
     )
-    # Left out unless it is set, so that a run from before it is the same run.
-    sampling_check: Literal["off", "report", "exclude"] = Field(
+    sampling_check: Literal["off", "report", "exclude"] = _later(
         default="report",
-        exclude_if=lambda check: check == "report",
         description="Whether receivers check that donated responses were sampled. report: the "
         "operator is told who is doubted. exclude: who is doubted by two receivers, and by most of "
         "those that have judged, donates no more. off: a public step's draws follow from the seed "
@@ -395,9 +388,8 @@ class AggregationSettings(Strict):
 class MembersSettings(Strict):
     """Who must be here; see docs/operator.md."""
 
-    expected: Clients | None = Field(
+    expected: Clients | None = _later(
         default=None,
-        exclude_if=lambda expected: expected is None,
         description="Another name of `clients`: give one of the two.",
     )
     minimum: Clients | None = Field(
@@ -464,10 +456,8 @@ class RunSettings(Strict):
     chat_template: Literal["auto", "none"] = Field(
         default="auto", description="auto: the base model's own, if it has one."
     )
-    # Unset, it is left out, so that a run from before it was a setting is the same run.
-    chat_template_options: TemplateOptions = Field(
+    chat_template_options: TemplateOptions = _later(
         default={},
-        exclude_if=lambda options: not options,
         description="What the chat template is given by name, such as enable_thinking = false.",
     )
     lora: LoraSettings = LoraSettings()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ from pubswap_protocol.tensors.safetensors_header import (
     MAX_TENSORS,
     TensorSpec,
     header_bytes,
-    header_length,
-    parse_header,
+    header_of_file,
+    packed,
     read_header,
 )
 
@@ -43,6 +43,7 @@ LARGEST = 2.0**20
 LARGEST_DERIVED = 2.0**60
 
 _SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
+_NUMPY: dict[str, Any] = {"F32": "<f4", "BF16": "<u2", "I8": "i1"}
 
 
 class AdapterLayout(Strict):
@@ -54,13 +55,7 @@ class AdapterLayout(Strict):
     @cached_property
     def specs(self) -> dict[str, TensorSpec]:
         """Where each tensor lies in the canonical file."""
-        specs, position = {}, 0
-        for name in sorted(self.tensors):
-            shape = self.tensors[name]
-            end = position + 4 * math.prod(shape)
-            specs[name] = TensorSpec("F32", shape, position, end)
-            position = end
-        return specs
+        return packed((name, "F32", self.tensors[name]) for name in sorted(self.tensors))
 
     @cached_property
     def header(self) -> bytes:
@@ -145,61 +140,75 @@ class AdapterSource(Protocol):
         ...
 
 
-class AdapterFile:
-    """A checked adapter file, memory-mapped: one tensor at a time is in memory."""
+class MappedFile:
+    """A file of tensors, memory-mapped: one tensor at a time is in memory."""
 
-    def __init__(self, path: Path, layout: AdapterLayout) -> None:
-        """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
+    def __init__(self, path: Path, specs: Mapping[str, TensorSpec], start: int) -> None:
+        """Open and check the size; the first tensor begins at byte `start`."""
         self.path = path
-        self.layout = layout
-        self._specs, self._start = _header_of(path, layout)
-        size, expected = path.stat().st_size, self._start + 4 * layout.parameters
+        self.specs = specs
+        self._start = start
+        size, expected = path.stat().st_size, start + max(spec.end for spec in specs.values())
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
         self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
 
-    @property
-    def is_canonical(self) -> bool:
-        """Whether the file is what `canonical` gives, to the byte."""
-        return self._specs is self.layout.specs
-
-    def tensor(self, name: str) -> Array:
-        """One tensor, read from the map."""
-        spec = self._specs[name]
+    def raw(self, name: str) -> NDArray[Any]:
+        """One tensor as it is in the file, read from the map."""
+        spec = self.specs[name]
         part = self._bytes[self._start + spec.begin : self._start + spec.end]
-        return part.view(np.float32).reshape(spec.shape)
+        numbers: NDArray[Any] = part.view(_NUMPY[spec.dtype])
+        return numbers.reshape(spec.shape)
 
-    def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor, read from the map."""
-        spec = self._specs[name]
-        columns = spec.shape[1]
-        begin = self._start + spec.begin + 4 * first * columns
-        part = self._bytes[begin : begin + 4 * (last - first) * columns]
-        return part.view(np.float32).reshape(last - first, columns)
+    def slices(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """All numbers in the file's order, with their tensor's name."""
+        for name in self.specs:
+            flat = self.raw(name).reshape(-1)
+            for begin in range(0, flat.size, _SLICE):
+                yield name, flat[begin : begin + _SLICE]
 
     def digest(self) -> str:
         """The file's digest, when all its numbers are acceptable: one pass over the bytes.
 
-        Raises InvalidAdapter, naming the tensor and the number, as `check_numbers` does.
+        Raises InvalidAdapter, naming the tensor and the number, as `check_part` does.
         """
         found = Digester()
         found.update(self._bytes[: self._start].data)
-        for name, part in self._slices():
+        for name, part in self.slices():
             found.update(part.view(np.uint8).data)
-            check_numbers(name, part)
+            self.check_part(name, part)
         return found.digest()
+
+    def check_part(self, name: str, values: NDArray[Any]) -> None:
+        """Raises InvalidAdapter for some numbers of a tensor that cannot be."""
+        check_numbers(name, values)
+
+
+class AdapterFile(MappedFile):
+    """A checked adapter file."""
+
+    def __init__(self, path: Path, layout: AdapterLayout) -> None:
+        """Open and check the header, the names, shapes, dtype and size; raises InvalidAdapter."""
+        self.layout = layout
+        super().__init__(path, *_header_of(path, layout))
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is what `canonical` gives, to the byte."""
+        return self.specs is self.layout.specs
+
+    def tensor(self, name: str) -> Array:
+        """One tensor, read from the map."""
+        return self.raw(name)
+
+    def rows(self, name: str, first: int, last: int) -> Array:
+        """Rows first .. last - 1 of a tensor, read from the map."""
+        return self.tensor(name)[first:last]
 
     def check(self, largest: float = LARGEST) -> None:
         """Look at all numbers, as `digest` does; raises InvalidAdapter."""
-        for name, part in self._slices():
+        for name, part in self.slices():
             check_numbers(name, part, largest)
-
-    def _slices(self) -> Iterator[tuple[str, Array]]:
-        """All numbers in the file's order, with their tensor's name."""
-        for name in self._specs:
-            flat = self.tensor(name).reshape(-1)
-            for begin in range(0, flat.size, _SLICE):
-                yield name, flat[begin : begin + _SLICE]
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical file, tensor by tensor."""
@@ -218,11 +227,9 @@ def _header_of(path: Path, layout: AdapterLayout) -> tuple[Mapping[str, TensorSp
         # That it is the one header that a canonical file has is all there is to be checked of it.
         if file.read(len(layout.header)) == layout.header:
             return layout.specs, len(layout.header)
-        file.seek(0)
-        length = header_length(file.read(8))
-        specs = parse_header(file.read(length))
+    specs, start = header_of_file(path)
     _check_specs(layout, specs)
-    return specs, 8 + length
+    return specs, start
 
 
 def _check_specs(layout: AdapterLayout, specs: Mapping[str, TensorSpec]) -> None:
@@ -289,8 +296,7 @@ def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayo
 
 def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:
     """A stack for a run with this layout; raises InvalidAdapter unless it fits its modules."""
-    with path.open("rb") as file:
-        specs = parse_header(file.read(header_length(file.read(8))))
+    specs, _ = header_of_file(path)
     ranks = {}
     for a, _ in modules(layout):
         if a not in specs or len(specs[a].shape) != 2:

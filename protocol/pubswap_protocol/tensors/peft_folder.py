@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from pubswap_protocol.model import ModelCard, target_modules
+from pubswap_protocol.model import ModelCard, module_of, target_modules
 from pubswap_protocol.settings import LoraSettings
+from pubswap_protocol.tensors.adapter import modules
 from pubswap_protocol.tensors.safetensors_header import read_header
 
 WEIGHTS = "adapter_model.safetensors"
@@ -51,7 +52,4 @@ def write_peft_folder(
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:
     """The rank of each adapted module of an adapter's file."""
     specs, _ = read_header(adapter)
-    return {
-        module: specs[f"base_model.model.{module}.lora_A.weight"].shape[0]
-        for module in target_modules(card.layout)
-    }
+    return {module_of(a): specs[a].shape[0] for a, _ in modules(card.layout)}

@@ -19,7 +19,7 @@ from pubswap_protocol.tensors.adapter import (
     is_a,
     stack_layout,
 )
-from pubswap_protocol.tensors.safetensors_header import header_length, parse_header
+from pubswap_protocol.tensors.safetensors_header import header_of_file
 
 
 def rank_of(layout: AdapterLayout) -> int:
@@ -48,8 +48,7 @@ def layout_of_update(path: Path, layout: AdapterLayout, fewest: int | None) -> A
     """
     if fewest is None:
         return layout
-    with path.open("rb") as file:
-        specs = parse_header(file.read(header_length(file.read(8))))
+    specs, _ = header_of_file(path)
     shapes = [specs[name].shape for name in layout.tensors if is_a(name) and name in specs]
     most, rank = rank_of(layout), next((shape[0] for shape in shapes if len(shape) == 2), None)
     if rank is None or rank == most:

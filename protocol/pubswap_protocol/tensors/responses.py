@@ -18,6 +18,7 @@ Tokens are never decoded and encoded again, and nothing in the file names a dono
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +81,8 @@ def encode_responses(prompts: Sequence[int], groups: Sequence[Group]) -> bytes:
     data: bytes = save(
         {
             "prompts": np.asarray(prompts, dtype=np.int32),
-            "lengths": np.array([len(r.tokens) for r in flat], dtype=np.int32).reshape(shape),
-            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
-            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
             "donated": np.array([r.donated for r in flat], dtype=np.uint8).reshape(shape),
-            **_origins(flat, shape),
+            **_flat_arrays(flat, shape),
         }
     )
     return data
@@ -130,12 +128,21 @@ def decode_responses(data: bytes | memoryview, rules: ResponseRules) -> list[lis
     return ResponseFile(data, rules).groups()
 
 
-def _origins(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDArray[np.int64]]:
-    """The seeds and donors, where there are any: files without are those of earlier versions."""
+def _flat_arrays(flat: Sequence[Response], shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
+    """Responses one after another, with seeds and donors where there are any: files without are
+    those of earlier versions."""
     seeds = np.array([response.seed for response in flat], dtype=np.int64).reshape(shape)
     donors = np.array([response.donor for response in flat], dtype=np.int64).reshape(shape)
-    known = {"seeds": seeds} if (seeds != UNVERIFIED).any() else {}
-    return known | ({"donors": donors} if (donors != NOBODY).any() else {})
+    arrays: dict[str, NDArray[Any]] = {
+        "lengths": np.array([len(r.tokens) for r in flat], dtype=np.int32).reshape(shape),
+        "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
+        "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
+    }
+    if (seeds != UNVERIFIED).any():
+        arrays["seeds"] = seeds
+    if (donors != NOBODY).any():
+        arrays["donors"] = donors
+    return arrays
 
 
 def check_prompts(prompts: NDArray[np.generic], rules: ResponseRules) -> None:
@@ -220,12 +227,8 @@ def read_arrays(
 
 
 _OFFER_DTYPES = {
-    "prompts": "I32",
-    "places": "U8",
-    "candidates": "I32",
-    "lengths": "I32",
-    "tokens": "I32",
-    "logprobs": "F32",
+    **dict.fromkeys(("prompts", "candidates", "lengths", "tokens"), "I32"),
+    **{"places": "U8", "logprobs": "F32"},
 }
 
 
@@ -257,10 +260,7 @@ def encode_offers(prompts: Sequence[int], offers: Sequence[Offer]) -> bytes:
             "prompts": np.asarray(prompts, dtype=np.int32),
             "places": places,
             "candidates": np.array([len(offer.candidates) for offer in offers], dtype=np.int32),
-            "lengths": np.array([len(response.tokens) for response in flat], dtype=np.int32),
-            "tokens": np.concatenate([r.tokens for r in flat]).astype(np.int32),
-            "logprobs": np.concatenate([r.logprobs for r in flat]).astype(np.float32),
-            **_origins(flat, (len(flat),)),
+            **_flat_arrays(flat, (len(flat),)),
         }
     )
     return data

@@ -6,8 +6,9 @@ from outside is checked here first, and only then are its bytes looked at.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pubswap_protocol.bounds import unique_keys
 from pubswap_protocol.errors import InvalidAdapter
@@ -16,15 +17,8 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 4
 DTYPE_BYTES = {
-    "F64": 8,
-    "F32": 4,
-    "F16": 2,
-    "BF16": 2,
-    "I64": 8,
-    "I32": 4,
-    "I16": 2,
-    "I8": 1,
-    "U8": 1,
+    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
+    **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1},
 }
 
 
@@ -36,6 +30,16 @@ class TensorSpec:
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+def packed(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, TensorSpec]:
+    """Tensors, each with its name, dtype and shape, one behind the other."""
+    specs, position = {}, 0
+    for name, dtype, shape in tensors:
+        end = position + DTYPE_BYTES[dtype] * math.prod(shape)
+        specs[name] = TensorSpec(dtype, shape, position, end)
+        position = end
+    return specs
 
 
 def header_bytes(specs: Mapping[str, TensorSpec]) -> bytes:
@@ -73,6 +77,13 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
     return specs, 8 + length
 
 
+def header_of_file(path: Path) -> tuple[dict[str, TensorSpec], int]:
+    """The tensors of a file, and where its data begin; raises InvalidAdapter as `parse_header`."""
+    with path.open("rb") as file:
+        length = header_length(file.read(8))
+        return parse_header(file.read(length)), 8 + length
+
+
 def parse_header(raw: bytes) -> dict[str, TensorSpec]:
     """The tensors of a header, in the order of their offsets; raises InvalidAdapter."""
     if not (raw.startswith(b"{") and raw.rstrip(b" ").endswith(b"}")):
@@ -98,11 +109,6 @@ def parse_header(raw: bytes) -> dict[str, TensorSpec]:
     return ordered
 
 
-def _is_text(name: str) -> bool:
-    # JSON's escapes can spell half a surrogate pair, which no UTF-8 can.
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
 def _natural(text: str) -> int:
     # Python would take -0 for a size; no negative number is one.
     return -1 if text.startswith("-") else int(text)
@@ -113,16 +119,18 @@ def is_count(value: object) -> bool:
 
 
 def _spec(name: str, entry: object) -> TensorSpec:
-    if not _is_text(name):
+    # JSON's escapes can spell half a surrogate pair, which no UTF-8 can.
+    if any("\ud800" <= character <= "\udfff" for character in name):
         raise InvalidAdapter(f"The name {name!r} is not Unicode text.")
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise InvalidAdapter(f"Tensor {name!r} must have dtype, shape and data_offsets only.")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise InvalidAdapter(f"Tensor {name!r} has the dtype {dtype!r}.")
-    if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
+    lists = isinstance(shape, list) and isinstance(offsets, list)
+    if not lists or len(offsets) != 2 or len(shape) > MAX_DIMENSIONS:
         raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
-    if len(shape) > MAX_DIMENSIONS or not all(is_count(n) for n in [*shape, *offsets]):
+    if not all(is_count(n) for n in [*shape, *offsets]):
         raise InvalidAdapter(f"Tensor {name!r} has no usable shape or offsets.")
     if offsets[1] - offsets[0] != math.prod(shape) * DTYPE_BYTES[dtype] or not math.prod(shape):
         raise InvalidAdapter(f"Tensor {name!r} has offsets that do not fit its shape and dtype.")

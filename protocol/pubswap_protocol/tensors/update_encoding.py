@@ -15,7 +15,6 @@ A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or 
 `NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +23,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.settings import Precision
 from pubswap_protocol.tensors.adapter import (
@@ -34,6 +32,7 @@ from pubswap_protocol.tensors.adapter import (
     AdapterLayout,
     AdapterSource,
     Array,
+    MappedFile,
     check_numbers,
     encode_adapter,
 )
@@ -43,8 +42,8 @@ from pubswap_protocol.tensors.safetensors_header import (
     MAX_HEADER_BYTES,
     TensorSpec,
     header_bytes,
-    header_length,
-    parse_header,
+    header_of_file,
+    packed,
 )
 
 Bits = NDArray[np.uint16]
@@ -97,12 +96,6 @@ Reduced = Literal["bfloat16", "int8"]
 
 SCALE = ".scale"
 _DTYPES = {"bfloat16": "BF16", "int8": "I8"}
-_NUMPY: dict[str, np.dtype[Any]] = {
-    "BF16": np.dtype("<u2"),
-    "I8": np.dtype("i1"),
-    "F32": np.dtype("<f4"),
-}
-_SLICE = 1 << 18  # numbers looked at while they are in the processor's cache
 
 
 def encode_update(
@@ -188,100 +181,69 @@ class ReducedForm:
     """The one header that a reduced file of a layout may have."""
 
     def __init__(self, layout: AdapterLayout, precision: Reduced) -> None:
-        entries = {name: (_DTYPES[precision], shape) for name, shape in layout.tensors.items()}
+        entries = [(name, _DTYPES[precision], shape) for name, shape in layout.tensors.items()]
         if precision == "int8":
             for name, shape in layout.tensors.items():
-                entries[name + SCALE] = ("F32", scales_shape(shape))
-        self.specs: dict[str, TensorSpec] = {}
-        position = 0
-        for name, (dtype, shape) in sorted(entries.items(), key=_widest_first):
-            end = position + DTYPE_BYTES[dtype] * math.prod(shape)
-            self.specs[name] = TensorSpec(dtype, shape, position, end)
-            position = end
+                entries.append((name + SCALE, "F32", scales_shape(shape)))
+        # The widest first.
+        self.specs = packed(sorted(entries, key=lambda each: (-DTYPE_BYTES[each[1]], each[0])))
         self.header = header_bytes(self.specs)
-        self.file_bytes = len(self.header) + position
+        self.file_bytes = len(self.header) + max(spec.end for spec in self.specs.values())
 
 
-def _widest_first(entry: tuple[str, tuple[str, tuple[int, int]]]) -> tuple[int, str]:
-    name, (dtype, _) = entry
-    return -DTYPE_BYTES[dtype], name
-
-
-class ReducedFile:
-    """A checked file of a difference, memory-mapped."""
+class ReducedFile(MappedFile):
+    """A checked file of a difference."""
 
     is_canonical = True  # another one is not opened
 
     def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
         """Open and check the header and the size; raises InvalidAdapter."""
         self.layout = layout
-        self._form = ReducedForm(layout, precision)
+        form = ReducedForm(layout, precision)
         with path.open("rb") as file:
-            length = header_length(file.read(8))
-            raw = file.read(length)
-        self._check(parse_header(raw), precision)
-        self._start = 8 + length
-        if length.to_bytes(8, "little") + raw != self._form.header:
-            raise InvalidAdapter("The header is not written as a canonical file's.")
-        size = path.stat().st_size
-        if size != self._form.file_bytes:
-            raise InvalidAdapter(
-                f"The file has {size} bytes where its header says {self._form.file_bytes}."
-            )
-        self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice
+            if file.read(len(form.header)) != form.header:
+                _check_specs(header_of_file(path)[0], form.specs, precision)
+                raise InvalidAdapter("The header is not written as a canonical file's.")
+        super().__init__(path, form.specs, len(form.header))
 
-    def _check(self, specs: Mapping[str, TensorSpec], precision: Reduced) -> None:
-        for name in sorted(specs.keys() ^ self._form.specs.keys()):
-            kind = "is missing" if name in self._form.specs else "is not this run's"
-            raise InvalidAdapter(f"Tensor {name!r} {kind} in an update in {precision}.")
-        for name, spec in specs.items():
-            wanted = self._form.specs[name]
-            if (spec.dtype, spec.shape) != (wanted.dtype, wanted.shape):
-                raise InvalidAdapter(
-                    f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
-                    f"{wanted.dtype} {wanted.shape}."
-                )
-
-    def digest(self) -> str:
-        """The file's digest: one pass over the bytes.
-
-        Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
-        magnitude is over LARGEST, or a scale is negative.
-        """
-        found = Digester()
-        found.update(self._bytes[: self._start].data)
-        for part in self._checked():
-            found.update(part.view(np.uint8).data)
-        return found.digest()
-
-    def _checked(self) -> Iterator[NDArray[Any]]:
-        """All numbers in the file's order."""
-        for name, spec in self._form.specs.items():
-            flat = self._raw(name).reshape(-1)
-            for begin in range(0, flat.size, _SLICE):
-                part = flat[begin : begin + _SLICE]
-                _check_part(name, part, spec.dtype)
-                yield part
+    def check_part(self, name: str, values: NDArray[Any]) -> None:
+        """Raises InvalidAdapter, naming the tensor and the number, if one is not finite or its
+        magnitude is over LARGEST, or a scale is negative."""
+        dtype = self.specs[name].dtype
+        if dtype == "BF16":
+            check_numbers(name, from_bfloat16(values))
+        if dtype == "F32":  # scales
+            check_numbers(name, values, LARGEST / TOP)
+            if values.min() < 0:
+                raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")
 
     def canonical(self) -> Iterator[bytes]:
         """The file itself."""
-        yield self._form.header
-        for name in self._form.specs:
-            yield self._raw(name).tobytes()
+        yield self.path.read_bytes()
 
     def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
         """Rows first .. last - 1 of a tensor's difference to what the round began from."""
-        values, scales = self._raw(name)[first:last], None
-        if name + SCALE in self._form.specs:
-            scales = self._raw(name + SCALE)
+        values, scales = self.raw(name)[first:last], None
+        if name + SCALE in self.specs:
+            scales = self.raw(name + SCALE)
             if scales.shape[1] == 1:
                 scales = scales[first:last]
         return _decoded(values, scales)
 
-    def _raw(self, name: str) -> NDArray[Any]:
-        spec = self._form.specs[name]
-        part = self._bytes[self._start + spec.begin : self._start + spec.end]
-        return part.view(_NUMPY[spec.dtype]).reshape(spec.shape)
+
+def _check_specs(
+    specs: Mapping[str, TensorSpec], wanted: Mapping[str, TensorSpec], precision: Reduced
+) -> None:
+    for name in sorted(specs.keys() ^ wanted.keys()):
+        kind = "is missing" if name in wanted else "is not this run's"
+        raise InvalidAdapter(f"Tensor {name!r} {kind} in an update in {precision}.")
+    for name, spec in specs.items():
+        ours = wanted[name]
+        if (spec.dtype, spec.shape) != (ours.dtype, ours.shape):
+            raise InvalidAdapter(
+                f"Tensor {name!r} is {spec.dtype} {spec.shape}; this run takes "
+                f"{ours.dtype} {ours.shape}."
+            )
 
 
 class RebuiltAdapter:
@@ -303,12 +265,3 @@ class RebuiltAdapter:
 
 def _decoded(values: NDArray[Any], scales: NDArray[Any] | None) -> Array:
     return from_bfloat16(values) if scales is None else from_int8(values, scales)
-
-
-def _check_part(name: str, values: NDArray[Any], dtype: str) -> None:
-    if dtype == "BF16":
-        check_numbers(name, from_bfloat16(values))
-    if dtype == "F32":  # scales
-        check_numbers(name, values, LARGEST / TOP)
-        if values.min() < 0:
-            raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")
