@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     SecretStr,
@@ -48,10 +47,8 @@ NOT_EXTRA = {
 }
 
 
-class VllmSettings(BaseModel):
+class VllmSettings(BaseModel, extra="forbid", frozen=True):
     """The table `[vllm]`: how `engine = "vllm"` starts vLLM, where `"vllm-server"` finds it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     urls: tuple[str, ...] = Field(
         default=(), description="vllm-server: the replicas, such as http://gpu-1:8000."

@@ -6,7 +6,7 @@ it, long after it was accepted. Texts for true, and true for 1, are refused: `st
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler
 
 MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
@@ -38,13 +38,11 @@ NAME_FORM = (
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-class Strict(BaseModel):
+class Strict(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """Base of bodies and settings. An unknown field is an error, and so is a NaN or an infinity.
 
     What is answered may have more fields later: clients ignore those, and the document allows them.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def __get_pydantic_json_schema__(

@@ -64,15 +64,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN
 
 
-class ProblemDetails(BaseModel):
+class ProblemDetails(BaseModel, extra="ignore"):
     """The RFC 9457 body of a refused request."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: str = "about:blank"
     title: str

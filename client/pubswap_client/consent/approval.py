@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import write_whole
 
 
-class Approval(BaseModel):
+class Approval(BaseModel, extra="forbid", frozen=True):
     """A decision on one run."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     run: str = Field(description="The run's id.")
     approved: bool

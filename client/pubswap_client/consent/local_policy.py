@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pubswap_client.consent.ask import Ask
 from pubswap_client.toml_files import read_toml
@@ -31,10 +31,8 @@ Limit = Annotated[int, Field(gt=0, strict=True)]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 
 
-class LocalPolicy(BaseModel):
+class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The file, validated. A key that is not there limits nothing; see docs/organisation.md."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     coordinators: Names | None = Field(default=None, description="Their addresses.")
     buckets: tuple[str, ...] = Field(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_protocol import files
 from pubswap_protocol.errors import InvalidSettings
@@ -38,10 +38,8 @@ Header = tuple[
 Headers = Annotated[list[Header], Field(max_length=64)]
 
 
-class Envelope(BaseModel):
+class Envelope(BaseModel, extra="forbid", frozen=True):
     """What a file says of its body."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=rf"^{NAME.pattern}$")
     headers: Headers

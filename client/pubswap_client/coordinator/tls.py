@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Self
 
 import httpx
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from pubswap_protocol.errors import InvalidSettings
 
 
-class TlsFiles(BaseModel):
+class TlsFiles(BaseModel, extra="forbid", frozen=True):
     """PEM files; without any, public CAs are trusted, and no certificate is shown."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ca_file: Path | None = None
     certificate: Path | None = None

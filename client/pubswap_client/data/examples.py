@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pubswap_client.data.rewriting import right_response, wrong_response
 from pubswap_client.data.spec import DataSpec, SourceName
@@ -47,10 +47,8 @@ class Unusable(Exception):
         self.fault = fault
 
 
-class LeftOut(BaseModel):
+class LeftOut(BaseModel, extra="forbid"):
     """Rows that could not be used, for one reason, and where the first of them are."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reason: str
     rows: int = 0

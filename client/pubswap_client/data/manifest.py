@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pubswap_client.data.examples import LeftOut
 from pubswap_client.data.spec import DataSpec
@@ -18,10 +18,8 @@ SUFFIXES = (".parquet", ".jsonl", ".json")
 _BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 
-class Origin(BaseModel):
+class Origin(BaseModel, extra="forbid", frozen=True):
     """Something that a split is made from: a file, a data set of the hub, or a generator."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     sha256: str | None = None
@@ -80,20 +78,16 @@ def _saved_folders(path: Path) -> list[Path]:
 MANIFEST = "manifest.json"
 
 
-class SplitFile(BaseModel):
+class SplitFile(BaseModel, extra="forbid", frozen=True):
     """One JSONL file of the split."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     sha256: str
     problems: int
     topics: dict[str, int]
 
 
-class DataManifest(BaseModel):
+class DataManifest(BaseModel, extra="forbid", frozen=True):
     """The whole record. It names no path, so that it is the same wherever the split is made."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pubswap: str
     spec: dict[str, Any]

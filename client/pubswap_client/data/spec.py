@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.verifiers import check_verifier
@@ -48,10 +48,8 @@ _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
 }
 
 
-class DataSpec(BaseModel):
+class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     """Everything that decides a split; `[data.prepare]` of a recipe is one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     source: SourceName = Field(
         description="The data set: math, deepmath, medical, gsm8k, jsonl or reasoning-gym."

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import PATTERN, digest_of
@@ -35,10 +35,8 @@ class Damaged(ValueError):
     """A line is not one that the ledger has written."""
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
     """What was about to be sent, and its place in the chain."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     number: int = Field(ge=1, description="1, 2, ... over all days.")
     at: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", description="UTC.")

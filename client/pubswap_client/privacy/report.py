@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,10 +22,8 @@ Verdict = Literal["told apart", "not told apart", "not comparable"]
 Looks = Sequence[Likelihoods]
 
 
-class AttackResult(BaseModel):
+class AttackResult(BaseModel, frozen=True):
     """What one attack achieves."""
-
-    model_config = ConfigDict(frozen=True)
 
     attack: str
     words: str
@@ -66,10 +64,8 @@ class AttackResult(BaseModel):
         return f"{100 * middle:.0f} of 100 pairs ({100 * low:.0f} to {100 * high:.0f}{how})"
 
 
-class AuditReport(BaseModel):
+class AuditReport(BaseModel, frozen=True):
     """A membership audit of one adapter."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: str
     round: int

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from pubswap_client.data.spec import DataSpec
 from pubswap_client.recipes.inheritance import flat
@@ -15,10 +15,8 @@ from pubswap_protocol.bounds import Number
 PUBLIC, TEST = "public.jsonl", "test.jsonl"
 
 
-class ModelSource(BaseModel):
+class ModelSource(BaseModel, extra="forbid", frozen=True):
     """`[model]`: a hub id with its revision, or a local folder."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str = Field(description="A hub id, or a folder.")
     revision: str | None = Field(default=None, description="The hub revision.")
@@ -46,10 +44,8 @@ class DataFiles:
     private: tuple[Path, ...] = ()
 
 
-class RecipeData(BaseModel):
+class RecipeData(BaseModel, extra="forbid", frozen=True):
     """`[data]`: `public` and `test` files, or the `folder` of a split, or how to `prepare` one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     public: Path | None = Field(default=None, description="The public problems (JSONL).")
     test: Path | None = Field(default=None, description="The held-out problems (JSONL).")
@@ -89,14 +85,12 @@ POOLED = "pooled"
 MEMBERSHIPS = (FEDERATED, ALONE, POOLED, WITH_PUBLIC)
 
 
-class Sweep(BaseModel):
+class Sweep(BaseModel, extra="forbid", frozen=True):
     """`[sweep]`: seeds, and tables of axes; each table is the product of its axes.
 
     An axis is a setting by its dotted key, or `members`: federated, each client alone, one client
     with all private sets pooled, or federated with the public set in every private one.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(0,), min_length=1, description="Each setting is run with each of them."

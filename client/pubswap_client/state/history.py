@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.files import append_durably
 from pubswap_protocol.messages import Digest
 
 
-class RoundFigures(BaseModel):
+class RoundFigures(BaseModel, frozen=True):
     """A round whose local steps were all made; means are over the steps."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: str = Field(description="The run's id.")
     round: int
@@ -43,10 +41,8 @@ class RoundFigures(BaseModel):
         return self.run, self.round, self.start
 
 
-class HeldOutScore(BaseModel):
+class HeldOutScore(BaseModel, frozen=True):
     """pass@1 of the global adapter after a round, by one response to each held-out problem."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: str = Field(description="The run's id.")
     round: int = Field(description="0 is the base model.")

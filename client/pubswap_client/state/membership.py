@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings, first_fault
@@ -10,10 +10,8 @@ from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Membership
 
 
-class StoredMembership(BaseModel):
+class StoredMembership(BaseModel, extra="forbid", frozen=True):
     """`membership.json` in the state folder."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     coordinator: str
     membership: Membership

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from pubswap_client.training.accountant import Releases, delta_of, epsilon_of, releases_of_round
 from pubswap_client.training.privacy import GroupClipping, PrivateDraws
@@ -18,10 +18,8 @@ from pubswap_protocol.files import write_whole
 from pubswap_protocol.settings import RunSettings
 
 
-class StoredPrivacy(BaseModel):
+class StoredPrivacy(BaseModel, extra="forbid", frozen=True):
     """The file. `runs` has what each beginning of a round has released, by the run's id."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     secret: str = Field(pattern=rf"^[0-9a-f]{{{2 * SecretDraws.SECRET_BYTES}}}$")
     runs: dict[str, list[Releases]] = {}

@@ -3,13 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 
-class DaemonStatus(BaseModel):
+class DaemonStatus(BaseModel, frozen=True):
     """A daemon at one moment; figures are of the last round of which it has made a step."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: str = Field(description="The run's id.")
     at: AwareDatetime = Field(description="When this was written.")
