@@ -4,12 +4,13 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pubswap_client.consent.consent import Consent, words
 from pubswap_client.consent.rules import Code, Refusal
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_protocol.messages import Away, Hello
+from pubswap_protocol.errors import RefusedByPolicy
+from pubswap_protocol.messages import Away, Hello, RunView
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,8 @@ class Attendance:
     run: str
     consent: Consent
     hello: Hello | None = None
+    _view: RunView | None = field(default=None, init=False)  # as the coordinator last showed it
+    _asked_at: float = field(default=0.0, init=False)
 
     def wait(self, doing: Callable[[str], None] = lambda what: None) -> bool:
         """Return when the policy allows the run's next round, or the run has ended.
@@ -33,8 +36,8 @@ class Attendance:
         Whether it did not at once: what there is to do may be something else by then.
         """
         said: Away | None = None
-        view, asked_at = self.api.run(self.run), time.monotonic()
-        while not view.state.ended and (refusals := self.consent.attend(view)):
+        self._view = None
+        while refusals := self._refusals(back=said is not None):
             away = told(refusals)
             if away != said:
                 self.api.away(self.run, away)
@@ -42,12 +45,28 @@ class Attendance:
                 said = away
             doing(f"away ({away.code}): {words(refusals)}")
             time.sleep(LOOK_SECONDS)
-            if time.monotonic() - asked_at > ASK_SECONDS:
-                view, asked_at = self.api.run(self.run), time.monotonic()
-        if said is not None and self.hello is not None:
-            self.api.hello(self.run, self.hello)
-            log.info("Back in run %s.", view.name)
         return said is not None
+
+    def _refusals(self, back: bool) -> tuple[Refusal, ...]:
+        """What is refused now; if nothing is any more, we are `back`, and say so.
+
+        Nothing is refused of a run that has ended.
+        """
+        if silent := self.consent.silence():
+            self._view = None
+            return silent
+        try:
+            if self._view is None or time.monotonic() - self._asked_at > ASK_SECONDS:
+                self._view, self._asked_at = self.api.run(self.run), time.monotonic()
+            if self._view.state.ended:
+                return ()
+            refusals = self.consent.attend(self._view)
+            if back and not refusals and self.hello is not None:
+                self.api.hello(self.run, self.hello)
+                log.info("Back in run %s.", self._view.name)
+        except RefusedByPolicy:  # it has changed since it was read
+            return self._refusals(back)
+        return refusals
 
 
 def told(refusals: tuple[Refusal, ...]) -> Away:

@@ -18,7 +18,7 @@ from pubswap_client.consent.local_policy import (
     policy_path,
     write_default,
 )
-from pubswap_client.consent.rules import Code, Moment, Refusal, judge
+from pubswap_client.consent.rules import NOT_TRUSTED, Code, Moment, Refusal, judge, trusts
 from pubswap_client.consent.sent_today import Sent, sent_since
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import Ledger
@@ -27,7 +27,8 @@ from pubswap_protocol.messages import RunView, SubmitUpdate
 
 log = logging.getLogger(__name__)
 
-GUARDED = ("responses", "adapter")
+AWAY = "away"
+FREE = ("question", "enrolment", "hello")  # what a run that is refused is still sent
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -55,10 +56,7 @@ class Consent:
         """Before anything is sent. Raises RefusedByPolicy, or InvalidSettings for a bad policy."""
         if not policy_path(self.state).exists():
             return
-        allowed = load_policy(policy_path(self.state)).coordinators
-        if allowed is not None and self.coordinator.rstrip("/") not in {
-            url.rstrip("/") for url in allowed
-        }:
+        if not trusts(load_policy(policy_path(self.state)), self.coordinator):
             raise RefusedByPolicy(
                 f"{policy_path(self.state)} does not allow the coordinator {self.coordinator}; "
                 "nothing was sent to it. Add it to `coordinators` if you trust it."
@@ -77,25 +75,49 @@ class Consent:
             policy = load_policy(policy_path(self.state))
             approval = read_approval(self.state, self._ask.run or "")
         except InvalidSettings as error:
-            if error.detail != self._fault:
-                log.error("%s", error.detail)
-            self._fault = error.detail
-            return (Refusal(Code.UNREADABLE, "This organisation's policy cannot be read."),)
+            return (self._unreadable(error),)
         self._fault, now = "", self.clock()
         counts = policy.max_bytes_a_day is not None or policy.max_rounds_a_day is not None
         sent = sent_since(self.state, now) if counts else Sent()
         return judge(policy, self._ask, approval, Moment(now, sent, next_bytes))
 
-    def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
-        """Raises RefusedByPolicy for responses or an adapter that may not leave now.
+    def silence(self) -> tuple[Refusal, ...]:
+        """Why this coordinator may not even be asked anything: nothing while it is trusted.
 
-        What may is recorded in the ledger; nothing else is refused here.
+        A policy that is gone or mistyped may have trusted it no more.
         """
-        if described(method, target)["kind"] in GUARDED:
+        path = policy_path(self.state)
+        if self._ask is None and not path.exists():
+            return ()  # the first one is made of what the run asks
+        try:
+            policy = load_policy(path)
+        except InvalidSettings as error:
+            return (self._unreadable(error),)
+        return () if trusts(policy, self.coordinator) else (NOT_TRUSTED,)
+
+    def _unreadable(self, error: InvalidSettings) -> Refusal:
+        if error.detail != self._fault:
+            log.error("%s", error.detail)
+        self._fault = error.detail
+        return Refusal(Code.UNREADABLE, "This organisation's policy cannot be read.")
+
+    def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
+        """Record in the ledger what may leave now, or raise RefusedByPolicy.
+
+        Whatever the policy says, the coordinator hears that we are away, and why; while it is
+        trusted, it is also asked what does not belong to a public step.
+        """
+        what = described(method, target)
+        if what["kind"] in FREE and "exchange" not in what:
+            refused = self.silence()
+        elif what["kind"] != AWAY:
             size = sum(map(len, pieces))
             if refused := self.refusals(size):
                 self._lacked = size
-                raise RefusedByPolicy(words(refused))
+        else:
+            refused = ()
+        if refused:
+            raise RefusedByPolicy(words(refused))
         self.ledger.record(method, target, media_type, pieces)
 
     def buckets(self) -> tuple[str, ...]:

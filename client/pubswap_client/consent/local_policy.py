@@ -121,8 +121,11 @@ def policy_path(state: Path) -> Path:
 
 def load_policy(path: Path) -> LocalPolicy:
     """The policy; raises InvalidSettings naming the key that is wrong, and the keys there are."""
+    values = read_toml(path)
+    if not values:  # as while an editor writes it
+        raise InvalidSettings(f"{path} is empty, which is no policy; one key is enough.")
     try:
-        return LocalPolicy.model_validate(read_toml(path))
+        return LocalPolicy.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "extra_forbidden":

@@ -57,6 +57,19 @@ class Moment:
     next_bytes: int = 0
 
 
+def _not_allowed(code: Code, what: str) -> Refusal:
+    return Refusal(code, f"The {what} is none that this organisation allows.")
+
+
+NOT_TRUSTED = _not_allowed(Code.COORDINATOR, "coordinator")
+
+
+def trusts(policy: LocalPolicy, coordinator: str) -> bool:
+    """Whether anything may be sent to the coordinator at this address."""
+    allowed = policy.coordinators
+    return allowed is None or coordinator.rstrip("/") in {url.rstrip("/") for url in allowed}
+
+
 def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
     """Line by line, in the order of the ask's facts; what is unknown is refused by nothing."""
     settings, grpo = ask.settings, ask.settings.grpo
@@ -147,7 +160,7 @@ def _asks_too_much(policy: LocalPolicy, ask: Ask) -> Iterator[Refusal]:
     facts = ask.facts()
     for line in compare(policy, ask):
         if line.code in (Code.COORDINATOR, Code.RUN, Code.BASE_MODEL):
-            yield Refusal(line.code, f"The {line.what} is none that this organisation allows.")
+            yield _not_allowed(line.code, line.what)
         elif line.code is not None:
             asks = f"The run asks for {line.what}: {facts[line.what]}."
             yield Refusal(line.code, f"{asks} This organisation allows: {line.allows}.")

@@ -50,7 +50,13 @@ class Daemon:
         doing, wait = ASKING, 0.0
         while True:
             self.reporter.doing(doing)
-            task = self.api.task(self.run.id, wait)
+            try:
+                task = self.api.task(self.run.id, wait)
+            except RefusedByPolicy:
+                if self.attendance is None:
+                    raise
+                self.attendance.wait(self.reporter.doing)
+                continue
             if task.kind is TaskKind.FINISHED:
                 if task.state is RunState.FINISHED:
                     self._measure_final()

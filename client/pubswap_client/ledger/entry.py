@@ -21,6 +21,7 @@ KINDS = {
     ("PATCH", paths.UPLOAD): "adapter",
     ("PUT", paths.UPLOAD): "upload",
     ("POST", paths.UPDATE): "update",
+    ("GET", paths.SWAP): "question",
     ("POST", paths.SWAP_RESPONSES): "responses",
     ("POST", paths.EVALUATION): "evaluation",
 }

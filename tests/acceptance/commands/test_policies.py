@@ -1,10 +1,12 @@
 """Policies in a federation of real processes."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.consent.local_policy import DAYS, policy_path
+from pubswap_client.ledger.entry import Entry
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_client.state.status import read_status
@@ -33,6 +35,17 @@ def reason(coordinator: Coordinator, run: str, name: str) -> Away | None:
 def updates(coordinator: Coordinator, run: str) -> list[int]:
     """How many members each averaged round has the updates of."""
     return [summary.updates for summary in coordinator.api.rounds(run, 0) if summary.adapter]
+
+
+def doing(state: Path) -> str:
+    """What a member's daemon does, as `client status` says it."""
+    status = read_status(state)
+    return status.doing if status is not None else ""
+
+
+def last_sent(state: Path) -> Entry:
+    """A member's newest entry in its ledger."""
+    return [*entries(ledger_folder(state))][-1]
 
 
 def kinds(state: Path) -> set[str]:
@@ -76,9 +89,61 @@ def test_a_member_whose_policy_refuses_is_away_and_comes_back_when_it_allows(
             away = reason(coordinator, run.id, "alpha")
             assert away is not None and away.code == "setting_not_allowed"
             assert away.detail.endswith("This organisation allows: at most 31.")
-            status = read_status(alpha)
-            until(lambda: "setting_not_allowed" in (read_status(alpha) or status).doing)
+            until(lambda: "setting_not_allowed" in doing(alpha))
             so_far = len(updates(coordinator, run.id))
             until(lambda: len(updates(coordinator, run.id)) > so_far + 1)
             assert updates(coordinator, run.id)[-1] == 1
+            api.move_run(run.id, paths.RUN_CANCEL)
+
+
+# What a person does to the policy while the daemon runs, and why the member is then away.
+EDITS = [
+    ('coordinators = ["https://another.example"]', "coordinator_not_allowed"),
+    ("max_rnak = 8", "policy_unreadable"),
+    ("", "policy_unreadable"),
+    ("max_rank = 4", "setting_not_allowed"),
+    ("send_responses = false", "responses_not_allowed"),
+    ('days = ["{another_day}"]', "outside_hours"),
+    ("max_bytes_a_day = 1", "bytes_of_the_day"),
+]
+
+
+@pytest.mark.full
+def test_a_policy_that_changes_in_mid_run_takes_hold_without_a_restart(tmp_path: Path) -> None:
+    """The member is away with the reason, the other goes on, and nothing but the reason is sent.
+
+    To a coordinator that the policy has no more, or that it may not have, not a question either.
+    Once the file is as it was, the member is back in the run.
+    """
+    with ForkedProcesses(tmp_path / "logs") as processes:
+        coordinator = serve(processes, tmp_path)
+        with coordinator.api as api:
+            run = create_run(coordinator, {"rounds": 1000})
+            states = {name: enroll(coordinator, run, name) for name in ("alpha", "beta")}
+            alpha = states["alpha"]
+            for seed, state in enumerate(states.values(), start=3):
+                start_client(coordinator, state, seed)
+            start(coordinator, run)
+            until(lambda: 2 in updates(coordinator, run.id))
+            before = policy_path(alpha).read_text()
+            in_two_days = datetime.now().astimezone() + timedelta(days=2)
+            for text, code in EDITS:
+                text = text.format(another_day=DAYS[in_two_days.weekday()])
+                policy_path(alpha).write_text(text)
+                until(lambda: reason(coordinator, run.id, "alpha") is not None)
+                away = reason(coordinator, run.id, "alpha")
+                assert away is not None and away.code == code, text
+                until(lambda code=code: code in doing(alpha))
+                told = last_sent(alpha)
+                assert told.kind == "away", text
+                so_far = len(updates(coordinator, run.id))
+                until(lambda so_far=so_far: len(updates(coordinator, run.id)) > so_far + 2)
+                assert updates(coordinator, run.id)[-1] == 1, text
+                silent = code in ("coordinator_not_allowed", "policy_unreadable")
+                later = [e for e in entries(ledger_folder(alpha)) if e.number > told.number]
+                assert {e.kind for e in later} <= (set() if silent else {"question"}), text
+                policy_path(alpha).write_text(before)
+                until(lambda: reason(coordinator, run.id, "alpha") is None)
+                so_far = len(updates(coordinator, run.id))
+                until(lambda so_far=so_far: 2 in updates(coordinator, run.id)[so_far:])
             api.move_run(run.id, paths.RUN_CANCEL)

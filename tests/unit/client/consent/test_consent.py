@@ -39,6 +39,11 @@ ANSWERS = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.
 CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
 PART = ("PUT", "https://s3.example/bucket/uploads/u/0", paths.BYTES_TYPE)
 BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json")
+UPDATE = ("POST", paths.UPDATE.format(run="r", round=1), "application/json")
+PROMPTS = ("GET", paths.SWAP.format(run="r", round=1, swap=1), "")
+AWAY = ("POST", paths.AWAY.format(run="r"), "application/json")
+HELLO = ("POST", paths.HELLO.format(run="r"), "application/json")
+TASK = ("GET", paths.TASK.format(run="r") + "?wait=25", "")
 EVENING = datetime(2026, 11, 23, 19, 0, tzinfo=UTC)
 
 
@@ -138,6 +143,7 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         ("min_kl = nan", "min_kl"),
         ('approve = "always"', "approve: Input should be 'first'"),
         ("= 3", "is not TOML"),
+        ("# max_rank = 2", "is empty, which is no policy"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidSettings, match=said):
@@ -155,19 +161,55 @@ def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> No
 
 
 def test_what_may_not_leave_is_neither_recorded_nor_sent(tmp_path: Path) -> None:
-    """Responses and adapters are refused from the moment of a change on; a heartbeat is not."""
+    """From the moment of a change on, a public step's prompts are not even asked for.
+
+    How the run is may be asked, and the coordinator hears that we are away, and back.
+    """
     consent = member(tmp_path)
     consent.record(*ANSWERS, [b"1"])
     changed(tmp_path, hours='"08:00-18:00"')
-    for request in (ANSWERS, CHUNK, PART):
+    for request in (ANSWERS, CHUNK, PART, BEAT, UPDATE, PROMPTS):
         with pytest.raises(RefusedByPolicy, match="Outside of this organisation's hours until"):
             consent.record(*request, [b"2"])
-    consent.record(*BEAT, [b"{}"])
+    for request in (AWAY, TASK, HELLO):
+        consent.record(*request, [b"{}"])
     kinds = [entry.kind for entry in entries(ledger_folder(tmp_path))]
-    assert kinds == ["responses", "heartbeat"]
+    assert kinds == ["responses", "away", "question", "hello"]
     assert codes(consent) == [Code.HOURS]
     changed(tmp_path, hours='"18:00-08:00"')
     consent.record(*CHUNK, [b"3"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        ('coordinators = ["https://another.example"]', Code.COORDINATOR),
+        ("max_rnak = 2", Code.UNREADABLE),
+        ("", Code.UNREADABLE),
+        (None, Code.UNREADABLE),
+    ],
+)
+def test_a_coordinator_that_is_trusted_no_more_hears_that_we_are_away_and_nothing_else(
+    tmp_path: Path, policy: str | None, code: Code
+) -> None:
+    """Not a question, nor a hello; a policy that cannot be read may have dropped it."""
+    consent = member(tmp_path)
+    assert consent.silence() == ()
+    path = policy_path(tmp_path)
+    before = path.read_text()
+    path.unlink()
+    if policy is not None:
+        path.write_text(policy)
+    for request in (ANSWERS, CHUNK, PART, BEAT, UPDATE, PROMPTS, TASK, HELLO):
+        with pytest.raises(RefusedByPolicy):
+            consent.record(*request, [b"2"])
+    (refusal,) = consent.silence()
+    assert refusal.code is code
+    consent.record(*AWAY, [b"{}"])
+    path.write_text(before)
+    consent.record(*TASK, [])
+    assert consent.silence() == ()
+    assert [entry.kind for entry in entries(ledger_folder(tmp_path))] == ["away", "question"]
 
 
 def test_a_run_that_asks_for_more_in_mid_run_sends_nothing_further(tmp_path: Path) -> None:

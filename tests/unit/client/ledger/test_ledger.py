@@ -49,6 +49,8 @@ def test_a_request_is_described_by_what_it_is_for() -> None:
     path = paths.SWAP_RESPONSES.format(run="r1", round=3, swap=2)
     found = described("POST", path)
     assert found == {"kind": "responses", "run": "r1", "round": 3, "exchange": 2}
+    prompts = described("GET", paths.SWAP.format(run="r1", round=3, swap=2))
+    assert prompts == {"kind": "question", "run": "r1", "round": 3, "exchange": 2}
     asked = described("GET", paths.TASK.format(run="r1") + "?wait=25")
     assert asked == {"kind": "question", "run": "r1"}
     assert described("GET", paths.VERSION) == {"kind": "question", "run": None}

@@ -1,0 +1,109 @@
+"""A member that stays away while its policy refuses, and what it asks and says meanwhile."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_client.consent import attendance
+from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent.consent import Consent, adopt
+from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.ledger.ledger import Ledger
+from pubswap_protocol import paths
+from pubswap_protocol.messages import Away, Hello, RunState, RunView
+from pubswap_protocol.model import model_card
+from support.coordinator.coordinator import good_hello, merged
+
+URL = "https://c.example"
+
+
+class Api:
+    """A coordinator that notes what passes the policy."""
+
+    def __init__(self, view: RunView, consent: Consent) -> None:
+        self.view = view
+        self._consent = consent
+        self.came: list[str] = []
+
+    def run(self, run: str) -> RunView:
+        self._consent.record("GET", paths.RUN.format(run=run), "", [])
+        self.came.append("run")
+        return self.view
+
+    def away(self, run: str, reason: Away) -> None:
+        self._consent.record("POST", paths.AWAY.format(run=run), "application/json", [b"{}"])
+        self.came.append(reason.code)
+
+    def hello(self, run: str, body: Hello) -> None:
+        self._consent.record("POST", paths.HELLO.format(run=run), "application/json", [b"{}"])
+        self.came.append("hello")
+
+
+@pytest.fixture
+def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attendance:
+    """One that has enrolled, and looks at its files without a pause."""
+    monkeypatch.setattr(attendance, "LOOK_SECONDS", 0.0)
+    settings = merged({})
+    view = RunView(
+        id="r",
+        name="medqa",
+        state=RunState.TRAINING,
+        paused=False,
+        round=1,
+        settings=settings,
+        model=model_card(MODEL, settings.lora, "org/model", None),
+        created_at="2026-11-23T19:00:00Z",  # type: ignore[arg-type]
+    )
+    consent = Consent(tmp_path, URL, Ledger(tmp_path))
+    adopt(tmp_path, view, URL)
+    api: Any = Api(view, consent)
+    return Attendance(api, "r", consent, good_hello(view))
+
+
+def edits(member: Attendance, *texts: str | None) -> tuple[bool, list[str]]:
+    """Wait while a person puts these into the policy, one after another and the first before.
+
+    None stands for what it was. Returns whether the member was away, and all that it sent.
+    """
+    path = policy_path(member.consent.state)
+    before, left = path.read_text(), list(texts)
+
+    def edit(_: str = "") -> None:
+        text = left.pop(0)
+        path.write_text(before if text is None else text)
+
+    edit()
+    was_away = member.wait(edit)
+    assert left == []
+    came: list[str] = member.api.came  # type: ignore[attr-defined]
+    return was_away, came
+
+
+def test_who_is_refused_nothing_asks_once_and_stays(member: Attendance) -> None:
+    """It was never away."""
+    assert edits(member, None) == (False, ["run"])
+
+
+def test_who_is_away_says_each_reason_once_and_comes_back_by_itself(member: Attendance) -> None:
+    """A reason that stays is not said again."""
+    low, none = "max_rank = 1", "send_responses = false"
+    came = ["run", "setting_not_allowed", "responses_not_allowed", "hello"]
+    assert edits(member, low, low, low, none, None) == (True, came)
+
+
+def test_a_coordinator_that_is_dropped_hears_so_and_is_not_asked_until_it_is_trusted(
+    member: Attendance,
+) -> None:
+    """The same with a policy that cannot be read; each is said, and nothing between."""
+    dropped, broken = 'coordinators = ["https://another.example"]', "max_rnak = 1"
+    came = ["coordinator_not_allowed", "policy_unreadable", "run", "hello"]
+    assert edits(member, dropped, dropped, broken, broken, None) == (True, came)
+
+
+def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
+    """Nothing is refused of it, and no hello said."""
+    api: Any = member.api
+    api.view = api.view.model_copy(update={"state": RunState.FINISHED})
+    assert edits(member, "max_rank = 1") == (False, ["run"])
