@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import pubswap
+from pubswap_client.consent.limits import numbers
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code
 from pubswap_client.recipes.inheritance import EXTENDS, flat
@@ -32,7 +33,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 RUN_KEYS = {EXTENDS, *known_keys(Recipe)}
 CLIENT_KEYS = set(known_keys(ClientSettings))
-POLICY_KEYS = set(known_keys(LocalPolicy))
+LIMITS = {f"limits.{name}.{side}" for name in numbers() for side in ("min", "max")}
+POLICY_KEYS = {*known_keys(LocalPolicy), *LIMITS}
 KEYS = RUN_KEYS | CLIENT_KEYS | POLICY_KEYS
 FREE = "vllm.extra"  # a table whose keys are vLLM's
 TABLES = {FREE, *(key.rpartition(".")[0] for key in KEYS if "." in key)}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pubswap_client.consent.limits import number_of
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.schedule import public_steps_per_round
@@ -10,6 +11,17 @@ from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update
 
 SENDS_GAIN = "sends its gain on held-out problems"
+FACTS = {
+    "rounds": "rounds",
+    "local steps a round": "local_steps",
+    "LoRA rank": "lora.rank",
+    "longest response": "grpo.max_response_tokens",
+    "temperature": "grpo.temperature",
+    "learning rate": "grpo.learning_rate",
+    "KL weight": "grpo.kl_beta",
+    "differential privacy": "privacy.epsilon",
+}
+"""The facts that are a setting's number, and the setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,10 @@ class Ask:
     def rounds(self) -> int:
         """Those of the settings, or the one under way, should that be beyond them."""
         return max(self.settings.rounds, self.round or 0)
+
+    def number(self, setting: str) -> float | None:
+        """What the run asks for by a setting, such as `lora.rank`; None if it is unset."""
+        return self.rounds if setting == "rounds" else number_of(self.settings, setting)
 
     @property
     def sends_responses(self) -> bool:

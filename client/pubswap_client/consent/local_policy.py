@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from pubswap_client.consent.ask import Ask
+from pubswap_client.consent.limits import Limits
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import write_whole
@@ -27,7 +28,7 @@ COUNTERS = tuple(
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
-Limit = Annotated[int, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(gt=0, strict=True)]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 
 
@@ -44,30 +45,22 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     base_models: tuple[ModelDigest, ...] | None = Field(
         default=None, min_length=1, description="The digests of their weights."
     )
-    max_rank: Limit | None = Field(default=None, description="Of the LoRA adapter.")
-    max_response_tokens: Limit | None = Field(default=None, description="Of one response.")
-    max_local_steps: Limit | None = Field(default=None, description="In a round.")
-    max_rounds: Limit | None = Field(default=None, description="Of the run.")
-    min_kl: float | None = Field(
-        default=None, ge=0, description="The least grpo.kl_beta: how closely the base model holds."
-    )
-    max_epsilon: float | None = Field(
-        default=None,
-        gt=0,
-        description="The most that a run may tell of a private prompt (privacy.epsilon); a run "
-        "without differential privacy is refused.",
+    limits: Limits = Field(
+        default={},
+        description="The least (`min`) and the most (`max`) of any number of a run's settings: "
+        "limits.lora.rank.max = 64. A run that leaves a limited number unset is refused.",
     )
     send_responses: bool = Field(
         default=True, strict=True, description="Whether responses to public prompts may be sent."
     )
-    max_responses_a_round: Limit | None = Field(
+    max_responses_a_round: Count | None = Field(
         default=None, description="To public prompts, of all public steps of a round."
     )
     counters: Literal["all"] | tuple[str, ...] = Field(
         default="all", description="Those that may be sent, beside the number of examples."
     )
-    max_bytes_a_day: Limit | None = Field(default=None, description="All requests' bodies (UTC).")
-    max_rounds_a_day: Limit | None = Field(default=None, description="Rounds with something sent.")
+    max_bytes_a_day: Count | None = Field(default=None, description="All requests' bodies (UTC).")
+    max_rounds_a_day: Count | None = Field(default=None, description="Rounds with something sent.")
     hours: str | None = Field(
         default=None, description='When it trains and sends, local time, such as "18:00-07:00".'
     )
@@ -128,7 +121,7 @@ def load_policy(path: Path) -> LocalPolicy:
         return LocalPolicy.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        if first["type"] == "extra_forbidden":
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             keys = ", ".join(sorted(LocalPolicy.model_fields))
             raise InvalidSettings(
                 f"{path} has the key {first['loc'][0]!r}, which there is not; the keys are {keys}."
@@ -145,18 +138,18 @@ def write_default(state: Path, ask: Ask) -> Path:
 
 def default_text(ask: Ask) -> str:
     """The text of `write_default`."""
-    settings = ask.settings
+    grpo, epsilon = ask.settings.grpo, ask.settings.privacy.epsilon
     pinned = {
         "coordinators": [ask.coordinator],
         "buckets": [ask.bucket] if ask.bucket else None,
         "runs": [ask.name],
         "base_models": [ask.weights],
-        "max_rank": settings.lora.rank,
-        "max_response_tokens": settings.grpo.max_response_tokens,
-        "max_local_steps": settings.local_steps,
-        "max_rounds": settings.rounds,
-        "min_kl": settings.grpo.kl_beta,
-        "max_epsilon": settings.privacy.epsilon,
+        "limits.rounds.max": ask.settings.rounds,
+        "limits.local_steps.max": ask.settings.local_steps,
+        "limits.lora.rank.max": ask.settings.lora.rank,
+        "limits.grpo.max_response_tokens.max": grpo.max_response_tokens,
+        "limits.grpo.kl_beta.min": grpo.kl_beta,
+        "limits.privacy.epsilon.max": epsilon,
         "send_responses": ask.sends_responses,
         "max_responses_a_round": ask.responses or None,
         "counters": "all",
@@ -174,6 +167,8 @@ _HEAD = """\
 # docs/organisation.md explains the keys; `pubswap client policy check` tries them.
 """
 _MORE = """
+# limits.grpo.responses_per_prompt.max = 8
+# limits.swap.period.min = 4
 # max_bytes_a_day = 2_000_000_000
 # max_rounds_a_day = 24
 # hours = "18:00-07:00"

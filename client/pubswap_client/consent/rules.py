@@ -1,12 +1,13 @@
 """The rules: policy, what a run asks, approval, the moment and what was sent → what is refused."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from pubswap_client.consent.approval import Approval
-from pubswap_client.consent.ask import SENDS_GAIN, Ask
+from pubswap_client.consent.ask import FACTS, SENDS_GAIN, Ask
+from pubswap_client.consent.limits import shown
 from pubswap_client.consent.local_policy import DAYS, LocalPolicy
 from pubswap_client.consent.sent_today import Sent
 from pubswap_protocol.command_line.amounts import size_text
@@ -46,6 +47,7 @@ class Line:
     what: str
     allows: str
     code: Code | None = None
+    asks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +73,25 @@ def trusts(policy: LocalPolicy, coordinator: str) -> bool:
 
 
 def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
-    """Line by line, in the order of the ask's facts; what is unknown is refused by nothing."""
-    settings, grpo = ask.settings, ask.settings.grpo
+    """Line by line, in the order of the ask's facts; what is unknown is refused by nothing.
+
+    Limits of other settings come last.
+    """
+    facts = ask.facts()
     addresses = policy.coordinators and [url.rstrip("/") for url in policy.coordinators]
-    return [
+    others = [setting for setting in policy.limits if setting not in FACTS.values()]
+    lines = [
         _named("coordinator", addresses, (ask.coordinator,), Code.COORDINATOR),
         _named("run", policy.runs, (ask.name, ask.run), Code.RUN),
         _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
-        _at_most("rounds", policy.max_rounds, ask.rounds),
-        _at_most("local steps a round", policy.max_local_steps, settings.local_steps),
-        _at_most("LoRA rank", policy.max_rank, settings.lora.rank),
-        _at_most("longest response", policy.max_response_tokens, grpo.max_response_tokens),
-        Line("temperature", "any"),
-        Line("learning rate", "any"),
-        Line(
-            "KL weight",
-            "any" if policy.min_kl is None else f"at least {policy.min_kl:g}",
-            Code.SETTING if policy.min_kl is not None and grpo.kl_beta < policy.min_kl else None,
-        ),
-        _private(policy.max_epsilon, settings.privacy.epsilon),
+        *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
         _responses(policy, ask),
         _size(policy.max_bytes_a_day, ask.update_bytes),
         *([_gain(policy.counters)] if ask.sends_gain else []),
+    ]
+    return [replace(line, asks=facts[line.what]) for line in lines] + [
+        replace(_limited(policy, ask, setting, setting), asks=shown(ask.number(setting)))
+        for setting in others
     ]
 
 
@@ -104,19 +103,12 @@ def _named(what: str, allowed: object, asked: tuple[str | None, ...], code: Code
     return Line(what, ", ".join(allowed), code if refused else None)
 
 
-def _at_most(what: str, limit: int | None, asked: int) -> Line:
+def _limited(policy: LocalPolicy, ask: Ask, what: str, setting: str) -> Line:
+    limit = policy.limits.get(setting)
     if limit is None:
         return Line(what, "any")
-    return Line(what, f"at most {limit}", Code.SETTING if asked > limit else None)
-
-
-def _private(limit: float | None, asked: float | None) -> Line:
-    if limit is None:
-        return Line("differential privacy", "any")
-    refused = asked is None or asked > limit
-    return Line(
-        "differential privacy", f"epsilon at most {limit:g}", Code.SETTING if refused else None
-    )
+    refused = not limit.allows(ask.number(setting))
+    return Line(what, str(limit), Code.SETTING if refused else None)
 
 
 def _responses(policy: LocalPolicy, ask: Ask) -> Line:
@@ -157,12 +149,11 @@ def judge(
 
 
 def _asks_too_much(policy: LocalPolicy, ask: Ask) -> Iterator[Refusal]:
-    facts = ask.facts()
     for line in compare(policy, ask):
         if line.code in (Code.COORDINATOR, Code.RUN, Code.BASE_MODEL):
             yield _not_allowed(line.code, line.what)
         elif line.code is not None:
-            asks = f"The run asks for {line.what}: {facts[line.what]}."
+            asks = f"The run asks for {line.what}: {line.asks}."
             yield Refusal(line.code, f"{asks} This organisation allows: {line.allows}.")
 
 

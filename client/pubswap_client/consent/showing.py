@@ -17,9 +17,8 @@ def comparison(policy: LocalPolicy, ask: Ask) -> Table:
         Column("the policy allows", overflow="fold"),
         Column(no_wrap=True),
     )
-    facts = ask.facts()
     for line in compare(policy, ask):
-        table.add_row(line.what, facts[line.what], line.allows, "✗" if line.code else "✓")
+        table.add_row(line.what, line.asks, line.allows, "✗" if line.code else "✓")
     return table
 
 
@@ -40,6 +39,8 @@ def policy_table(policy: LocalPolicy) -> Table:
 def _text(value: object) -> str:
     if value is None:
         return "any"
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {limit}" for name, limit in value.items()) or "any"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

@@ -46,7 +46,8 @@ def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: 
             assert "LoRA rank" in told and "at most 8" in told and "✗" not in told
             assert "allows this and no more" in told
             policy = load_policy(policy_path(state))
-            assert (policy.coordinators, policy.max_rank) == ((api.url,), 8)
+            assert policy.coordinators == (api.url,)
+            assert str(policy.limits["lora.rank"]) == "at most 8"
             approval = read_approval(state, run.id)
             assert approval is not None and approval.approved
             assert "The policy allows this." in said("client", "policy", "check", *options)
@@ -60,13 +61,13 @@ def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: 
             assert "The policy allows this." in said("client", "policy", "check", *options)
             other = tmp_path / "b"
             other.mkdir()
-            policy_path(other).write_text("max_rank = 4")
+            policy_path(other).write_text("limits.lora.rank.max = 4")
             told = said(*invited("b"), "--state", str(other))
             assert (
                 "refused: setting_not_allowed: LoRA rank" in told
                 and "pubswap client approve" in told
             )
-            assert policy_path(other).read_text() == "max_rank = 4"
+            assert policy_path(other).read_text() == "limits.lora.rank.max = 4"
             assert read_approval(other, run.id) is None
             third = tmp_path / "c-org"
             third.mkdir()
@@ -81,11 +82,17 @@ def test_a_policy_is_tried_on_a_run_file_before_enrolment(tmp_path: Path) -> Non
     file, policy = tmp_path / "run.toml", tmp_path / "policy.toml"
     file.write_text(RUN_FILE.format(model=json.dumps(str(MODEL))[1:-1]))
     check = ["client", "policy", "check", str(file), "--policy", str(policy)]
-    policy.write_text("max_rank = 16\nmax_bytes_a_day = 100_000_000\n")
+    policy.write_text("limits.lora.rank.max = 16\nmax_bytes_a_day = 100_000_000\n")
     assert "The policy allows this." in said(*check)
-    policy.write_text(f'max_rank = 8\nmax_bytes_a_day = 10\nbase_models = ["sha256:{"0" * 64}"]\n')
+    policy.write_text(
+        f'limits.lora.rank.max = 8\nmax_bytes_a_day = 10\nbase_models = ["sha256:{"0" * 64}"]\n'
+    )
     told = said(*check, status=1)
     for code in ("setting_not_allowed", "bytes_of_the_day", "base_model_not_allowed"):
         assert f"refused: {code}" in told
+    policy.write_text("limits.swap.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8")
+    told = said(*check, status=1)
+    assert "swap.period │ 2 │ at least 4 │ ✗" in told
+    assert "grpo.responses_per_prompt │ 8 │ at most 8 │ ✓" in told
     policy.write_text("max_rnak = 8")
     assert "'max_rnak', which there is not; the keys are" in said(*check, status=1)

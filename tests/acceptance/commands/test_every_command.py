@@ -189,7 +189,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandWorld]:
         ("bad", "Second Run", FILES),
     ):
         (spare / f"{name}.toml").write_text(RUN_FILE.format(name=run, model=MODEL, data=data))
-    (spare / "policy.toml").write_text("max_rank = 64\n")
+    (spare / "policy.toml").write_text("limits.lora.rank.max = 64\n")
     lines = (f'{{"id": "{n}", "prompt": "{n} =", "answer": "{n}"}}\n' for n in range(9))
     (spare / "public.jsonl").write_text("".join(lines))
     folder = tmp_path_factory.mktemp("world")

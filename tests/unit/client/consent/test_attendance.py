@@ -88,7 +88,7 @@ def test_who_is_refused_nothing_asks_once_and_stays(member: Attendance) -> None:
 
 def test_who_is_away_says_each_reason_once_and_comes_back_by_itself(member: Attendance) -> None:
     """A reason that stays is not said again."""
-    low, none = "max_rank = 1", "send_responses = false"
+    low, none = "limits.lora.rank.max = 1", "send_responses = false"
     came = ["run", "setting_not_allowed", "responses_not_allowed", "hello"]
     assert edits(member, low, low, low, none, None) == (True, came)
 
@@ -106,4 +106,4 @@ def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
     """Nothing is refused of it, and no hello said."""
     api: Any = member.api
     api.view = api.view.model_copy(update={"state": RunState.FINISHED})
-    assert edits(member, "max_rank = 1") == (False, ["run"])
+    assert edits(member, "limits.lora.rank.max = 1") == (False, ["run"])

@@ -8,6 +8,7 @@ import pytest
 from pubswap_client.consent.approval import approval_path, decide, read_approval
 from pubswap_client.consent.ask import ask_of
 from pubswap_client.consent.consent import Consent, adopt, without
+from pubswap_client.consent.limits import numbers
 from pubswap_client.consent.local_policy import (
     COUNTERS,
     LocalPolicy,
@@ -88,7 +89,8 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
     path = policy_path(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
     found = load_policy(path)
-    assert (found.coordinators, found.runs, found.max_rank) == ((URL,), ("medqa",), 2)
+    assert (found.coordinators, found.runs) == ((URL,), ("medqa",))
+    assert str(found.limits["lora.rank"]) == "at most 2"
     assert found.base_models == (view().model.weights_digest,)
     for more in (
         {"lora": {"rank": 4}},
@@ -104,9 +106,9 @@ def test_the_default_policy_allows_what_the_run_asks_and_no_more(tmp_path: Path)
     for grpo in ({"temperature": 2.0}, {"learning_rate": 1.0}):
         assert codes(consent, view(grpo=grpo)) == [Code.NOT_APPROVED], grpo
     assert default_text(ask_of(view(method="fedavg"), URL)).count("send_responses = false") == 1
-    path.write_text("max_rank = 2")
+    path.write_text("max_rounds_a_day = 2")
     assert adopt(tmp_path, view(), URL) is None
-    assert path.read_text() == "max_rank = 2"
+    assert path.read_text() == "max_rounds_a_day = 2"
 
 
 def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_path: Path) -> None:
@@ -130,8 +132,8 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
     path = policy_path(tmp_path)
     for text, said in (
         ("max_rnak = 2", r"the key 'max_rnak', which there is not; the keys are approve, base_mod"),
-        ("max_rank = 0", "max_rank: Input should be greater than 0"),
-        ("max_rank = true", "max_rank: Input should be a valid integer"),
+        ("max_rounds_a_day = 0", "max_rounds_a_day: Input should be greater than 0"),
+        ("max_rounds_a_day = true", "max_rounds_a_day: Input should be a valid integer"),
         ('send_responses = "no"', "send_responses: Input should be a valid boolean"),
         ('hours = "8-18"', "hours: '8-18' is no span of hours"),
         ('hours = "08:00-08:00"', "is no span of hours"),
@@ -140,14 +142,43 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         ("coordinators = []", "coordinators"),
         ('buckets = ["s3://bucket"]', "'s3://bucket' is no bucket's address"),
         ('base_models = ["org/model"]', "base_models"),
-        ("min_kl = nan", "min_kl"),
+        ("limits.grpo.kl_beta.min = nan", "limits.grpo.kl_beta.min"),
+        ('limits.lora.rank.max = "8"', "limits.lora.rank.max"),
+        ("limits.lora.rank.max = true", "limits.lora.rank.max"),
+        ("limits.lora.rank = 8", "limits.lora.rank"),
+        ("limits.lora.rank = {}", "limits.lora.rank: a limit has a min, a max, or both"),
+        ("limits.lora.rank = {max = 8, most = 8}", "limits.lora.rank.most"),
+        ("limits.lora.rank = {min = 9, max = 8}", "nothing is at least 9, at most 8"),
+        ("limits.swap.perod.min = 4", "swap.perod: there is no such key; is swap.period meant"),
+        ("limits.rank.max = 4", "rank: there is no such key; is lora.rank meant"),
+        ("limits.method.max = 4", "of a number in a run's settings; method: there is no such key"),
+        ('[limits]\nhours = "08:00-18:00"', "a run's settings; hours: there is no such key"),
         ('approve = "always"', "approve: Input should be 'first'"),
         ("= 3", "is not TOML"),
-        ("# max_rank = 2", "is empty, which is no policy"),
+        ("# max_rounds_a_day = 2", "is empty, which is no policy"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidSettings, match=said):
             load_policy(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "limits.swap.period.min = 4\nlimits.grpo.responses_per_prompt.max = 8",
+        "[limits]\n'swap.period' = {min = 4}\n'grpo.responses_per_prompt' = {max = 8}",
+        "[limits.swap]\nperiod.min = 4\n[limits.grpo.responses_per_prompt]\nmax = 8",
+    ],
+)
+def test_a_limit_may_be_written_as_toml_lets_it(tmp_path: Path, text: str) -> None:
+    """Dotted, quoted, or as tables; a run may be limited by any of its numbers."""
+    path = policy_path(tmp_path)
+    path.write_text(text)
+    found = {name: str(limit) for name, limit in load_policy(path).limits.items()}
+    assert found == {"swap.period": "at least 4", "grpo.responses_per_prompt": "at most 8"}
+    every = set(numbers())
+    assert {"seed", "local_steps", "lora.min_rank", "privacy.epsilon", "wire"} - every == {"wire"}
+    assert not every & {"method", "swap.replay", "chat_template_options", "lora.target_modules"}
 
 
 def test_a_coordinator_that_is_not_allowed_is_sent_nothing(tmp_path: Path) -> None:

@@ -35,7 +35,12 @@ def refused(
     moment: Moment = Moment(NOON),  # noqa: B008 - frozen
 ) -> list[Code]:
     """The codes of all refusals."""
-    return [one.code for one in judge(LocalPolicy(**policy), ask, approval, moment)]
+    return [one.code for one in judge(LocalPolicy.model_validate(policy), ask, approval, moment)]
+
+
+def limit(setting: str, **sides: float) -> dict[str, Any]:
+    """A policy that limits one setting alone."""
+    return {"limits": {setting: sides}}
 
 
 def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
@@ -59,32 +64,40 @@ def test_a_gain_is_sent_where_the_run_asks_and_the_policy_lets_it() -> None:
         ({"coordinators": ("https://else.example",)}, Code.COORDINATOR),
         ({"runs": ("another",)}, Code.RUN),
         ({"base_models": ("sha256:" + "b" * 64,)}, Code.BASE_MODEL),
-        ({"max_rank": 1}, Code.SETTING),
-        ({"max_response_tokens": 15}, Code.SETTING),
-        ({"max_local_steps": 1}, Code.SETTING),
-        ({"max_rounds": 1}, Code.SETTING),
-        ({"min_kl": 0.1}, Code.SETTING),
-        ({"max_epsilon": 7.9}, Code.SETTING),
+        (limit("lora.rank", max=1), Code.SETTING),
+        (limit("grpo.max_response_tokens", max=15), Code.SETTING),
+        (limit("local_steps", max=1), Code.SETTING),
+        (limit("rounds", max=1), Code.SETTING),
+        (limit("grpo.kl_beta", min=0.1), Code.SETTING),
+        (limit("privacy.epsilon", max=7.9), Code.SETTING),
+        (limit("grpo.temperature", max=0.5), Code.SETTING),
+        (limit("grpo.responses_per_prompt", max=3), Code.SETTING),
+        (limit("swap.period", min=3), Code.SETTING),
         ({"send_responses": False}, Code.RESPONSES),
         ({"max_responses_a_round": 7}, Code.SETTING),
         ({"max_bytes_a_day": 999}, Code.BYTES),
     ],
 )
 def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], code: Code) -> None:
-    """One step within the limit, nothing is refused; the reason names what is asked."""
+    """At the limit itself nothing is refused; the reason names what is asked."""
     assert refused(allowed) == [code]
-    (line,) = [line for line in compare(LocalPolicy(**allowed), ASK) if line.code]
-    assert line.what in ASK.facts()
+    (line,) = [line for line in compare(LocalPolicy.model_validate(allowed), ASK) if line.code]
+    assert line.what in ASK.facts() or line.what in allowed["limits"]
     within = {
         "coordinators": ("https://c.example/",),
         "runs": ("run1",),
         "base_models": (WEIGHTS,),
-        "max_rank": 2,
-        "max_response_tokens": 16,
-        "max_local_steps": 2,
-        "max_rounds": 2,
-        "min_kl": 1e-4,
-        "max_epsilon": 8.0,
+        "limits": {
+            "lora.rank": {"max": 2},
+            "grpo.max_response_tokens": {"min": 16, "max": 16},
+            "local_steps": {"max": 2},
+            "rounds": {"max": 2},
+            "grpo.kl_beta": {"min": 1e-4},
+            "privacy.epsilon": {"max": 8},
+            "grpo.temperature": {"max": 0.7},
+            "grpo.responses_per_prompt": {"max": 4},
+            "swap.period": {"min": 2},
+        },
         "send_responses": True,
         "max_responses_a_round": 8,
         "max_bytes_a_day": 1000,
@@ -95,21 +108,25 @@ def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], cod
 
 def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
     """In words that the operator understands."""
-    (refusal,) = judge(LocalPolicy(max_rank=1), ASK, APPROVED, Moment(NOON))
-    assert refusal.detail == ("The run asks for LoRA rank: 2. This organisation allows: at most 1.")
+    asked = limit("lora.rank", max=1)["limits"] | limit("swap.period", min=4, max=5)["limits"]
+    rank, period = judge(LocalPolicy.model_validate({"limits": asked}), ASK, APPROVED, Moment(NOON))
+    assert rank.detail == "The run asks for LoRA rank: 2. This organisation allows: at most 1."
+    assert period.detail == (
+        "The run asks for swap.period: 2. This organisation allows: at least 4, at most 5."
+    )
 
 
 def test_a_policy_of_privacy_refuses_a_run_without() -> None:
     """Also in mid-run, should a coordinator take it out of the settings."""
     without = replace(ASK, settings=merged({}))
-    assert refused({"max_epsilon": 100.0}, without) == [Code.SETTING, Code.NOT_APPROVED]
+    assert refused(limit("privacy.epsilon", max=100), without) == [Code.SETTING, Code.NOT_APPROVED]
     assert refused({}, without) == [Code.NOT_APPROVED]
 
 
 def test_a_round_beyond_the_run_s_last_is_refused() -> None:
     """A coordinator that goes on after the rounds that were agreed on asks for more."""
     beyond = replace(ASK, round=3)
-    assert refused({"max_rounds": 2}, beyond) == [Code.SETTING, Code.NOT_APPROVED]
+    assert refused(limit("rounds", max=2), beyond) == [Code.SETTING, Code.NOT_APPROVED]
 
 
 def test_the_first_approval_is_of_what_was_asked_then() -> None:

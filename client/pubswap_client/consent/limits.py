@@ -1,0 +1,95 @@
+"""What a policy allows of a run's numbers, each by its setting's name: `swap.period` at least 4."""
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Annotated, Any, Self, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pubswap_client.recipes.recipe import unknown_key
+from pubswap_protocol.settings import RunSettings
+
+Number = Annotated[float, Field(strict=True)]
+
+
+class Limit(BaseModel):
+    """The least and the most of a number. One that a run leaves unset is not within any limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _something_is_within(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("a limit has a min, a max, or both, such as {max = 8}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"nothing is {self}")
+        return self
+
+    def __str__(self) -> str:
+        sides = (("at least", self.min), ("at most", self.max))
+        return ", ".join(f"{words} {shown(side)}" for words, side in sides if side is not None)
+
+    def allows(self, asked: float | None) -> bool:
+        """Whether a run may ask for this."""
+        return (
+            asked is not None
+            and (self.min is None or asked >= self.min)
+            and (self.max is None or asked <= self.max)
+        )
+
+
+def shown(number: float | None) -> str:
+    """A setting's number as a person reads it."""
+    if number is None:
+        return "unset"
+    return str(int(number)) if number == int(number) else f"{number:g}"
+
+
+def number_of(settings: RunSettings, name: str) -> float | None:
+    """A run's setting by its name, such as `grpo.kl_beta`; None if it is unset."""
+    found: float | None = reduce(getattr, name.split("."), settings)  # type: ignore[assignment]
+    return found
+
+
+def numbers(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[str]:
+    """The names of all settings of a run that are numbers."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from numbers(kind, f"{prefix}{name}.")
+        elif _is_number(kind):
+            yield prefix + name
+
+
+def _is_number(kind: Any) -> bool:
+    if get_origin(kind) in (Annotated, Union, type(int | None)):
+        return any(map(_is_number, get_args(kind)))
+    return kind in (int, float)
+
+
+def _by_name(values: Any) -> Any:
+    """Tables in tables as limits by name; raises ValueError for what is no number of a run."""
+    if not isinstance(values, Mapping):
+        return values
+    limits = dict(_flat(values))
+    known = list(numbers())
+    for name in limits:
+        if name not in known:
+            said = unknown_key(name, known)
+            raise ValueError(f"each is of a number in a run's settings; {said}")
+    return limits
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value and value.keys().isdisjoint(Limit.model_fields):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+Limits = Annotated[dict[str, Limit], BeforeValidator(_by_name)]
+"""By name: in TOML limits.swap.period.min = 4, or "swap.period" = {min = 4} below [limits]."""
