@@ -33,7 +33,7 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
-from pubswap_protocol.errors import IdempotencyMismatch, RoundClosed
+from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed
 from pubswap_protocol.messages import (
     Digest,
     DonorEvidence,
@@ -253,7 +253,7 @@ class LocalRound:
         swap = public_step(self.run.settings, step)
         assert swap is not None
         self.reporter.doing(f"public step {step}: sampling")
-        prompts = self.api.swap_prompts(self.run.id, self.number, swap)
+        prompts = self._prompts(swap)
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
         kept = self.journal.sampled(key)
         if kept is not None:
@@ -267,6 +267,17 @@ class LocalRound:
         self._wait_until_kept()
         self.journal.save_sampled(key, SampledResponses(body, self.trainer.rollout_seconds))
         return prompts, body
+
+    def _prompts(self, swap: int) -> SwapPrompts:
+        """A public step's prompts; raises InvalidProblems for more than were agreed on."""
+        found = self.api.swap_prompts(self.run.id, self.number, swap)
+        most = self.run.settings.grpo.prompts_per_step
+        if len(found.prompts) > most:
+            raise InvalidProblems(
+                f"The coordinator asks for responses to {len(found.prompts)} prompts in a public "
+                f"step, and the run has {most}; none was sampled or sent. Ask its operator."
+            )
+        return found
 
     def _received(
         self, step: int, prompts: SwapPrompts, own: bytes

@@ -22,7 +22,7 @@ from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import RoundClosed, RunCancelled
+from pubswap_protocol.errors import InvalidProblems, RoundClosed, RunCancelled
 from pubswap_protocol.messages import (
     Progress,
     Receipt,
@@ -112,6 +112,16 @@ def test_a_client_that_dies_again_and_again_hands_in_the_same(
     assert killed.coordinator.mismatches == 0
     for number, update in undisturbed.coordinator.updates.items():
         assert steps_of(killed.coordinator.updates[number]) == steps_of(update)
+
+
+def test_a_public_step_of_more_prompts_than_the_run_s_is_refused(
+    world: Callable[..., World],
+) -> None:
+    """Their responses are more than the organisation has agreed to: nothing is sent."""
+    one = world(grpo={"prompts_per_step": 2})
+    with pytest.raises(InvalidProblems, match="responses to 3 prompts in a public step"):
+        one.live()
+    assert one.coordinator.sent == 0
 
 
 def test_a_decaying_rate_ends_with_the_steps_that_the_member_makes(
