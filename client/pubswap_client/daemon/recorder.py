@@ -10,7 +10,7 @@ from pubswap_client.coordinator.connection import Connection
 from pubswap_client.daemon.reporters import Reporter, RoundReport, StepReport
 from pubswap_client.state import history
 from pubswap_client.state.history import RoundFigures
-from pubswap_client.state.status import DaemonStatus, read_status, write_status
+from pubswap_client.state.status import status_so_far, write_status
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.messages import RunView
 
@@ -20,13 +20,10 @@ class Recorder(Reporter):
 
     def __init__(self, state: Path, run: RunView, connection: Connection) -> None:
         """Go on from what an earlier daemon has left of the same run."""
-        steps, before = run.settings.local_steps, read_status(state)
-        if before is None or before.run != run.id:
-            before = DaemonStatus(run=run.id, steps=steps, at=run.created_at)
         self._state = state
         self._connection = connection
-        self._before = before
-        self._status = before.model_copy(update={"steps": steps, "doing": "starting"})
+        self._before = status_so_far(state, run)
+        self._status = self._before.model_copy(update={"doing": "starting"})
         self._lock = threading.Lock()  # steps are reported in another thread than the rest
 
     def __enter__(self) -> Self:

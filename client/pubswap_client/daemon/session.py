@@ -43,6 +43,7 @@ from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.state.residuals import Residuals
+from pubswap_client.state.status import note_doing
 from pubswap_client.training.accountant import check_installed
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
@@ -329,4 +330,4 @@ def _agreed(state: Path, run: RunView, attendance: Attendance) -> None:
     """Return when the policy allows the run; a folder from before policies gets one."""
     if (path := adopt(state, run, attendance.consent.coordinator)) is not None:
         log.warning("There was no policy. %s now allows what run %s asks; read it.", path, run.name)
-    attendance.wait()
+    attendance.wait(partial(note_doing, state, run))

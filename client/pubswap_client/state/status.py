@@ -1,9 +1,12 @@
 """`status.json` in the state folder: what the daemon does now, for whoever looks from beside it."""
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+
+from pubswap_protocol.messages import RunView
 
 
 class DaemonStatus(BaseModel, frozen=True):
@@ -32,6 +35,20 @@ def read_status(state: Path) -> DaemonStatus | None:
     with suppress(FileNotFoundError, ValidationError):
         return DaemonStatus.model_validate_json(_path(state).read_bytes())
     return None
+
+
+def status_so_far(state: Path, run: RunView) -> DaemonStatus:
+    """What a daemon of this run has noted last, or the status of one that has done nothing."""
+    steps, last = run.settings.local_steps, read_status(state)
+    if last is None or last.run != run.id:
+        return DaemonStatus(run=run.id, steps=steps, at=run.created_at)
+    return last.model_copy(update={"steps": steps})
+
+
+def note_doing(state: Path, run: RunView, doing: str) -> None:
+    """Note what a daemon does that takes no part in the run yet."""
+    changes = {"doing": doing, "at": datetime.now(UTC)}
+    write_status(state, status_so_far(state, run).model_copy(update=changes))
 
 
 def write_status(state: Path, status: DaemonStatus) -> None:

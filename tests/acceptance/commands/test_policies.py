@@ -77,6 +77,7 @@ def test_a_member_whose_policy_refuses_is_away_and_comes_back_when_it_allows(
             until(lambda: reason(coordinator, run.id, "alpha") is not None)
             away = reason(coordinator, run.id, "alpha")
             assert away is not None and away.code == "not_approved"
+            until(lambda: "Nobody at this organisation has approved the run yet." in doing(alpha))
             assert kinds(alpha) == {"question", "away"}
             checked = pubswap("client", "policy", "check", "--state", str(alpha))
             assert checked.returncode == 1 and "refused: not_approved" in checked.stdout
