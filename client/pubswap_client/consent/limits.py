@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from pubswap_client.recipes.recipe import unknown_key
 from pubswap_protocol.settings import RunSettings
@@ -12,10 +12,8 @@ from pubswap_protocol.settings import RunSettings
 Number = Annotated[float, Field(strict=True)]
 
 
-class Limit(BaseModel):
+class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The least and the most of a number. One that a run leaves unset is not within any limit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     min: Number | None = None
     max: Number | None = None
