@@ -19,11 +19,11 @@ from pubswap_client.consent.local_policy import (
 from pubswap_client.consent.rules import Code
 from pubswap_client.consent.sent_today import sent_since
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.ledger.ledger import Ledger, ledger_folder
+from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
+from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
 from pubswap_protocol.messages import (
     DonorEvidence,
     Progress,
@@ -304,6 +304,19 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
         RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
     ):
         consent.record(*ANSWERS, [b"1234"])
+
+
+@pytest.mark.parametrize("line", [b"{\n", b"3\n", b'{"size": "3"}\n', b"\xff\n"])
+def test_a_damaged_ledger_passes_no_limit(tmp_path: Path, line: bytes) -> None:
+    """What was sent today is not known: nothing is, and the message says what to do."""
+    consent = member(tmp_path)
+    consent.record(*ANSWERS, [b"123"])
+    (day,) = day_files(ledger_folder(tmp_path))
+    day.write_bytes(line + day.read_bytes())
+    changed(tmp_path, max_bytes_a_day="1_000_000_000")
+    for act in (lambda: consent.attend(view()), lambda: consent.record(*ANSWERS, [b"1"])):
+        with pytest.raises(LedgerDamaged, match=r"not as it was written.*audit verify"):
+            act()
 
 
 def test_a_clock_that_jumps_back_passes_no_limit(tmp_path: Path) -> None:
