@@ -30,6 +30,7 @@
   + OutOfRange                  out_of_range               416
   + Invalid                     invalid                    422
     - InvalidAdapter            invalid_adapter            422
+    - InvalidUpdate             invalid_update             422
     - InvalidResponses          invalid_responses          422
     - InvalidProblems           invalid_problems           422
     - InvalidSettings           invalid_settings           422
@@ -233,6 +234,10 @@ class Invalid(PubSwapError, status=422):
 
 class InvalidAdapter(Invalid):
     """The adapter is not one of this run's."""
+
+
+class InvalidUpdate(Invalid):
+    """The update was not made as the run asks."""
 
 
 class InvalidResponses(Invalid):

@@ -105,7 +105,7 @@ def test_a_run_goes_through_the_proxy(behind: Behind) -> None:
     task = api.task(fed.run.id, 5)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     digest = api.put_blob(fed.run.id, data)
-    metrics = UpdateMetrics(examples=1, steps=1)
+    metrics = UpdateMetrics(examples=1, steps=2)
     api.submit_update(fed.run.id, task.round, SubmitUpdate(adapter=digest, metrics=metrics))
     fed.wait_for(1)
     assert api.blob(fed.run.id, digest) == data

@@ -203,7 +203,7 @@ def test_a_run_that_has_ended_takes_no_adapters_and_keeps_none_that_is_unused(
         assert (refused.status_code, code(refused)) == (409, "wrong_state")
         unused = paths.BLOB.format(run=fed.run.id, digest=digest_of(adapter_bytes(fed, 2)))
         assert code(http.get(unused)) == "unknown_blob"
-    late = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=1))
+    late = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=2))
     assert fed.members["a"].submit_update(fed.run.id, 1, late).status == "late, unused"
 
 

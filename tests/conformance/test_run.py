@@ -153,7 +153,7 @@ def test_a_run_in_reduced_precision_ends_in_the_mean(
             (tmp_path / name).write_bytes(body)
             views.append(view_update(tmp_path / name, layout, precision, start))
             digest = fed.members[name].put_blob(fed.run.id, body)
-            update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+            update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=2))
             assert fed.members[name].submit_update(fed.run.id, round_, update).status == "accepted"
             assert fed.members[name].blob(fed.run.id, digest) == body
         fed.wait_for(round_)

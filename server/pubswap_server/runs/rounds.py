@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import (
     IdempotencyMismatch,
-    Invalid,
+    InvalidUpdate,
     NotFound,
     RoundClosed,
     UnknownBlob,
@@ -50,7 +50,8 @@ def submit(
 
     Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
-    was not sent, RoundClosed for a round that has not begun, RunCancelled.
+    was not sent, InvalidUpdate for a number of steps that the run does not take, RoundClosed for a
+    round that has not begun, RunCancelled.
     """
     require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, request.adapter, member.name)) or session.scalar(
@@ -88,13 +89,16 @@ def submit(
 
 
 def _check_steps(settings: RunSettings, steps: int) -> None:
-    """Raises Invalid for an update of fewer or more local steps than the run takes."""
-    fewest = settings.members.fewest_steps
-    if fewest is not None and not fewest <= steps <= settings.local_steps:
-        raise Invalid(
-            f"Your update was made of {steps} local steps; the run takes {fewest} "
-            f"(members.fewest_steps) to {settings.local_steps}."
-        )
+    """Raises InvalidUpdate for one of fewer or more local steps than the run takes."""
+    fewest = settings.members.fewest_steps or settings.local_steps
+    if fewest <= steps <= settings.local_steps:
+        return
+    all_ = f"all {settings.local_steps}; fewer are for runs with members.fewest_steps"
+    some = f"{fewest} (members.fewest_steps) to {settings.local_steps}"
+    raise InvalidUpdate(
+        f"Your update was made of {steps} local steps; the run takes "
+        f"{all_ if settings.members.fewest_steps is None else some}."
+    )
 
 
 def _receipt(row: UpdateRow) -> Receipt:

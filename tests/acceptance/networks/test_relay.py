@@ -119,7 +119,7 @@ def test_a_member_without_a_network_takes_part(
                 while not task.round:
                     task = api.task(fed.run.id, 25)
                 assert api.blob(fed.run.id, api.put_blob(fed.run.id, data)) == data
-                metrics = UpdateMetrics(examples=1, steps=1)
+                metrics = UpdateMetrics(examples=1, steps=2)
                 update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
                 assert api.submit_update(fed.run.id, task.round, update).status == "accepted"
                 with pytest.raises(RoundClosed):  # the coordinator's own refusal

@@ -127,7 +127,7 @@ def test_who_is_refused_at_hello_takes_no_part(server: Server) -> None:
     run, good = fed.run.id, good_hello(fed.run)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     answers = fed.responses("a", 1, 1, [1, 1])
-    update = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=1))
+    update = SubmitUpdate(adapter=digest_of(data), metrics=UpdateMetrics(examples=1, steps=2))
     result = Evaluation(pass_at_1=0.5, by_topic={}, problems=5, seconds=1)
 
     def asks(name: str) -> list[Callable[[], object]]:
@@ -229,7 +229,7 @@ def test_a_blob_whose_digest_does_not_match_is_refused(server: Server) -> None:
         finish = {"digest": digest_of(b"else")}
         assert problem(http.put(path, params=finish))["code"] == "digest_mismatch"
         assert problem(http.put(path, params=finish))["code"] == "unknown_upload"
-        body = {"adapter": digest_of(b"else"), "metrics": {"examples": 1, "steps": 1}}
+        body = {"adapter": digest_of(b"else"), "metrics": {"examples": 1, "steps": 2}}
         update = paths.UPDATE.format(run=fed.run.id, round=1)
         assert problem(http.post(update, json=body))["code"] == "unknown_blob"
 
@@ -354,7 +354,7 @@ def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
     mine, theirs = begun(server), begun(server)
     digest = theirs.members["a"].task(theirs.run.id, 0).adapter
     run, token = theirs.run.id, mine.tokens["a"]
-    metrics = {"examples": 1, "steps": 1}
+    metrics = {"examples": 1, "steps": 2}
     hello = {"verifier_version": "exact@3"} | {
         f"{part}_digest": fingerprint(b"") for part in ("config", "tokenizer", "weights")
     }

@@ -1,11 +1,13 @@
 """Members that join, leave and return in mid-run, and updates of fewer local steps."""
 
+import re
+
 import numpy as np
 import pytest
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import Invalid, WrongState
+from pubswap_protocol.errors import InvalidUpdate, WrongState
 from pubswap_protocol.messages import (
     Away,
     CreateInvite,
@@ -193,13 +195,22 @@ def test_updates_weigh_by_the_steps_they_were_made_of(server: Server) -> None:
     assert fewer.details == {"member": "a", "round": 1, "steps": 1}
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5])
-def test_an_update_of_too_few_steps_or_too_many_is_refused(server: Server, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("fewest", "steps", "taken"),
+    [
+        *((2, steps, "2 (members.fewest_steps) to 4") for steps in (0, 1, 5)),
+        *((None, steps, "all 4; fewer are for runs with members.") for steps in (0, 1, 3, 5)),
+    ],
+)
+def test_an_update_of_too_few_steps_or_too_many_is_refused(
+    server: Server, fewest: int | None, steps: int, taken: str
+) -> None:
     """The member hears what the run takes, and may hand in another."""
-    fed = begun(server, method="fedavg", local_steps=4, members={"fewest_steps": 2})
-    with pytest.raises(Invalid, match=f"made of {steps} local steps; the run takes 2 .* to 4"):
+    fed = begun(server, method="fedavg", local_steps=4, members={"fewest_steps": fewest})
+    message = f"made of {steps} local steps; the run takes {taken}"
+    with pytest.raises(InvalidUpdate, match=re.escape(message)):
         hand_in(fed, "a", 1, fed.adapter(1), steps=steps)
-    hand_in(fed, "a", 1, fed.adapter(1), steps=2)
+    hand_in(fed, "a", 1, fed.adapter(1), steps=fewest or 4)
 
 
 def test_an_exchange_does_not_wait_for_who_has_handed_in(server: Server) -> None:

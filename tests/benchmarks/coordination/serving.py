@@ -79,9 +79,8 @@ def serving(folder: Path, options: Sequence[str] = ()) -> Iterator[MeasuredCoord
 
 def opened(coordinator: MeasuredCoordinator, megabytes: float, **settings: Any) -> RunView:
     """An open run whose adapters have the layout of that size."""
-    wanted = RunSettings(
-        **{"verifier": "choice", "method": "fedavg", "lora": LoraSettings(rank=RANK), **settings}
-    )
+    plain = {"verifier": "choice", "method": "fedavg", "local_steps": 1}
+    wanted = RunSettings(**{**plain, "lora": LoraSettings(rank=RANK), **settings})
     # The demo's model gives the tokenizer; the layout is a larger model's.
     card = model_card(MODEL, wanted.lora, "bench", None)
     card = card.model_copy(update={"layout": AdapterLayout(tensors=shapes(megabytes))})

@@ -101,7 +101,12 @@ def run(count: int, seed: int, folder: Path) -> dict[str, Any]:
 def new_member(coordinator: Coordinator) -> tuple[str, str]:
     """A run that has begun, and the token of its one member."""
     settings = RunSettings(
-        method="fedavg", verifier="exact", chat_template="none", clients=1, rounds=100_000
+        method="fedavg",
+        verifier="exact",
+        chat_template="none",
+        clients=1,
+        rounds=100_000,
+        local_steps=1,
     )
     card = model_card(MODEL, settings.lora, "small", None).model_copy(update={"layout": LAYOUT})
     api = coordinator.api

@@ -144,7 +144,7 @@ def _refused_messages(fed: Federation, round_: int, rng: random.Random) -> None:
 
 def _hand_in(fed: Federation, name: str, round_: int, body: bytes, examples: int) -> None:
     digest = fed.members[name].put_blob(fed.run.id, body)
-    metrics = UpdateMetrics(examples=examples, steps=1)
+    metrics = UpdateMetrics(examples=examples, steps=fed.run.settings.local_steps)
     update = SubmitUpdate(adapter=digest, metrics=metrics)
     assert fed.members[name].submit_update(fed.run.id, round_, update).status == "accepted"
 

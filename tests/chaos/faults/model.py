@@ -408,7 +408,8 @@ class RunMachine(RuleBasedStateMachine):
     def _update(self, member: str, round_: int, variant: int) -> Answer:
         digest = digest_of(self.world.adapter(member, variant))
         path = paths.UPDATE.format(run=self.world.run.id, round=round_)
-        body = {"adapter": digest, "metrics": {"examples": 1, "steps": 1}}
+        metrics = {"examples": 1, "steps": self.world.run.settings.local_steps}
+        body = {"adapter": digest, "metrics": metrics}
         return _receipt(self._ask("POST", path, member, json=body), digest)
 
     def _respond(self, member: str, round_: int, variant: int) -> Answer:

@@ -21,7 +21,8 @@ class ReceiptLedger:
         """Send a member's update of a round, and note the receipt when it is there."""
         layout = self._fed.run.model.layout
         digest = api.put_blob(self._fed.run.id, encode_adapter(layout, self._update(name, round_)))
-        update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+        metrics = UpdateMetrics(examples=1, steps=self._fed.run.settings.local_steps)
+        update = SubmitUpdate(adapter=digest, metrics=metrics)
         receipt = api.submit_update(self._fed.run.id, round_, update)
         self.receipts[round_, name] = receipt.status
 

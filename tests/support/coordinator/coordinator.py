@@ -215,7 +215,7 @@ class Federation:
 
     def hand_in(self, name: str, round_: int, data: bytes, examples: int = 10) -> Receipt:
         """Hand in an adapter that is sent already."""
-        metrics = UpdateMetrics(examples=examples, steps=2)
+        metrics = UpdateMetrics(examples=examples, steps=self.run.settings.local_steps)
         update = SubmitUpdate(adapter=digest_of(data), metrics=metrics)
         return self.members[name].submit_update(self.run.id, round_, update)
 

@@ -158,7 +158,8 @@ class _Organisation:
         digest = api.put_blob(run.id, data)
         if round_ > run.settings.rounds - KEPT_ROUNDS:  # those before are freed in time
             self._note(f"blob of round {round_}", lambda api: api.blob(run.id, digest) == data)
-        update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=10, steps=2))
+        metrics = UpdateMetrics(examples=10, steps=run.settings.local_steps)
+        update = SubmitUpdate(adapter=digest, metrics=metrics)
         receipt = api.submit_update(run.id, round_, update)
         self._receipt(
             f"update of round {round_}",
