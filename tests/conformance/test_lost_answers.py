@@ -108,7 +108,7 @@ def test_what_members_hand_in_counts_once(server: Server) -> None:
     assert receipt.status == "accepted"
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     digest = forgetful(server, token, lambda api: api.put_blob(run, data))
-    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=2))
     receipt = forgetful(server, token, lambda api: api.submit_update(run, 1, update))
     assert receipt.status == "accepted"
     found = Evaluation(pass_at_1=0.5, by_topic={"say": 0.5}, problems=5, seconds=0.1)

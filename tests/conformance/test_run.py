@@ -329,7 +329,7 @@ def test_a_cancelled_run_takes_nothing_from_those_who_train(server: Server) -> N
     fed = begun(server)
     run, a, b = fed.run.id, fed.members["a"], fed.members["b"]
     blob = a.put_blob(run, encode_adapter(fed.run.model.layout, fed.adapter(1)))
-    update = SubmitUpdate(adapter=blob, metrics=UpdateMetrics(examples=1, steps=1))
+    update = SubmitUpdate(adapter=blob, metrics=UpdateMetrics(examples=1, steps=2))
     bodies = {name: fed.responses(name, 1, 1, [1, 1]) for name in "ab"}
     a.submit_responses(run, 1, 1, bodies["a"])
     with ThreadPoolExecutor(1) as pool:
@@ -425,6 +425,6 @@ def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> 
     fed = begun(server)
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))
     digest = fed.members["a"].put_blob(fed.run.id, data)
-    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=1))
+    update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=2))
     with pytest.raises(RoundClosed, match="round 1"):
         fed.members["a"].submit_update(fed.run.id, 2, update)
