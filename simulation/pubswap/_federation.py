@@ -128,7 +128,8 @@ class Federation:
 
 def _carry_out(spec: "RunSpec") -> None:
     """Do what is not done yet. Raises LocalFault."""
-    from pubswap._bar import Bar
+    from tqdm.auto import tqdm
+
     from pubswap_simulation.processes import LocalProcesses
     from pubswap_simulation.sweep import carry_out
     from pubswap_simulation.worker import LOG
@@ -137,8 +138,17 @@ def _carry_out(spec: "RunSpec") -> None:
         return
     # libgomp reads it once, before torch is told how many threads there are.
     threads = {"OMP_NUM_THREADS": str(n)} if (n := spec.options.get("threads")) else {}
-    with Bar(spec) as bar:
-        failed = carry_out([spec], LocalProcesses([threads], bar.update), bar)
+    with tqdm(total=spec.job.steps, desc=spec.job.recipe, unit="step") as bar:
+
+        def show(_: object, steps: int, score: float | None) -> None:
+            """The steps of all clients so far, of which an earlier process may have made some."""
+            if score is not None:
+                bar.set_postfix({"pass@1": f"{score:.3f}"}, refresh=False)
+            bar.n = steps
+            bar.refresh()
+
+        processes = LocalProcesses([threads], show)
+        failed = carry_out([spec], processes.outcomes, lambda spec, outcome: None)
     for failure in failed.values():
         raise LocalFault(
             f"The simulation has failed: {failure} Its log is {spec.folder / LOG}; the same call "

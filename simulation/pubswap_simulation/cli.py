@@ -114,7 +114,7 @@ def simulate(
             asked = parse_given(resources or ())
             on_ray = backend is Backend.RAY
             cluster = RayCluster(jobs, asked) if on_ray else SlurmCluster(out, jobs, asked)
-            status = run_on_cluster(specs, Console(), cluster)
+            status = run_on_cluster(specs, Console(), cluster.outcomes)
     raise typer.Exit(status)
 
 

@@ -17,7 +17,7 @@ from pubswap_server.server import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.federation import Federation
 from pubswap_simulation.job import RunSpec
-from pubswap_simulation.results import RESULT, Result
+from pubswap_simulation.results import RESULT, Result, read_result
 from pubswap_simulation.setup import resumable_folder
 
 
@@ -35,14 +35,17 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
     with locked(folder):
         done = folder / RESULT
         if done.exists():
-            return Result.model_validate_json(done.read_bytes())
+            return read_result(folder)
         work = resumable_folder(folder / "work")
-        stopwatch = _Stopwatch(work / "seconds")
         one_at_a_time = threading.Lock()
+        taken = work / "seconds"  # over all processes that worked at it
+        earlier = float(taken.read_text()) if taken.exists() else 0.0
+        started = time.monotonic()
 
         def progress() -> None:
             with one_at_a_time:
-                stopwatch.save()
+                # A process that is killed so loses a step's time at most.
+                write_whole(taken, str(earlier + time.monotonic() - started).encode())
                 on_progress(federation.steps, federation.score)
 
         with Coordinator(work / "coordinator") as coordinator:
@@ -62,7 +65,7 @@ def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) ->
             rewards=federation.rewards(),
             topics={name: job.topics(name) for name in job.private},
             donated=federation.donated(),
-            seconds=stopwatch.seconds(),
+            seconds=earlier + time.monotonic() - started,
             code=commit_of(Path(__file__).parent),
         )
         write_whole(done, result.model_dump_json().encode() + b"\n")
@@ -95,19 +98,3 @@ def _write_adapters(folder: Path, operator: CoordinatorClient, run: WholeRun) ->
         data = operator.global_adapter(run.id, which)
         target = folder / f"adapter-{which}"
         write_peft_folder(target, data, run.settings.lora, run.model, run.model.source)
-
-
-class _Stopwatch:
-    """Seconds of a run, over all processes that worked at it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._earlier = float(path.read_text()) if path.exists() else 0.0
-        self._started = time.monotonic()
-
-    def seconds(self) -> float:
-        return self._earlier + time.monotonic() - self._started
-
-    def save(self) -> None:
-        """Keep the time, so that a process that is killed loses a step's at most."""
-        write_whole(self._path, str(self.seconds()).encode())

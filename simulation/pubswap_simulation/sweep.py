@@ -1,10 +1,9 @@
 """Many runs, on this machine or on a cluster."""
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Protocol
 
 from rich.console import Console
 
@@ -15,38 +14,30 @@ from pubswap_simulation.processes import LocalProcesses, Outcome
 from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, log_to, open_log
 
-
-class Display(Protocol):
-    """What shows runs as they go on; called from any thread."""
-
-    def update(self, spec: RunSpec, steps: int, score: float | None) -> None:
-        """Show the local steps made so far, over all clients, and the last pass@1."""
-
-    def finish(self, spec: RunSpec, outcome: str) -> None:
-        """Show what came of a run."""
+# What processes of this machine, or a cluster, make of runs, as they end; closed early, it stops
+# those under way.
+Outcomes = Callable[[Sequence[RunSpec]], Generator[Outcome]]
 
 
-class Pool(Protocol):
-    """What carries runs out: processes of this machine, or a cluster."""
+def carry_out(
+    specs: Sequence[RunSpec], outcomes_of: Outcomes, finish: Callable[[RunSpec, str], None]
+) -> dict[str, str]:
+    """Carry out all that is not done yet; `finish` gets what came of each, in words.
 
-    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
-        """What came of each run, as they end; closed early, it stops those under way."""
-
-
-def carry_out(specs: Sequence[RunSpec], pool: Pool, display: Display) -> dict[str, str]:
-    """Carry out all that is not done yet; returns failures by the run's key."""
+    Returns failures by the run's key.
+    """
     failed = {}
     for spec in specs:
         spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
         if spec.done:
-            display.finish(spec, "was done")
-    with closing(pool.outcomes([spec for spec in specs if not spec.done])) as outcomes:
+            finish(spec, "was done")
+    with closing(outcomes_of([spec for spec in specs if not spec.done])) as outcomes:
         for spec, failure in outcomes:
             if failure is None:
-                display.finish(spec, "done")
+                finish(spec, "done")
             else:
                 failed[spec.key] = failure
-                display.finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
+                finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
     return failed
 
 
@@ -63,16 +54,17 @@ def run_here(
     threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
     environments = [visible | threads for visible in visible_devices(count, names)]
     with SweepDisplay(console, len(specs)) as display:
-        failed = carry_out(specs, LocalProcesses(environments, display.update), display)
+        processes = LocalProcesses(environments, display.update)
+        failed = carry_out(specs, processes.outcomes, display.finish)
     return _concluded(specs, failed, console)
 
 
-def run_on_cluster(specs: Sequence[RunSpec], console: Console, cluster: Pool) -> int:
+def run_on_cluster(specs: Sequence[RunSpec], console: Console, outcomes_of: Outcomes) -> int:
     """The same on a cluster, whose scheduler says where and when."""
     logs = specs[0].folder.parent / "*" / LOG
     console.print(f"{len(specs)} runs, with logs {logs}", soft_wrap=True, highlight=False)
     with SweepDisplay(console, len(specs)) as display:
-        failed = carry_out(specs, cluster, display)
+        failed = carry_out(specs, outcomes_of, display.finish)
     return _concluded(specs, failed, console)
 
 
@@ -103,11 +95,10 @@ def _run_one(spec: RunSpec, console: Console) -> int:
 
 def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
     """The environment of each process: its GPU is the only one that it sees."""
+    if not devices:
+        return [{}] * count
     environments: list[dict[str, str]] = []
     for number in range(count):
-        if not devices:
-            environments.append({})
-            continue
         name = devices[number % len(devices)].strip()
         kind, _, index = name.partition(":")
         if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
