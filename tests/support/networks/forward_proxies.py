@@ -3,18 +3,14 @@
 import contextlib
 import os
 import select
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from support.coordinator.certificates import Issued
+from support.programs import installed, listening
 
 USER, PASSWORD = "member", "s3cret"
 
@@ -45,7 +41,7 @@ shutdown_lifetime 0 seconds
 def tinyproxy(folder: Path, host: str, seconds: int = 60, password: bool = False) -> Iterator[str]:
     """Its `host:port`; it cuts what is quiet for so long."""
     more = f"BasicAuth {USER} {PASSWORD}" if password else ""
-    program = _program("tinyproxy")
+    program = installed("tinyproxy", "tinyproxy")
     with _running(folder, host, TINYPROXY, seconds, more, [program, "-d", "-c"]) as address:
         yield address
 
@@ -53,18 +49,11 @@ def tinyproxy(folder: Path, host: str, seconds: int = 60, password: bool = False
 @contextlib.contextmanager
 def squid(folder: Path, host: str, seconds: int = 60) -> Iterator[str]:
     """Its `host:port`; where an answer is quiet for so long, it gives a page in its place."""
-    program = _program("squid")
+    program = installed("squid", "squid")
     # It gives its shared memory, which it would share with others otherwise, a name.
     own = ["-N", "-d", "1", "-n", f"pubswap{os.getpid()}"]
     with _running(folder, host, SQUID, seconds, "", [program, *own, "-f"]) as address:
         yield address
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if found is None:
-        pytest.skip(f"{name} is not installed (Debian: {name})")
-    return found
 
 
 @contextlib.contextmanager
@@ -77,24 +66,8 @@ def _running(
     file = folder / "conf"
     values = {"host": host, "port": port, "seconds": seconds, "folder": folder, "more": more}
     file.write_text(configuration.format(**values))
-    with (folder / "out").open("wb") as out:
-        process = subprocess.Popen([*command, str(file)], stdout=out, stderr=out)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            assert process.poll() is None, (folder / "out").read_text()
-            with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    with listening([*command, str(file)], folder / "out", port, host):
         yield f"{host}:{port}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class Interceptor:

@@ -1,0 +1,46 @@
+"""Servers of other projects, as processes that end with the block."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.eventually import until
+
+
+def installed(name: str, package: str) -> str:
+    """Where the system has a program; the test is skipped where it has none."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian: {package})")
+    return found
+
+
+@contextlib.contextmanager
+def listening(
+    command: Sequence[str], log: Path, port: int, host: str = "127.0.0.1"
+) -> Iterator[None]:
+    """Run a server, which listens when the block begins; fails with its log if it has died."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
+            return True
+        return False
+
+    try:
+        until(listens, 20)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
