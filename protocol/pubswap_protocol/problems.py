@@ -1,6 +1,6 @@
 """A problem: a prompt with a checkable answer. Private, public and test sets are JSONL of these."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -42,35 +42,29 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
         ) from None
 
 
-def jsonl_lines(text: str) -> Iterable[str]:
-    """Lines of JSONL: separators of text other than newlines, such as U+2028, may stand in JSON."""
-    return StringIO(text)
-
-
 def parse_problems(
-    lines: Iterable[str], source: str = "the problem set", extra: ExtraValues | None = None
-) -> Iterator[Problem]:
-    """Problems from JSONL lines, in order.
+    text: str, source: str = "the problem set", extra: ExtraValues | None = None
+) -> list[Problem]:
+    """Problems from JSONL, in order.
 
     Raises InvalidProblems, naming the line, for an empty line, a missing field, one that is unknown
     unless `extra` is "ignore", text that is not JSON, or an id that was seen before.
     """
-    seen: set[str] = set()
-    for number, line in enumerate(lines, start=1):
-        if number == 1:
-            line = line.removeprefix("\ufeff")  # the byte-order mark of Windows' editors
+    problems: dict[str, Problem] = {}
+    # Separators of text other than newlines, such as U+2028, may stand in JSON; before it the
+    # byte-order mark of Windows' editors.
+    for number, line in enumerate(StringIO(text.removeprefix("\ufeff")), start=1):
         problem = parse_problem(line, f"{source}, line {number}", extra)
-        if problem.id in seen:
+        if problem.id in problems:
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
-        seen.add(problem.id)
-        yield problem
+        problems[problem.id] = problem
+    return list(problems.values())
 
 
 def read_problems(path: Path) -> list[Problem]:
     """The problems of a JSONL file; raises InvalidProblems if there is none or one is unusable."""
     try:
-        with path.open(encoding="utf-8") as lines:
-            problems = list(parse_problems(lines, str(path)))
+        problems = parse_problems(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidProblems(f"{path} cannot be read: {error}") from error
     if not problems:

@@ -6,10 +6,11 @@ the tokenizer is loaded, and what a response has become when it is decoded.
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
@@ -37,20 +38,13 @@ def fewest_tokens(tokenizer: Tokenizer, prompt: str) -> int:
     return len(tokenizer.encode(prompt.strip(), add_special_tokens=False).ids)
 
 
-def decode(tokenizer: Tokenizer, tokens: "np.ndarray[tuple[int], np.dtype[np.int32]]") -> str:
+def decode(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
     """The text of a response (T,), without special tokens: what a verifier reads.
 
     Of a text that is too long for every verifier, just as much as shows that it is.
     """
     text = str(tokenizer.decode(tokens.tolist(), skip_special_tokens=True))
     return text[: MAX_RESPONSE_CHARACTERS + 1]
-
-
-def decode_all(
-    tokenizer: Tokenizer, responses: Iterable["np.ndarray[tuple[int], np.dtype[np.int32]]"]
-) -> list[str]:
-    """The texts of many responses, in order."""
-    return [decode(tokenizer, tokens) for tokens in responses]
 
 
 def _check_bounded(tokenizer: Tokenizer) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anyio import CapacityLimiter
 
 from pubswap_protocol.messages import SetKind
-from pubswap_protocol.problems import Problem, PromptLimit, jsonl_lines, parse_problems
+from pubswap_protocol.problems import Problem, PromptLimit, parse_problems
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial_file
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
@@ -93,8 +93,7 @@ class Services:
         return digest
 
     def _read_problems(self, digest: str) -> list[Problem]:
-        text = self.blobs.read(digest).decode("utf-8")
-        return list(parse_problems(jsonl_lines(text)))
+        return parse_problems(self.blobs.read(digest).decode("utf-8"))
 
     def _read_tokenizer(self, digest: str) -> Any:
         return load_tokenizer(self.blobs.read(digest))

@@ -198,4 +198,4 @@ def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> No
 def test_an_evaluator_ignores_fields_of_a_test_set_that_it_does_not_know() -> None:
     """Problems in a file of one's own with a mistyped field are still refused."""
     line = '{"id": "1", "prompt": "2 + 2", "answer": "4", "later": 1}'
-    assert [problem.answer for problem in parse_problems([line], "s", extra="ignore")] == ["4"]
+    assert [problem.answer for problem in parse_problems(line, "s", extra="ignore")] == ["4"]

@@ -50,7 +50,7 @@ from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem, jsonl_lines, parse_problems, read_problems
+from pubswap_protocol.problems import Problem, parse_problems, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -219,7 +219,7 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> list[ScoredAdapt
 def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
     text = session.api.problem_set(session.run.id, kind)
-    problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
+    problems = parse_problems(text, f"the {kind} set", extra="ignore")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 

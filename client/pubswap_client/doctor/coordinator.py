@@ -16,7 +16,7 @@ from pubswap_protocol.errors import (
     UnknownSetting,
 )
 from pubswap_protocol.messages import RunView, SetKind
-from pubswap_protocol.problems import PromptLimit, jsonl_lines, parse_problems
+from pubswap_protocol.problems import PromptLimit, parse_problems
 from pubswap_protocol.required import check_known
 
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."
@@ -84,6 +84,6 @@ def check_prompts(
     """Check that none of a set is longer than the run takes; raises InvalidProblems with a list."""
     with member_client(state, stored, ONCE) as api:
         text = api.problem_set(stored.membership.run, kind)
-    problems = list(parse_problems(jsonl_lines(text), f"the {kind} set", extra="ignore"))
+    problems = parse_problems(text, f"the {kind} set", extra="ignore")
     limit.check(problems, f"The operator's {kind} set")
     return ok(f"{len(problems)} of them, none over the limit of {limit.most} tokens")

@@ -33,7 +33,7 @@ from pubswap_protocol.tensors.adapter import (
     sent_layout,
 )
 from pubswap_protocol.tensors.responses import Response
-from pubswap_protocol.tokenizer import decode_all
+from pubswap_protocol.tokenizer import decode
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -269,7 +269,7 @@ class Policy:
 
     def decode(self, responses: Sequence[Response]) -> list[str]:
         """The responses' texts, exactly as the coordinator's verifier reads them."""
-        return decode_all(self._tokenizer.plain, (response.tokens for response in responses))
+        return [decode(self._tokenizer.plain, response.tokens) for response in responses]
 
 
 class GivenOutput:

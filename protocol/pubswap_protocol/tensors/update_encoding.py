@@ -156,18 +156,15 @@ def view_update(
 
     `base` is the adapter that the round began from; it may have tensors that updates do not.
     """
-    sent = layout_of_update(path, layout, min_rank)
-    if sent is not layout:
-        return Widened(_viewed(path, sent, precision, Narrowed(base, sent)), base)
-    return _viewed(path, layout, precision, base)
-
-
-def _viewed(
-    path: Path, layout: AdapterLayout, precision: Precision, base: AdapterSource
-) -> AdapterSource:
-    if precision == "float32":
-        return AdapterFile(path, layout)
-    return RebuiltAdapter(ReducedFile(path, layout, precision), base)
+    update = open_update(path, layout, precision, min_rank)
+    narrow = update.layout is not layout
+    if isinstance(update, ReducedFile):
+        viewed: AdapterSource = RebuiltAdapter(
+            update, Narrowed(base, update.layout) if narrow else base
+        )
+    else:
+        viewed = update
+    return Widened(viewed, base) if narrow else viewed
 
 
 def largest_update(layout: AdapterLayout, precision: Precision) -> int:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.verifiers.registry import bounded, score
+from pubswap_protocol.verifiers.registry import QUICK, score
 from pubswap_protocol.verifiers.worker import Job, Score, Scored, Worker, guarded, log
 
 Item = tuple[str, Problem]
@@ -44,7 +44,7 @@ class VerifierPool:
     def at_once(self, name: str, problems: Sequence[Problem]) -> bool:
         """Whether the verifiers of these problems always end soon, and need no process."""
         names = {problem.verifier or name for problem in problems}
-        return self._scorer is score and all(map(bounded, names))
+        return self._scorer is score and names <= QUICK
 
     def score(self, name: str, item: Item, seconds: float | None = None) -> Scored:
         """Score one (response, problem) within `seconds` of CPU, by default the pool's.

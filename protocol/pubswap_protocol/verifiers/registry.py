@@ -13,6 +13,7 @@ REASONING = "reasoning_gym:"
 MAX_RESPONSE_CHARACTERS = 1 << 16
 
 _VERIFIERS = {"math": score_math, "choice": score_choice, "exact": score_exact}
+QUICK = {"choice", "exact"}  # they always end soon, and need no process of their own
 _RULES = 3  # the version of all our rules, as they share how a response is read
 _LIBRARIES = {"math": "math-verify"}
 
@@ -39,11 +40,6 @@ def check_usable(name: str) -> None:
     check_verifier(name)
     if name.startswith(REASONING):
         check_task(name.removeprefix(REASONING))
-
-
-def bounded(name: str) -> bool:
-    """Whether the verifier always ends soon, so that it needs no process of its own."""
-    return name in ("choice", "exact")
 
 
 def score(name: str, response: str, problem: Problem) -> float:

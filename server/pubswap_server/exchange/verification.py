@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.responses import Group, decode_responses
-from pubswap_protocol.tokenizer import decode, decode_all
+from pubswap_protocol.tokenizer import decode
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.clock import now
 from pubswap_server.database.engine import Database
@@ -114,7 +114,7 @@ class Verification:
             loaded = self._tokenizer(tokenizer)
             verdicts = []
             for problem, group in zip(problems, groups, strict=True):
-                texts = decode_all(loaded, (response.tokens for response in group))
+                texts = [decode(loaded, response.tokens) for response in group]
                 scores = self._pool.score_many(verifier, [(text, problem) for text in texts])
                 verdicts.append([score == 1.0 for score in scores])
             return verdicts

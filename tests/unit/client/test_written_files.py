@@ -19,7 +19,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     line = b'{"id": "1", "prompt": "1 + 1 =", "answer": "2"}\n'
     (tmp_path / "private.jsonl").write_bytes(codecs.BOM_UTF8 + line)
     assert [problem.id for problem in read_problems(tmp_path / "private.jsonl")] == ["1"]
-    assert len(list(parse_problems((codecs.BOM_UTF8 + line).decode().splitlines()))) == 1
+    assert len(parse_problems((codecs.BOM_UTF8 + line).decode())) == 1
     (tmp_path / "run.toml").write_bytes(codecs.BOM_UTF8 + b'name = "a"\n')
     assert read_toml(tmp_path / "run.toml") == {"name": "a"}
 

@@ -7,7 +7,6 @@ import pytest
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import (
     Problem,
-    jsonl_lines,
     parse_problems,
     read_problems,
     write_problems,
@@ -48,7 +47,7 @@ def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, messag
 def test_a_line_ends_at_newlines_alone() -> None:
     """JSON may hold what Unicode calls a line's end."""
     text = '{"id": "1", "prompt": "one\u2028two\u0085", "answer": "3"}\r\n'
-    (problem,) = parse_problems(jsonl_lines(text))
+    (problem,) = parse_problems(text)
     assert problem.prompt == "one\u2028two\u0085"
 
 

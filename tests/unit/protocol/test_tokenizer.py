@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import decoders
 
-from pubswap_protocol.tokenizer import MOST_PIECE_CHARACTERS, decode, decode_all, load_tokenizer
+from pubswap_protocol.tokenizer import MOST_PIECE_CHARACTERS, decode, load_tokenizer
 from pubswap_protocol.verifiers import score
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
 from support.chaos.hostile_tokenizers import BOMBS, replacing, tokenizer_with
@@ -63,7 +63,7 @@ def test_a_text_is_cut_where_no_verifier_reads_on() -> None:
     number = tokenizer.token_to_id(piece)
     responses = [np.full(4096, number, dtype=np.int32)] * 32
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    texts = decode_all(tokenizer, responses)
+    texts = [decode(tokenizer, tokens) for tokens in responses]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 64 << 10  # KiB; all of them whole are 128 MiB, in bytes alone
     assert {len(text) for text in texts} == {MAX_RESPONSE_CHARACTERS + 1}

@@ -35,7 +35,7 @@ from pubswap_protocol.messages import (
     SetReceipt,
 )
 from pubswap_protocol.model import ModelCard, fingerprint
-from pubswap_protocol.problems import jsonl_lines, parse_problems
+from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
@@ -192,7 +192,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
         text = received.path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InvalidProblems(f"The {kind} set is not UTF-8 text.") from None
-    problems = list(parse_problems(jsonl_lines(text), f"the {kind} set"))
+    problems = parse_problems(text, f"the {kind} set")
     if not problems:
         raise InvalidProblems(f"The {kind} set holds no problem.")
     for name in {problem.verifier for problem in problems if problem.verifier}:
