@@ -1,6 +1,8 @@
 """The one console script. Each side registers its own commands; none is imported until it runs."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -11,7 +13,7 @@ from pubswap_protocol import __version__
 from pubswap_protocol.command_line.explaining import system_fault
 from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
-from pubswap_protocol.errors import PubSwapError, first_fault
+from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {
@@ -74,21 +76,29 @@ def _options(
 def main() -> None:
     """Run a command; an expected failure is one line on stderr and an exit status of `statuses`."""
     try:
-        build_app()()
+        with explained():
+            build_app()()
     except PubSwapError as error:
         _fail(f"{error.detail}  [{error.code}]")
+    except ValidationError as error:
+        _fail(f"{first_fault(error)}  [invalid]")
+    except KeyboardInterrupt:
+        typer.echo("Stopped.", err=True)
+        sys.exit(INTERRUPTED)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise a missing package, or what the operating system refuses, as a LocalFault."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name.startswith("pubswap"):
             raise
-        _fail(f"This command needs the package {name!r}.{how_to_install(name)}")
-    except ValidationError as error:
-        _fail(f"{first_fault(error)}  [invalid]")
+        raise LocalFault(f"This needs the package {name!r}.{_how_to_install(name)}") from error
     except OSError as error:
-        _fail(f"{system_fault(error)}  [local_fault]")
-    except KeyboardInterrupt:
-        typer.echo("Stopped.", err=True)
-        sys.exit(INTERRUPTED)
+        raise LocalFault(system_fault(error)) from error
 
 
 def extra_for(package: str, command: str) -> str | None:
@@ -100,7 +110,7 @@ def extra_for(package: str, command: str) -> str | None:
     return whole if whole in having else next(iter(having), None)
 
 
-def how_to_install(package: str) -> str:
+def _how_to_install(package: str) -> str:
     """The sentence for a missing package: which extra has it."""
     extra = extra_for(package, "".join(sys.argv[1:2]))
     if extra is None:

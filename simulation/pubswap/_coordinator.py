@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pubswap._faults import explained, valid_name
-from pubswap._run import Run
+from pubswap._run import Run, valid_name
 from pubswap_client.operator.connecting import DEFAULT_TOKEN_FILE, DEFAULT_URL, client_with
+from pubswap_protocol.cli import explained
 
 
 class Coordinator:

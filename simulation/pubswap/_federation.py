@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from pubswap._faults import explained
 from pubswap._records import Record, round_records
+from pubswap_protocol.cli import explained
 from pubswap_protocol.errors import InvalidSettings, LocalFault
 
 if TYPE_CHECKING:

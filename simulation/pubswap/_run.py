@@ -1,15 +1,17 @@
 """One run of a coordinator."""
 
 import logging
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pubswap._faults import explained, valid_name
 from pubswap._records import Record, member_record, round_records
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN
+from pubswap_protocol.cli import explained
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateInvite, Event, Role, RunState, WholeRun
 
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
+
+
+def valid_name(text: str) -> str:
+    """A run's or a member's name. Raises InvalidSettings for what cannot be one."""
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise InvalidSettings(f"{text!r} is no name: a name is {NAME_FORM}.")
+    return text
 
 
 class Run:
