@@ -168,50 +168,33 @@ def _section(
         "differ in nothing that matters here"
         for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
     ]
-    cells |= _alone(cells) | _tuned(cells) | _base(cells)
+    cells |= _summaries(cells) | _base(cells)
     return Section(recipe, problem, cells, tuple(notes))
 
 
-def _alone(cells: Cells) -> Cells:
-    """The mean of the clients alone, over the seeds that every client has."""
+def _summaries(cells: Cells) -> Cells:
+    """The rows that stand for several: of the clients alone their mean, over the seeds that every
+    client has; FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that
+    all have."""
     rows: Cells = {}
-    clients = [method for method in cells if method.kind == "alone"]
-    for whole, tau, parts in _summarised(cells, clients):
-        if seeds := _common_seeds(parts):
-            rows.setdefault(whole, {})[tau] = {
-                seed: tuple(result for cell in parts for result in cell[seed]) for seed in seeds
-            }
+    members: dict[Method, list[Method]] = defaultdict(list)
+    for method in _ordered(cells):
+        if method.detail:
+            members[replace(method, mu=None, client=None)].append(method)
+    for whole, theirs in members.items():
+        alone = whole.kind == "alone"
+        for tau in sorted({tau for method in theirs for tau in cells[method]}):
+            parts = [cells[method].get(tau, {}) for method in theirs]
+            parts = parts if alone else [cell for cell in parts if cell]
+            seeds = sorted(set[int].intersection(*map(set, parts)))
+            if seeds and alone:
+                cell = {seed: tuple(one for part in parts for one in part[seed]) for seed in seeds}
+                rows.setdefault(whole, {})[tau] = cell
+            elif seeds:
+                rows.setdefault(whole, {})[tau] = max(
+                    parts, key=lambda cell: fmean(one.final for seed in seeds for one in cell[seed])
+                )
     return rows
-
-
-def _tuned(cells: Cells) -> Cells:
-    """FedProx with the mu of the best mean final pass@1 at each tau, on the seeds that all have."""
-    rows: Cells = {}
-    mus = [m for m in _ordered(cells) if m.name == "fedprox" and m.kind == "federated"]
-    for whole, tau, parts in _summarised(cells, mus):
-        parts = [cell for cell in parts if cell]
-        if seeds := _common_seeds(parts):
-            rows.setdefault(whole, {})[tau] = max(
-                parts, key=lambda cell: fmean(one.final for seed in seeds for one in cell[seed])
-            )
-    return rows
-
-
-def _summarised(
-    cells: Cells, methods: Iterable[Method]
-) -> Iterator[tuple[Method, int, list[Cell]]]:
-    """For each row that stands for several of these, of all mu or all clients, and each tau: their
-    cells."""
-    parts: dict[Method, list[Method]] = defaultdict(list)
-    for method in methods:
-        parts[replace(method, mu=None, client=None)].append(method)
-    for whole, members in parts.items():
-        for tau in sorted({tau for member in members for tau in cells[member]}):
-            yield whole, tau, [cells[member].get(tau, {}) for member in members]
-
-
-def _common_seeds(cells: Iterable[Cell]) -> list[int]:
-    return sorted(set[int].intersection(*(set(cell) for cell in cells)))
 
 
 def _base(cells: Cells) -> Cells:
