@@ -53,15 +53,15 @@ def test_no_two_rows_of_a_legend_look_alike() -> None:
 
 def test_an_axis_shows_whole_intervals() -> None:
     """One below 0 too; where there is none, nothing below 0 is shown."""
-    assert span([Curve([1], [0.2], [-0.1], [0.5])], 100) == (-13.0, 53.0)
-    assert span([Curve([1], [0.01], [0.0], [0.02])], 100)[0] == 0.0
+    assert span([Curve([1], [20.0], [-10.0], [50.0])]) == (-13.0, 53.0)
+    assert span([Curve([1], [1.0], [0.0], [2.0])])[0] == 0.0
 
 
 def test_a_line_at_0_is_off_the_axis() -> None:
     """As that of a row in which nothing is ever replaced."""
-    low, high = span([Curve([1, 2], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])], 100)
+    low, high = span([Curve([1, 2], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])])
     assert low < 0 < high
-    assert span([Curve([1], [0.0], [0.0], [0.0]), Curve([1], [0.2], [0.2], [0.2])], 1)[0] < 0
+    assert span([Curve([1], [0.0], [0.0], [0.0]), Curve([1], [0.2], [0.2], [0.2])])[0] < 0
 
 
 def test_the_papers_rows_have_one_colour_in_all_pictures() -> None:

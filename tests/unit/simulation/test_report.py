@@ -303,7 +303,7 @@ def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:
 def test_curves_go_over_the_steps_of_the_whole_run() -> None:
     """Step 0 is the base model; a public step is where it is in the run."""
     first, second = (made_result([0.4, score, 0.7], 4, setting=KEEP) for score in (0.5, 0.6))
-    found = curve({0: (first,), 1: (second,)}, pass_over_steps)
+    found = curve({0: (first,), 1: (second,)}, pass_over_steps, scale=1)
     assert found.steps == [0, 4, 8]
     assert found.means == pytest.approx([0.4, 0.55, 0.7])
     assert list(replaced_over_steps(first)) == [2, 4, 6, 8]
@@ -329,7 +329,7 @@ def test_a_running_mean_has_the_interval_of_the_seeds_running_means() -> None:
     def opposed(result: Result) -> dict[int, float]:
         return {step: float((step + result.seed) % 2) for step in range(1, 9)}
 
-    rough, even = curve(cell, opposed), curve(cell, opposed, parts=4)
+    rough, even = curve(cell, opposed, scale=1), curve(cell, opposed, parts=4, scale=1)
     assert rough.highs[3] - rough.lows[3] > 1
     assert (even.lows[3], even.means[3], even.highs[3]) == (0.5, 0.5, 0.5)
 

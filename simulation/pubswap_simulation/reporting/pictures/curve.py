@@ -24,22 +24,15 @@ class Curve:
     highs: list[float]
 
     @classmethod
-    def of(cls, points: Mapping[int, Estimate]) -> "Curve":
-        """A curve through estimates by step."""
+    def of(cls, points: Mapping[int, Estimate], scale: float = 100) -> "Curve":
+        """A curve through estimates by step, in per cent unless said."""
         values = list(points.values())
         return cls(
             steps=list(points),
-            means=[point.mean for point in values],
-            lows=[_end(point, point.low) for point in values],
-            highs=[_end(point, point.high) for point in values],
+            means=[scale * point.mean for point in values],
+            lows=[scale * _end(point, point.low) for point in values],
+            highs=[scale * _end(point, point.high) for point in values],
         )
-
-    def scaled(self, scale: float) -> "Curve":
-        """All values times `scale`, such as 100 for per cent."""
-        means, lows, highs = (
-            [scale * value for value in values] for values in (self.means, self.lows, self.highs)
-        )
-        return Curve(self.steps, means, lows, highs)
 
     @property
     def error_bars(self) -> list[list[float]]:
@@ -54,7 +47,7 @@ def _end(point: Estimate, end: float | None) -> float:
     return point.mean if end is None or point.n < _TRUSTED else end
 
 
-def curve(cell: Cell, series: Series, parts: int | None = None) -> Curve:
+def curve(cell: Cell, series: Series, parts: int | None = None, scale: float = 100) -> Curve:
     """The steps that every seed has; of clients that train alone, the mean counts.
 
     With `parts`, each seed's running mean over one of so many parts of the run: the interval is
@@ -66,7 +59,8 @@ def curve(cell: Cell, series: Series, parts: int | None = None) -> Curve:
         by_seed.append({step: fmean(one[step] for one in theirs) for step in _common(theirs)})
     if parts:
         by_seed = [smoothed(one, max(1, round(len(one) / parts))) for one in by_seed]
-    return Curve.of({step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)})
+    points = {step: estimate([one[step] for one in by_seed]) for step in _common(by_seed)}
+    return Curve.of(points, scale)
 
 
 def smoothed(series: Mapping[int, float], window: int) -> dict[int, float]:

@@ -47,27 +47,27 @@ def arms(section: Section) -> "Figure":
             line = Curve.of({place: value})
             shown.append(line)
             color = styles[method].color if method.plain else GREY
-            ends = line.scaled(100)
             axes.errorbar(
-                ends.means, [place], xerr=ends.error_bars, fmt="o", color=color, capsize=2
+                line.means, [place], xerr=line.error_bars, fmt="o", color=color, capsize=2
             )
             axes.annotate(
-                f"{ends.means[0]:.1f}, n {value.n}",
-                (ends.means[0], place),
+                f"{line.means[0]:.1f}, n {value.n}",
+                (line.means[0], place),
                 xytext=(0, 4),
                 textcoords="offset points",
                 ha="center",
                 fontsize=6,
             )
         if (base := final[BASE.label].get(tau)) is not None:
-            axes.axvline(100 * base.mean, color=GREY, linestyle=":", linewidth=1)
-            shown.append(Curve([0], [base.mean], [base.mean], [base.mean]))
+            mean = [100 * base.mean]
+            axes.axvline(mean[0], color=GREY, linestyle=":", linewidth=1)
+            shown.append(Curve([0], mean, mean, mean))
         axes.set(title=f"τ = {tau}", xlabel="final pass@1 (%)")
         axes.grid(axis="y", visible=False)
     axes = grid[0][0]
     axes.set_yticks(range(len(rows)), [method.label for method in rows])
     axes.set_ylim(len(rows) - 0.4, -0.8)
-    axes.set_xlim(*span(shown, 100))
+    axes.set_xlim(*span(shown))
     figure.suptitle(
         f"{section.title}: mean and 95 % interval over seeds; dotted, the base model", fontsize=9
     )
@@ -84,8 +84,8 @@ def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
     figure, axes = plt.subplots(figsize=(6.5, 4.2))
     lines = {method: Curve.of(final[method.label]) for method in methods}
     for method, line in lines.items():
-        error_bars(axes, line.steps, line.scaled(100), **vars(styles[method]))
-    axes.set_ylim(*span(list(lines.values()), 100))
+        error_bars(axes, line.steps, line, **vars(styles[method]))
+    axes.set_ylim(*span(list(lines.values())))
     axes.set_xscale("log")
     axes.set_xticks(taus, [str(tau) for tau in taus])
     axes.set_xticks([], minor=True)
@@ -107,7 +107,7 @@ def by_seed(contrast: Contrast) -> "Figure":
     figure, axes = plt.subplots(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
     axes.axvline(0, color=GREY, linestyle=":", linewidth=1)
     axes.plot([100 * value for value in values], places, "o", color=GREY)
-    mean = Curve.of({last: contrast}).scaled(100)
+    mean = Curve.of({last: contrast})
     axes.errorbar(mean.means, [last], xerr=mean.error_bars, fmt="D", color=BLUE, capsize=3)
     axes.set_yticks([*places, last], [*(f"seed {seed}" for seed in seeds), "mean, 95 %"])
     axes.set_ylim(last + 0.6, -0.6)

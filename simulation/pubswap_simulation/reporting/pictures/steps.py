@@ -34,7 +34,7 @@ class CurvePlot:
 
     def line(self, cell: Cell) -> Curve | None:
         """A row's line; none without a point."""
-        line = curve(cell, self.series, SMOOTHING if self.smooth else None)
+        line = curve(cell, self.series, SMOOTHING if self.smooth else None, self.scale)
         return line if line.steps else None
 
     def draw(self, title: str, styles: Styles, panels: Panels) -> "Figure":
@@ -50,7 +50,7 @@ class CurvePlot:
             axes.set(title=name, xlabel="GRPO steps of each client")
             _show_run(axes, lines.values())
         curves = [line for lines in panels.values() for line in lines.values()]
-        grid[0][0].set_ylim(*span(curves, self.scale))
+        grid[0][0].set_ylim(*span(curves))
         smooth = self.smooth and max(len(line.steps) for line in curves) >= 1.5 * SMOOTHING
         grid[0][0].set_ylabel(self.unit + (f"\nrunning mean, 1/{SMOOTHING} of the run" * smooth))
         drawn = {method for lines in panels.values() for method in lines}
@@ -59,7 +59,6 @@ class CurvePlot:
         return figure
 
     def _line(self, axes: "Axes", line: Curve, style: LineStyle, shift: float) -> None:
-        line = line.scaled(self.scale)
         if len(line.steps) == 1:  # no band can be seen: an interval beside those of the others
             x = [line.steps[0] * (1 + 0.05 * shift)]
             error_bars(axes, x, line, **vars(style))

@@ -92,12 +92,12 @@ def error_bars(axes: "Axes", x: Sequence[float], line: Curve, **style: Any) -> N
     axes.errorbar(x, line.means, yerr=line.error_bars, capsize=2, elinewidth=1, **style)
 
 
-def span(lines: Sequence[Curve], scale: float) -> tuple[float, float]:
+def span(lines: Sequence[Curve]) -> tuple[float, float]:
     """The ends of an axis that shows every mean and interval; nothing measured is below 0.
 
     A mean of 0 is still off the axis.
     """
-    shown = [scale * v for line in lines for v in (*line.means, *line.lows, *line.highs)]
+    shown = [v for line in lines for v in (*line.means, *line.lows, *line.highs)]
     low, high = min(shown), max(shown)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     below = low < 0 or any(mean == 0 for line in lines for mean in line.means)
