@@ -86,11 +86,16 @@ def _claims(section: Section, small: int, large: int) -> Iterator[ClaimResult | 
         has_optimizer = "aggregation.server_optimizer" in dict(method.variant)
         if method.kind == "federated" and not method.detail and has_optimizer:
             claim = "a server optimizer helps at the smallest τ"
-            yield compare(claim, (method, small), (_without_optimizer(method), small))
+            rest = [
+                each for each in method.variant if not each[0].startswith("aggregation.server_")
+            ]
+            without = replace(method, variant=tuple(rest))
+            yield compare(claim, (method, small), (without, small))
 
 
 _FEDPROX = Method(name="fedprox")
 _At = tuple[Method, int]
+Values = Mapping[int, float]  # by seed
 
 
 def _rows(section: Section, strategy: str) -> list[Method]:
@@ -98,19 +103,8 @@ def _rows(section: Section, strategy: str) -> list[Method]:
     return [m for m in section.methods if m.strategy == strategy and m.plain]
 
 
-def _without_optimizer(method: Method) -> Method:
-    varied = [each for each in method.variant if not each[0].startswith("aggregation.server_")]
-    return replace(method, variant=tuple(varied))
-
-
 def _compare(
-    section: Section,
-    claim: str,
-    ours: _At,
-    theirs: _At,
-    *,
-    sign: int = 1,
-    measure: Measure = FINAL,
+    section: Section, claim: str, ours: _At, theirs: _At, *, sign: int = 1, measure: Measure = FINAL
 ) -> ClaimResult | None:
     (left, tau), (right, other) = ours, theirs
     compared = (
@@ -118,10 +112,9 @@ def _compare(
         if tau == other
         else f"{left.label}; τ = {tau} minus τ = {other}"
     )
-    difference = paired(
-        section.values(left, tau, measure.of), section.values(right, other, measure.of)
-    )
-    return _result(claim, compared, difference, sign, measure.share)
+    left_values = section.values(left, tau, measure.of)
+    right_values = section.values(right, other, measure.of)
+    return _result(claim, compared, left_values, right_values, sign, measure.share)
 
 
 def _gain_grows(section: Section, keep: Method, small: int, large: int) -> ClaimResult | None:
@@ -131,28 +124,25 @@ def _gain_grows(section: Section, keep: Method, small: int, large: int) -> Claim
         ours, fedavg = (section.values(method, tau, FINAL.of) for method in (keep, FEDAVG))
         gains.append({seed: ours[seed] - fedavg[seed] for seed in ours.keys() & fedavg.keys()})
     compared = f"{keep.label}, minus FedAvg; at τ = {large} minus at τ = {small}"
-    return _result(claim, compared, paired(gains[0], gains[1]), 1)
+    return _result(claim, compared, gains[0], gains[1], 1)
 
 
 def _fewer_replaced_later(section: Section, keep: Method, large: int) -> ClaimResult | None:
     claim = "fewer responses are replaced later in training"
     change = section.values(keep, large, replaced_change)
     compared = f"{keep.label}, τ = {large}: α in the last third minus in the first"
-    return _result(claim, compared, paired(change, dict.fromkeys(change, 0.0)), -1)
+    return _result(claim, compared, change, dict.fromkeys(change, 0.0), -1)
 
 
 def _result(
-    claim: str, compared: str, difference: Difference | None, sign: int, share: bool = True
+    claim: str, compared: str, ours: Values, theirs: Values, sign: int, share: bool = True
 ) -> ClaimResult | None:
     """The verdict; none where no seed has both sides."""
-    if difference is None:
+    if (apart := paired(ours, theirs)) is None:
         return None
+    judged = verdict(apart, sign)
     return ClaimResult(
-        claim=claim,
-        compared=compared,
-        share=share,
-        difference=difference,
-        verdict=verdict(difference, sign),
+        claim=claim, compared=compared, share=share, difference=apart, verdict=judged
     )
 
 
