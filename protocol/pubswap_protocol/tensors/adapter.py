@@ -22,6 +22,7 @@ from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors.safetensors_header import (
     MAX_TENSORS,
     TensorSpec,
+    data_bytes,
     header_bytes,
     header_of_file,
     packed,
@@ -148,7 +149,7 @@ class MappedFile:
         self.path = path
         self.specs = specs
         self._start = start
-        size, expected = path.stat().st_size, start + max(spec.end for spec in specs.values())
+        size, expected = path.stat().st_size, start + data_bytes(specs)
         if size != expected:
             raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
         self._bytes = np.asarray(np.memmap(path, np.uint8, "r"))  # a memmap is slow to slice

@@ -42,6 +42,11 @@ def packed(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> dict[str, Ten
     return specs
 
 
+def data_bytes(specs: Mapping[str, TensorSpec]) -> int:
+    """What follows a file's header."""
+    return max((spec.end for spec in specs.values()), default=0)
+
+
 def header_bytes(specs: Mapping[str, TensorSpec]) -> bytes:
     """A canonical file's first bytes: the length and the header, padded to 8 bytes."""
     entries = {
@@ -71,7 +76,7 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorSpec], int]:
     """
     length = header_length(bytes(data[:8]))
     specs = parse_header(bytes(data[8 : 8 + length]))
-    expected = 8 + length + max((spec.end for spec in specs.values()), default=0)
+    expected = 8 + length + data_bytes(specs)
     if len(data) != expected:
         raise InvalidAdapter(f"The file has {len(data)} bytes where its header says {expected}.")
     return specs, 8 + length

@@ -41,6 +41,7 @@ from pubswap_protocol.tensors.safetensors_header import (
     DTYPE_BYTES,
     MAX_HEADER_BYTES,
     TensorSpec,
+    data_bytes,
     header_bytes,
     header_of_file,
     packed,
@@ -185,7 +186,7 @@ class ReducedForm:
         # The widest first.
         self.specs = packed(sorted(entries, key=lambda each: (-DTYPE_BYTES[each[1]], each[0])))
         self.header = header_bytes(self.specs)
-        self.file_bytes = len(self.header) + max(spec.end for spec in self.specs.values())
+        self.file_bytes = len(self.header) + data_bytes(self.specs)
 
 
 class ReducedFile(MappedFile):
