@@ -53,8 +53,9 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 def members_table(members: list[MemberView]) -> Table:
     """One line a member: what it does now."""
+    active = Column("active", overflow="fold")  # a code is searched for
     table = Table(
-        _whole("member"), "role", "active", "last seen", "round", "step", "reward", "tokens/s"
+        _whole("member"), "role", active, "last seen", "round", "step", "reward", "tokens/s"
     )
     for member in members:
         progress = member.progress
