@@ -146,12 +146,14 @@ def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ..
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
     """Give a state folder without a policy the default one, and take the run as approved.
 
-    Returns the policy's path, or None if there was one. Raises NotSaved.
+    What a person has decided before stands. Returns the policy's path, or None if there was one.
+    Raises NotSaved.
     """
     if policy_path(state).exists():
         return None
     ask = ask_of(view, coordinator)
-    decide(state, view.id, True, ask.facts(), ask.round)
+    if read_approval(state, view.id) is None:
+        decide(state, view.id, True, ask.facts(), ask.round)
     return write_default(state, ask)
 
 

@@ -285,6 +285,17 @@ def test_a_decision_is_kept_and_a_damaged_one_is_said(tmp_path: Path) -> None:
     assert codes(consent) == [Code.UNREADABLE]
 
 
+def test_a_policy_that_was_lost_takes_no_decision_back(tmp_path: Path) -> None:
+    """The next start writes a new one; who has denied the run, or approved less, has done so."""
+    consent = member(tmp_path)
+    more = view(grpo={"temperature": 2.0})
+    for approved, code in ((True, Code.NOT_APPROVED), (False, Code.DENIED)):
+        decide(tmp_path, "r", approved, ask_of(view(), URL).facts(), 1)
+        policy_path(tmp_path).unlink()
+        assert adopt(tmp_path, more, URL) == policy_path(tmp_path)
+        assert codes(consent, more) == [code]
+
+
 def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
     """All bodies count; the day is that of UTC, and begins anew."""
     yesterday = Ledger(tmp_path, clock=lambda: EVENING - timedelta(days=1))
