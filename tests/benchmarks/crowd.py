@@ -1,36 +1,48 @@
 """Whole rounds of up to 1,000 members: public steps, uploads, heartbeats, long polls.
 
-Each member has a connection of its own. A few threads do what members send; all that members wait
-for are long polls on one event loop, as many as there are members. Meanwhile one thread beats for
-one member after another and notes how long the answers take.
+Each member has a connection of its own, and reports what it has found of its donors. A few threads
+do what members send; all that members wait for are long polls on one event loop, as many as there
+are members. Meanwhile one thread beats for one member after another and notes how long the answers
+take.
 """
 
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
 import httpx
 import numpy as np
 from coordination.serving import LETTERS, Seat
+from safetensors.numpy import load
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Progress, RunView, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.draws import response_seed
+from pubswap_protocol.messages import (
+    DonorEvidence,
+    Progress,
+    RunView,
+    SubmitUpdate,
+    UpdateMetrics,
+)
 from pubswap_protocol.tensors.adapter import initial_file
-from pubswap_protocol.tensors.responses import Response, encode_responses
+from pubswap_protocol.tensors.responses import NOBODY, Response, encode_responses
 from pubswap_protocol.tokenizer import load_tokenizer
 
 STEPS = 4  # all of them public
 PROMPTS, RESPONSES, TOKENS = 8, 8, 32
 THREADS = 4
 BEAT_SECONDS = 0.1
+HONEST = -3.0  # nats for each response, of a donor that sampled
 Until = Callable[[httpx.Response], bool]
 
 
@@ -43,7 +55,8 @@ class MeasuredCrowd:
         self._clients = [CoordinatorClient(s.url, s.token, Backoff(tries=5)) for s in seats]
         self._waits = Waits()
         self._tokenizer = load_tokenizer((MODEL / "tokenizer.json").read_bytes())
-        self._made: dict[tuple[int, int, bool], bytes] = {}
+        self._made: dict[tuple[int, int, bool], list[list[Response]]] = {}
+        self._gifts = [Counter[int]() for _ in seats]  # by the donor's number, in this round
         self._making = threading.Lock()
         self.beats: list[float] = []
 
@@ -63,8 +76,7 @@ class MeasuredCrowd:
         try:
             for swap in range(1, 1 + STEPS):
                 self._all(partial(self._answer, number, swap))
-                path = paths.SWAP_EXCHANGED.format(run=self._run.id, round=number, swap=swap)
-                self._waits.all(self._seats, path, lambda reply: reply.status_code == 200)
+                self._receive(number, swap)
             self._all(partial(self._hand_in, number))
             path = paths.TASK.format(run=self._run.id)
             self._waits.all(self._seats, path, lambda reply: reply.json()["round"] > number)
@@ -79,14 +91,27 @@ class MeasuredCrowd:
     def _answer(self, number: int, swap: int, member: int) -> None:
         """Hand in the responses to a public step; every second member's are mostly right."""
         client, run = self._clients[member], self._run.id
-        wanted = client.swap_prompts(run, number, swap).prompts
+        asked = client.swap_prompts(run, number, swap)
         with self._making:
             key = (number, swap, bool(member % 2))
             if key not in self._made:
-                groups = [self._group(entry.problem.answer, key[2]) for entry in wanted]
-                indexes = tuple(entry.index for entry in wanted)
-                self._made[key] = encode_responses(indexes, groups)
-        client.submit_responses(run, number, swap, self._made[key])
+                answers = [entry.problem.answer for entry in asked.prompts]
+                self._made[key] = [self._group(answer, key[2]) for answer in answers]
+        groups = [
+            [replace(one, seed=response_seed(asked.sampling_seed, p, k)) for k, one in enumerate(g)]
+            for p, g in enumerate(self._made[key])
+        ]
+        indexes = tuple(entry.index for entry in asked.prompts)
+        client.submit_responses(run, number, swap, encode_responses(indexes, groups))
+
+    def _receive(self, number: int, swap: int) -> None:
+        """Wait for the exchange, and count what each member got, and of whom."""
+        path = paths.SWAP_EXCHANGED.format(run=self._run.id, round=number, swap=swap)
+        replies = self._waits.all(
+            self._seats, path, lambda reply: reply.status_code == 200, seeds=True
+        )
+        for gifts, reply in zip(self._gifts, replies, strict=True):
+            gifts.update(load(reply.content).get("donors", np.empty(0)).ravel().tolist())
 
     def _group(self, answer: str, right: bool) -> list[Response]:
         wrong = LETTERS[(LETTERS.index(answer) + 1) % len(LETTERS)]
@@ -101,9 +126,14 @@ class MeasuredCrowd:
     def _hand_in(self, number: int, member: int) -> None:
         client, run = self._clients[member], self._run.id
         data = b"".join(initial_file(self._run.model.layout, 1000 * number + member))
-        update = SubmitUpdate(
-            adapter=client.put_blob(run, data), metrics=UpdateMetrics(examples=1, steps=STEPS)
-        )
+        gifts, self._gifts[member] = self._gifts[member], Counter()
+        found = [
+            DonorEvidence(number=donor, responses=count, evidence=HONEST * count)
+            for donor, count in gifts.most_common()
+            if donor != NOBODY
+        ]
+        metrics = UpdateMetrics(examples=1, steps=STEPS, donors=found)
+        update = SubmitUpdate(adapter=client.put_blob(run, data), metrics=metrics)
         client.submit_update(run, number, update)
 
     def _beat(self, over: threading.Event, number: int) -> None:
@@ -125,22 +155,30 @@ class Waits:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def all(self, seats: Sequence[Seat], path: str, until: Until) -> None:
-        """Have all members ask until they are told."""
-        asyncio.run_coroutine_threadsafe(self._all(seats, path, until), self._loop).result()
+    def all(
+        self, seats: Sequence[Seat], path: str, until: Until, **query: Any
+    ) -> list[httpx.Response]:
+        """Have all members ask until they are told; returns what each was told."""
+        asking = self._all(seats, path, until, query)
+        return asyncio.run_coroutine_threadsafe(asking, self._loop).result()
 
-    async def _all(self, seats: Sequence[Seat], path: str, until: Until) -> None:
+    async def _all(
+        self, seats: Sequence[Seat], path: str, until: Until, query: dict[str, Any]
+    ) -> list[httpx.Response]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(timeout=60, verify=False, limits=limits) as http:
-            await asyncio.gather(*(self._one(http, seat, path, until) for seat in seats))
+            waits = (self._one(http, seat, path, until, query) for seat in seats)
+            return await asyncio.gather(*waits)
 
-    async def _one(self, http: httpx.AsyncClient, seat: Seat, path: str, until: Until) -> None:
+    async def _one(
+        self, http: httpx.AsyncClient, seat: Seat, path: str, until: Until, query: dict[str, Any]
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {seat.token}"}
         while True:
-            wait = {"wait": LONG_POLL_SECONDS}
+            wait = {"wait": LONG_POLL_SECONDS, **query}
             reply = await http.get(seat.url + path, params=wait, headers=headers)
             if until(reply.raise_for_status()):
-                return
+                return reply
 
     def close(self) -> None:
         """End the loop."""

@@ -4,11 +4,12 @@
     PYTHONPATH=tests python tests/benchmarks/scale.py --members 64,250  # the other sizes stay
     PYTHONPATH=tests python tests/benchmarks/scale.py --quick   # a few members; keeps nothing
 
-Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps. Once a real
-`pubswap serve` with its defaults, SQLite and a local folder; once two of them on PostgreSQL, which
-share the folder and have every second member each. Members are on the same cores. Peak memory is
-one server's own (anonymous) memory. CPU seconds are of all servers, and of PostgreSQL if there is
-one; growth is theirs from a size to the next, over linear growth.
+Each member hands in 1 MB, and 8 prompts x 8 responses in each of 4 public steps, and every second
+one reports on some 90 donors, where there are so many. Once a real `pubswap serve` with its
+defaults, SQLite and a local folder; once two of them on PostgreSQL, which share the folder and have
+every second member each. Members are on the same cores. Peak memory is one server's own (anonymous)
+memory. CPU seconds are of all servers, and of PostgreSQL if there is one; growth is theirs from a
+size to the next, over linear growth.
 """
 
 import argparse

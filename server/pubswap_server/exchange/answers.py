@@ -5,6 +5,8 @@ import mmap
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -25,10 +27,13 @@ from pubswap_server.turns import Turns
 # Each file is a mapping of its own, of which Linux allows a process some 65,000.
 MOST_FILES = 4096
 LEAST_KEPT = 4
+# Without files an exchange is half a megabyte for a thousand members.
+MOST_EXCHANGES = 64
 # Answers that are put together at a time: more threads of Python come no faster, and the event loop
 # has to wait for each of them before it goes on.
 AT_ONCE = 2
 
+T = TypeVar("T")
 Key = tuple[str, int, int, int]  # run, how often it was rolled back, round, swap
 
 
@@ -41,6 +46,13 @@ class ClosedExchange:
     digests: Mapping[str, str]
     secret: str | None = None
 
+    def gifts(self, member: str) -> Counter[str]:
+        """How many responses of each peer a member got, or was offered."""
+        return self.exchange.gifts(member) if member in self.digests else Counter()
+
+
+Load = Callable[[], Awaitable[ClosedExchange]]
+
 
 class ResponsePool:
     """All responses of a closed exchange, mapped from their files."""
@@ -52,6 +64,11 @@ class ResponsePool:
             name: ResponseFile(_mapped(blobs, digest), closed.rules)
             for name, digest in closed.digests.items()
         }
+
+    @property
+    def files(self) -> int:
+        """How many are open."""
+        return len(self._files)
 
     def answer(self, member: str, seeds: bool = False) -> bytes:
         """The file of groups that a member trains on; raises RoundClosed if it is not among them.
@@ -68,10 +85,6 @@ class ResponsePool:
             for prompt, group in enumerate(self._closed.exchange.choices(member))
         ]
         return encode_responses(self._closed.rules.prompts, groups)
-
-    def gifts(self, member: str) -> Counter[str]:
-        """How many responses of each peer a member got, or was offered."""
-        return self._closed.exchange.gifts(member) if member in self._files else Counter()
 
     def _offers(self, member: str, seeds: bool) -> list[Offer]:
         count = self._closed.rules.responses_per_prompt
@@ -96,48 +109,59 @@ class ResponsePool:
         return response.as_donated() if choice.client != member else response
 
 
+class Recent(Generic[T]):
+    """What was asked for last, made once for all who ask, until it is too much in all."""
+
+    def __init__(self, most: int, size: Callable[[T], int]) -> None:
+        self._most, self._size = most, size
+        self._tasks: OrderedDict[Key, asyncio.Task[T]] = OrderedDict()
+        self._sizes: dict[Key, int] = {}
+
+    async def get(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
+        """What there is under the key, or else is made."""
+        task = self._tasks.get(key)
+        if task is None or (task.done() and task.exception() is not None):
+            task = self._tasks[key] = asyncio.create_task(self._made(key, make))
+        self._tasks.move_to_end(key)
+        return await asyncio.shield(task)
+
+    async def _made(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:
+        made = await make()
+        if key in self._tasks:
+            self._sizes[key] = self._size(made)
+        while len(self._tasks) > LEAST_KEPT and sum(self._sizes.values()) > self._most:
+            oldest, _ = self._tasks.popitem(last=False)
+            self._sizes.pop(oldest, None)
+        return made
+
+
 class Answers:
-    """The pools of the exchanges that were asked for last, as many as some thousand files make."""
+    """The exchanges that were asked for last; and of fewer, their pools, whose files are many."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._threads, self._turns = CapacityLimiter(AT_ONCE), Turns()
-        self._pools: OrderedDict[Key, asyncio.Task[ResponsePool]] = OrderedDict()
-        self._files: dict[Key, int] = {}
+        self._pools = Recent[ResponsePool](MOST_FILES, lambda pool: pool.files)
+        self._exchanges = Recent[ClosedExchange](MOST_EXCHANGES, lambda closed: 1)
 
-    async def answer(
-        self,
-        key: Key,
-        member: str,
-        load: Callable[[], Awaitable[ClosedExchange]],
-        seeds: bool = False,
-    ) -> bytes:
+    async def answer(self, key: Key, member: str, load: Load, seeds: bool = False) -> bytes:
         """The file that a member trains on; the first request calls `load` for the exchange."""
-        pool = await self._pool(key, load)
+        pool = await self._pools.get(key, partial(self._open, load))
         await self._turns.take()
         return await to_thread.run_sync(pool.answer, member, seeds, limiter=self._threads)
 
-    async def gifts(
-        self, key: Key, member: str, load: Callable[[], Awaitable[ClosedExchange]]
-    ) -> Counter[str]:
-        """How many responses of each peer a member got, or was offered."""
-        pool = await self._pool(key, load)
-        return await to_thread.run_sync(pool.gifts, member, limiter=self._threads)
-
-    async def _pool(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
-        task = self._pools.get(key)
-        if task is None or (task.done() and task.exception() is not None):
-            task = self._pools[key] = asyncio.create_task(self._open(key, load))
-        self._pools.move_to_end(key)
-        return await asyncio.shield(task)
-
-    async def _open(self, key: Key, load: Callable[[], Awaitable[ClosedExchange]]) -> ResponsePool:
+    async def _open(self, load: Load) -> ResponsePool:
         closed = await load()
-        self._files[key] = len(closed.digests)
-        while len(self._pools) > LEAST_KEPT and sum(self._files.values()) > MOST_FILES:
-            oldest, _ = self._pools.popitem(last=False)
-            self._files.pop(oldest, None)
         return await to_thread.run_sync(ResponsePool, closed, self._blobs, limiter=self._threads)
+
+    async def gifts(self, key: Key, member: str, load: Load) -> Counter[str]:
+        """How many responses of each peer a member got, or was offered.
+
+        It follows from the verdicts: members hand in what they report of a whole round's exchanges,
+        and the files of all are not opened for that.
+        """
+        closed = await self._exchanges.get(key, load)
+        return await to_thread.run_sync(closed.gifts, member, limiter=self._threads)
 
 
 def _mapped(blobs: BlobStore, digest: str) -> memoryview:

@@ -7,16 +7,20 @@ than it was given.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.messages import DonorEvidence, Sampling
-from pubswap_server.database.tables import DoubtRow, RunRow
+from pubswap_server.database.tables import Base, DoubtRow, RunRow
 from pubswap_server.exchange.sampling import donor_number, doubtful
 from pubswap_server.runs.events import record
 
 FEWEST = 2  # receivers that must doubt a donor before it is excluded
+DOUBTS = Base.metadata.tables[DoubtRow.__tablename__]
+NO_SUMS = {"responses": 0, "evidence": 0.0, "hotter": 0.0}
+UNKNOWN = {**NO_SUMS, "verdicts": 0, "doubts": 0, "doubted": False}
 
 
 def outvoted(doubting: int, judging: int) -> bool:
@@ -40,35 +44,42 @@ def report(
         return
     numbers = {name: donor_number(run.sampling_secret, receiver, name) for name in sorted(given)}
     donors = {name: reports[number] for name, number in numbers.items() if number in reports}
-    # All in one query, whatever their number: this holds the run's row.
-    known = select(DoubtRow).where(
-        DoubtRow.run_id == run.id, DoubtRow.receiver == receiver, DoubtRow.donor.in_(donors)
-    )
-    rows = {row.donor: row for row in session.scalars(known)}
-    for name, one in donors.items():
-        if (row := rows.get(name)) is None:
-            row = DoubtRow(run_id=run.id, donor=name, receiver=receiver)
-            row.responses = row.verdicts = row.doubts = 0
-            row.evidence = row.hotter = 0.0
-            session.add(row)
-        row.responses += min(one.responses, given[name])
-        row.evidence += one.evidence
-        row.hotter += one.hotter
-        _judge(session, row, round_)
+    # Three statements of plain rows, whatever their number: this holds the run's row, and each
+    # receiver reports of each of its donors.
+    pairs = (DOUBTS.c.run_id == run.id) & (DOUBTS.c.receiver == receiver)
+    columns = [DOUBTS.c[name] for name in UNKNOWN]
+    chosen = select(DOUBTS.c.donor, *columns).where(pairs, DOUBTS.c.donor.in_(donors))
+    known = {
+        donor: dict(zip(UNKNOWN, sums, strict=True)) for donor, *sums in session.execute(chosen)
+    }
+    fresh = {name: {**UNKNOWN} for name in donors if name not in known}
+    for name, sums in (known | fresh).items():
+        sums["responses"] += min(donors[name].responses, given[name])
+        sums["evidence"] += donors[name].evidence
+        sums["hotter"] += donors[name].hotter
+        if (evidence := _judge(sums)) is not None:
+            details = {"member": name, "receiver": receiver, "round": round_}
+            record(session, run.id, "sampling doubted", **details, evidence=evidence)
+    if fresh:
+        keys = {"run_id": run.id, "receiver": receiver}
+        rows = [{**keys, "donor": name, **sums} for name, sums in fresh.items()]
+        session.execute(insert(DOUBTS), rows)
+    if known:
+        changed = update(DOUBTS).where(pairs, DOUBTS.c.donor == bindparam("of"))
+        session.execute(changed, [{"of": name, **sums} for name, sums in known.items()])
 
 
-def _judge(session: Session, row: DoubtRow, round_: int) -> None:
-    evidence = max(row.evidence, row.hotter)
-    verdict = doubtful(row.responses, evidence)
+def _judge(sums: dict[str, Any]) -> float | None:
+    """Pass a verdict, if there is enough for one; returns the evidence of a new doubt."""
+    evidence = max(sums["evidence"], sums["hotter"])
+    verdict = doubtful(sums["responses"], evidence)
     if verdict is None:
-        return
-    if verdict and not row.doubted:
-        details = {"member": row.donor, "receiver": row.receiver, "round": round_}
-        record(session, row.run_id, "sampling doubted", **details, evidence=evidence)
-    row.doubted = verdict
-    row.verdicts += 1
-    row.doubts += verdict
-    row.responses, row.evidence, row.hotter = 0, 0.0, 0.0
+        return None
+    before = sums["doubted"]
+    sums |= {**NO_SUMS, "doubted": verdict}
+    sums["verdicts"] += 1
+    sums["doubts"] += verdict
+    return evidence if verdict and not before else None
 
 
 def standings(session: Session, run: str, member: str | None = None) -> dict[str, Sampling]:

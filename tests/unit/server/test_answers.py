@@ -1,6 +1,7 @@
 """The pools of closed exchanges: opened once, kept while there is room."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -15,6 +16,7 @@ class Opened:
 
     def __init__(self, closed: ClosedExchange, blobs: object) -> None:
         Opened.count += 1
+        self.files = len(closed.digests)
 
     def answer(self, member: str, seeds: bool) -> bytes:
         """Whatever it is."""
@@ -33,7 +35,7 @@ def asked(exchanges: int, members: int) -> int:
 
         for member in range(members):
             for exchange in range(exchanges):
-                key = ("run", 1, exchange)
+                key = ("run", 0, 1, exchange)
                 assert await kept.answer(key, str(member), load) == str(member).encode()
 
     Opened.count = 0
@@ -53,3 +55,40 @@ def test_pools_are_let_go_when_their_files_are_too_many(monkeypatch: pytest.Monk
     monkeypatch.setattr(answers, "MOST_FILES", 64)
     assert asked(5, 16) == 5 * 16
     assert asked(4, 100) == 4
+
+
+class Gave:
+    """Stands in for an exchange: everybody got one response of a peer's."""
+
+    def gifts(self, member: str) -> Counter[str]:
+        """One, of the same peer."""
+        return Counter({"peer": 1})
+
+
+def test_gifts_of_a_round_are_counted_without_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many exchanges it has, each is read once for all members; who gave none got none."""
+    monkeypatch.setattr(answers, "ResponsePool", Opened)
+    monkeypatch.setattr(answers, "MOST_FILES", 1)
+    read = Counter[int]()
+
+    async def count(exchanges: int, members: int) -> list[int]:
+        kept = Answers(None)  # type: ignore[arg-type] - the pools are not real
+        digests = {str(n): "" for n in range(members)}
+        closed = ClosedExchange(Gave(), None, digests)  # type: ignore[arg-type]
+        found = []
+        for member in range(1 + members):
+            given = Counter[str]()
+            for exchange in range(exchanges):
+
+                async def load(exchange: int = exchange) -> ClosedExchange:
+                    read[exchange] += 1
+                    return closed
+
+                given += await kept.gifts(("run", 0, 1, exchange), str(member), load)
+            found.append(given["peer"])
+        return found
+
+    Opened.count = 0
+    assert asyncio.run(count(11, 16)) == 16 * [11] + [0]
+    assert set(read.values()) == {1} and len(read) == 11
+    assert Opened.count == 0

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, NotFound, RoundClosed
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.exchange import exchanges
@@ -74,7 +74,7 @@ async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
     )
     for swap in swaps:
         load = partial(run.read, partial(exchanges.closed, round_=round_, swap=swap))
-        with suppress(RoundClosed, NotFound, DamagedBlob):
+        with suppress(RoundClosed, NotFound):
             key = run.name, rollbacks, round_, swap
             given += await services.answers.gifts(key, member, load)
     return given
