@@ -3,9 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import torch
@@ -150,14 +148,6 @@ class MemoryEstimate:
         return self.engine > 0 and self.rollout == 0
 
 
-def both_fit(awake: MemoryEstimate, asleep: MemoryEstimate, free: int) -> bool:
-    """Whether vLLM can stay awake: a GPU then holds it and the update at once, whose packs are no
-    smaller for it, or large enough all the same.
-    """
-    enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
-    return enough and awake.peak <= MARGIN * free
-
-
 def measure_device(settings: ClientSettings) -> Device:
     """The device that training would take; raises InvalidSettings if a GPU is asked for in vain."""
     device = find_device(settings.device)
@@ -179,29 +169,22 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """The estimate for the longest prompts and responses that the run allows.
 
-    An evaluator has no optimizer and makes no update. With `vllm.sleep = "auto"`, it is the one
-    with a vLLM that is awake where `both_fit`.
+    An evaluator has no optimizer and makes no update. With `vllm.sleep = "auto"`, vLLM stays awake
+    if a GPU then holds it and the update at once, whose packs are no smaller for it, or large
+    enough all the same.
     """
-    estimate = partial(
-        _estimate, run=run, card=card, folder=folder, device=device, evaluator=evaluator
-    )
-    if settings.vllm.sleep != "auto":
-        return estimate(settings)
-    awake, asleep = (
-        estimate(settings.model_copy(update={"vllm": settings.vllm.model_copy(update=change)}))
-        for change in ({"sleep": False}, {"sleep": True})
-    )
-    return awake if both_fit(awake, asleep, device.free) else asleep
-
-
-def _estimate(
-    settings: ClientSettings,
-    run: RunSettings,
-    card: ModelCard,
-    folder: Path,
-    device: Device,
-    evaluator: bool,
-) -> MemoryEstimate:
+    if settings.vllm.sleep == "auto":
+        awake, asleep = (
+            estimate_memory(
+                settings.model_copy(
+                    update={"vllm": settings.vllm.model_copy(update={"sleep": sleep})}
+                ),
+                *(run, card, folder, device, evaluator),
+            )
+            for sleep in (False, True)
+        )
+        enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
+        return awake if enough and awake.peak <= MARGIN * device.free else asleep
     dtype = torch.bfloat16 if device.cuda else torch.float32
     shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
     weights = card.parameters * dtype.itemsize
@@ -210,20 +193,14 @@ def _estimate(
         weights = weights // settings.processes + 2 * weights // shape.layers
     parameters = card.layout.parameters
     factors = 4 * parameters if evaluator else factor_bytes(parameters)
-    sampling = _sampling(settings, run, card, shape, device, weights, factors, evaluator)
+    engine, rollout, rows = _sampling(
+        settings, run, card, shape, device, weights, factors, evaluator
+    )
     tokens = update = 0
     if not evaluator:
-        tokens = _update_tokens(settings, run, shape, device, weights + factors + sampling.kept)
+        tokens = _update_tokens(settings, run, shape, device, weights + factors + engine)
         update = update_bytes(shape, tokens, settings.gradient_checkpointing, device.cuda)
-    return MemoryEstimate(
-        weights=weights,
-        factors=factors,
-        engine=sampling.kept,
-        update=update,
-        rollout=sampling.more,
-        tokens=tokens,
-        rows=sampling.rows,
-    )
+    return MemoryEstimate(weights, factors, engine, update, rollout, tokens, rows)
 
 
 def _update_tokens(
@@ -235,9 +212,8 @@ def _update_tokens(
     if device.cuda and not settings.micro_batch_tokens:
         free = max(0, device.free - fixed)
         tokens = _gpu_budget(shape, free, settings.gradient_checkpointing)
-    row = grpo.max_prompt_tokens + grpo.max_response_tokens
     group = grpo.max_prompt_tokens + grpo.responses_per_prompt * grpo.max_response_tokens
-    return max(row, min(tokens, grpo.prompts_per_step * group))
+    return max(grpo.longest_row, min(tokens, grpo.prompts_per_step * group))
 
 
 def fitting_update(
@@ -277,12 +253,6 @@ def fitting_rows(
     return None
 
 
-class _Sampling(NamedTuple):
-    kept: int  # also while nothing is sampled
-    more: int
-    rows: int = 0
-
-
 def _sampling(
     settings: ClientSettings,
     run: RunSettings,
@@ -292,17 +262,17 @@ def _sampling(
     weights: int,
     factors: int,
     evaluator: bool,
-) -> _Sampling:
-    """What the engine takes of this device beside weights and factors."""
+) -> tuple[int, int, int]:
+    """`engine`, `rollout` and `rows` of an estimate with these weights and factors."""
     grpo, vllm, engine = run.grpo, settings.vllm, chosen_engine(settings, run)
     if engine == "vllm-server":
-        return _Sampling(0, 0)
+        return 0, 0, 0
     if engine == "vllm":
         if not device.cuda:
-            return _Sampling(weights + int((vllm.kv_cache_gib or CPU_CACHE_GIB) * 2**30), 0)
+            return weights + int((vllm.kv_cache_gib or CPU_CACHE_GIB) * 2**30), 0, 0
         share = int(vllm.gpu_memory_utilization * device.total)
         kept = min(ASLEEP, share) if vllm.sleep else share
-        return _Sampling(kept, share - kept)
+        return kept, share - kept, 0
     rows = min(settings.rollout_rows, wanted_rows(run, evaluator))
     group = run.evaluation.samples if evaluator else grpo.responses_per_prompt
     lengths = Lengths(grpo.max_prompt_tokens, grpo.max_response_tokens, group)
@@ -310,7 +280,7 @@ def _sampling(
     if device.cuda and not settings.shard:
         merged = merged_bytes(card.layout, shape)
         rows = rows_that_fit(shape, rows, lengths, device.free - weights - factors - merged)
-    return _Sampling(0, merged + rollout_bytes(shape, rows, lengths), rows)
+    return 0, merged + rollout_bytes(shape, rows, lengths), rows
 
 
 def wanted_rows(run: RunSettings, evaluator: bool) -> int:

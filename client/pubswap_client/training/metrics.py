@@ -1,12 +1,8 @@
 """What one step did: what is shown, tracked, kept in checkpoints and summed up for a round."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
-
-from pubswap_client.policy.groups import Batch, zero_variance
-from pubswap_client.training.mismatch import Mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,61 +37,6 @@ class StepMetrics:
     def tokens_per_second(self) -> float:
         """Response tokens sampled and trained on, by the whole step's time."""
         return self.tokens / self.seconds if self.seconds else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """Sums over the batch with the coefficients c, and the gradient's norm."""
-
-    loss: float
-    kl: float
-    clip_share: float
-    donated_clip_share: float
-    grad_norm: float
-
-
-@dataclass(frozen=True, slots=True)
-class Donated:
-    """The donated tokens of a batch: their number, mean probability, and sum of coefficients c."""
-
-    tokens: int
-    probability: float
-    weight: float
-
-
-def step_metrics(
-    batch: Batch,
-    epochs: Sequence[Epoch],
-    mismatch: Mismatch,
-    donated: Donated,
-    memory: int,
-    seconds: float,
-) -> StepMetrics:
-    """The metrics of a step from its epochs' sums; `seconds` are the update's."""
-    own = batch.rewards.flatten()[~batch.donated]
-    tokens, rows = sum(batch.lengths), max(1, batch.rows)
-
-    def mean(name: str) -> float:
-        return sum(float(getattr(epoch, name)) for epoch in epochs) / len(epochs)
-
-    return StepMetrics(
-        loss=mean("loss"),
-        kl=mean("kl"),
-        clip_share=mean("clip_share"),
-        reward=mean_of(own if len(own) else batch.rewards),
-        zero_variance_share=mean_of(zero_variance(batch.rewards).float()),
-        response_tokens=tokens / rows,
-        tokens=tokens,
-        seconds=seconds,
-        grad_norm=mean("grad_norm"),
-        mismatch=mismatch.mean_abs,
-        mismatch_max=mismatch.max_abs,
-        mismatch_kl=mismatch.kl,
-        memory_bytes=memory,
-        donated_tokens=donated.tokens,
-        donated_probability=donated.probability,
-        donated_clip_share=mean("donated_clip_share") / donated.weight if donated.tokens else 0.0,
-    )
 
 
 def mean_of(values: Tensor) -> float:

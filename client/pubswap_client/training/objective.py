@@ -19,7 +19,7 @@ whole batch, so that losses, figures and gradients of micro-batches simply add u
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
@@ -46,15 +46,8 @@ class Targets:
 
     def take(self, indices: Tensor) -> "Targets":
         """The tokens at `indices` (n,) of tensors that are all flat."""
-        return Targets(
-            advantages=self.advantages[indices],
-            weights=self.weights[indices],
-            old=self.old[indices],
-            donated=self.donated[indices],
-            behaviour=self.behaviour[indices],
-            reference=None if self.reference is None else self.reference[indices],
-            sequences=None if self.sequences is None else self.sequences[indices],
-        )
+        there = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: t[indices] for name, t in there.items() if t is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ gives its place to a group of a fresh prompt that is not dead, in up to n furthe
 What is dead after the last draw stays, so that a step has b groups whatever its prompts are.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,6 @@ class PrivateRollout:
     replaced: int  # groups
 
 
-_NO_TOKENS, _NO_LOGPROBS = np.empty(0, np.int32), np.empty(0, np.float32)
 Draw = Callable[[int, int], list[PrivateGroup]]
 
 
@@ -74,8 +73,25 @@ def sample_private(step: int, draw: Draw, count: int, draws: int, available: int
     return PrivateRollout(step, groups, mean_of(rewards), sampled, replaced)
 
 
+def encode_flat(responses: Sequence[Response]) -> dict[str, NDArray[Any]]:
+    """Responses' lengths, and all their tokens and log-probabilities in a row."""
+    no_tokens, no_logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
+    return {
+        "lengths": np.array([len(response.tokens) for response in responses], np.int64),
+        "tokens": np.concatenate([no_tokens, *(response.tokens for response in responses)]),
+        "logprobs": np.concatenate([no_logprobs, *(response.logprobs for response in responses)]),
+    }
+
+
+def decode_flat(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Response]:
+    """The responses of `encode_flat`; an empty one if there were none."""
+    ends = np.cumsum(arrays["lengths"])[:-1]
+    parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
+    return (Response(tokens, logprobs) for tokens, logprobs in zip(*parts, strict=True))
+
+
 def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A rollout as JSON and as arrays: all responses' tokens and log-probabilities in a row."""
+    """A rollout as JSON and as arrays."""
     groups = rollout.groups
     flat = [response for group in groups for response in group.responses]
     facts = {
@@ -86,18 +102,12 @@ def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, N
         "sampled": rollout.sampled,
         "replaced": rollout.replaced,
     }
-    return facts, {
-        "lengths": np.array([len(response.tokens) for response in flat], np.int64),
-        "tokens": np.concatenate([_NO_TOKENS, *(response.tokens for response in flat)]),
-        "logprobs": np.concatenate([_NO_LOGPROBS, *(response.logprobs for response in flat)]),
-    }
+    return facts, encode_flat(flat)
 
 
 def decode_rollout(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PrivateRollout:
     """The rollout of `encode_rollout`."""
-    ends = np.cumsum(arrays["lengths"])[:-1]
-    parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
-    responses = (Response(tokens, logprobs) for tokens, logprobs in zip(*parts, strict=True))
+    responses = decode_flat(arrays)
     groups = [
         PrivateGroup(problem, [next(responses) for _ in rewards], rewards)
         for problem, rewards in zip(facts["problems"], facts["rewards"], strict=True)

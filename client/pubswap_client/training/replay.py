@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pubswap_client.training.private_rollout import decode_flat, encode_flat
 from pubswap_protocol.tensors.responses import Response
 
 MOST_TOKENS = 1 << 22  # of the whole buffer: 32 MiB with their log-probabilities
@@ -64,23 +65,19 @@ def fill(
 
 
 def encode_kept(kept: Kept) -> dict[str, NDArray[Any]]:
-    """The buffer as arrays: of each response its prompt and length, and all tokens in a row."""
+    """The buffer as arrays: the responses in a row, and the prompt of each."""
     flat = [(prompt, one) for prompt, responses in kept.items() for one in responses]
     return {
         "prompts": np.array([prompt for prompt, _ in flat], np.int64),
-        "lengths": np.array([len(one.tokens) for _, one in flat], np.int64),
-        "tokens": np.concatenate([np.empty(0, np.int32), *(one.tokens for _, one in flat)]),
-        "logprobs": np.concatenate([np.empty(0, np.float32), *(one.logprobs for _, one in flat)]),
+        **encode_flat([one for _, one in flat]),
     }
 
 
 def decode_kept(arrays: Mapping[str, NDArray[Any]]) -> dict[int, list[Response]]:
     """The buffer of `encode_kept`."""
     kept: dict[int, list[Response]] = {}
-    ends = np.cumsum(arrays["lengths"])[:-1]
-    parts = (np.split(arrays[name], ends) for name in ("tokens", "logprobs"))
-    for prompt, tokens, logprobs in zip(arrays["prompts"].tolist(), *parts, strict=False):
-        kept.setdefault(prompt, []).append(Response(tokens, logprobs, donated=True))
+    for prompt, response in zip(arrays["prompts"].tolist(), decode_flat(arrays), strict=False):
+        kept.setdefault(prompt, []).append(response.as_donated())
     return kept
 
 

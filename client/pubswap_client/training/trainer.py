@@ -162,7 +162,7 @@ class LocalTrainer:
             temperature=self.settings.evaluation.temperature,
             seed=seed_for(self.settings.seed, "held out", self.client),
         )
-        rewards = self._rewards(problems, groups)
+        rewards = self.score(problems, groups)
         return sum(reward for (reward,) in rewards) / len(rewards)
 
     def snapshot(self) -> Snapshot:
@@ -236,18 +236,18 @@ class LocalTrainer:
         groups = self._rollout(problems, seed, count, gumbel=sampling_seed is not None)
         if sampling_seed is not None and self._draws_by_noise(problems, groups, sampling_seed):
             groups = seeded(groups, sampling_seed)
-        self._own_rewards = self._rewards(problems, groups)
+        self._own_rewards = self.score(problems, groups)
         self.rollout_seconds = time.monotonic() - started
         return groups
 
     def resume_rollout(self, problems: Sequence[Problem], groups: Groups, seconds: float) -> None:
         """Take up our own responses of an earlier process, whose rollout took these seconds."""
-        self._own_rewards = self._rewards(problems, groups)
+        self._own_rewards = self.score(problems, groups)
         self.rollout_seconds = seconds
 
     def score(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
         """The rewards of each problem's responses, by our own verifier."""
-        return self._rewards(problems, groups)
+        return score_groups(self.scorer, self.policy.decode, problems, groups)
 
     def choose(self, problems: Sequence[Problem], offers: Sequence[Offer]) -> list[list[Response]]:
         """The groups of an exchange's offers, chosen by what our policy finds most likely."""
@@ -266,7 +266,7 @@ class LocalTrainer:
         """
         started = time.monotonic()
         stale = staleness(self.settings, step)
-        rewards = self._rewards(problems, groups)
+        rewards = self.score(problems, groups)
         with self._sampling(ahead):
             # As in a private step.
             max_mismatch = None if stale else self.max_mismatch
@@ -346,7 +346,7 @@ class LocalTrainer:
     def _private_groups(self, indices: Sequence[int], seed: int) -> list[PrivateGroup]:
         problems = [self.problems[index] for index in indices]
         groups = self._rollout(problems, seed, self._private.grpo.responses_per_prompt)
-        rewards = self._rewards(problems, groups)
+        rewards = self.score(problems, groups)
         return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
 
     def _seed(self, step: int, *draw: int | str) -> int:
@@ -385,9 +385,6 @@ class LocalTrainer:
             seed=seed,
             gumbel=gumbel,
         )
-
-    def _rewards(self, problems: Sequence[Problem], groups: Groups) -> list[list[float]]:
-        return score_groups(self.scorer, self.policy.decode, problems, groups)
 
     def update_policy(
         self,

@@ -8,7 +8,6 @@ of processes, add up to the whole batch's.
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -21,7 +20,7 @@ from pubswap_client.policy.packing import Pack, pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.training.evidence import EvidenceTable
 from pubswap_client.training.memory import TokenBudget, memory_used
-from pubswap_client.training.metrics import Donated, Epoch, StepMetrics, mean_of, step_metrics
+from pubswap_client.training.metrics import StepMetrics, mean_of
 from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.own_rank import OwnRank
@@ -82,11 +81,8 @@ def update(
             if own_rank is not None:
                 own_rank.put_back(policy, round_start)
             team.broadcast(policy.trainable())
-            epochs.append(Epoch(loss + penalty, kl, clipped, donated, gradient_norm))
-    memory = memory_used(policy.device)
-    seconds = time.monotonic() - started
-    metrics = step_metrics(batch, epochs, passes.mismatch(), passes.donated(), memory, seconds)
-    return replace(metrics, donors=passes.evidence.by_donor())
+            epochs.append((loss + penalty, kl, clipped, donated, gradient_norm))
+    return passes.metrics(epochs, started)
 
 
 def _check_finite(**values: float) -> None:
@@ -211,12 +207,35 @@ class _Passes:
         own = self._tokens(~self.batch.donated)
         return measure(self.targets.old.cpu(), self.targets.behaviour.cpu(), own)
 
-    def donated(self) -> Donated:
-        """What the first epoch's own pass found of peers' tokens."""
-        tokens = self._tokens(self.batch.donated)
-        probabilities = self.targets.old.cpu()[tokens].exp()
-        weight = self.targets.weights.cpu()[tokens].sum()
-        return Donated(len(probabilities), mean_of(probabilities), float(weight))
+    def metrics(self, epochs: Sequence[Sequence[float]], started: float) -> StepMetrics:
+        """What was done since `started`; an epoch is its FIGURES' sums and the gradient's norm."""
+        batch, mismatch = self.batch, self.mismatch()
+        loss, kl, clipped, donated_clipped, norm = (
+            sum(figures) / len(epochs) for figures in zip(*epochs, strict=True)
+        )
+        own = batch.rewards.flatten()[~batch.donated]
+        tokens, donated = sum(batch.lengths), self._tokens(batch.donated)
+        probabilities = self.targets.old.cpu()[donated].exp()
+        weight = float(self.targets.weights.cpu()[donated].sum())
+        return StepMetrics(
+            loss=loss,
+            kl=kl,
+            clip_share=clipped,
+            reward=mean_of(own if len(own) else batch.rewards),
+            zero_variance_share=mean_of(zero_variance(batch.rewards).float()),
+            response_tokens=tokens / max(1, batch.rows),
+            tokens=tokens,
+            seconds=time.monotonic() - started,
+            grad_norm=norm,
+            mismatch=mismatch.mean_abs,
+            mismatch_max=mismatch.max_abs,
+            mismatch_kl=mismatch.kl,
+            memory_bytes=memory_used(self.policy.device),
+            donated_tokens=len(probabilities),
+            donated_probability=mean_of(probabilities),
+            donated_clip_share=donated_clipped / weight if len(probabilities) else 0.0,
+            donors=self.evidence.by_donor(),
+        )
 
     def _tokens(self, rows: Tensor) -> Tensor:
         """Which of the flat tokens (B T,) are of these rows (B,) and trained on."""
