@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -36,18 +36,20 @@ def launched_rank() -> int | None:
 
 
 @contextmanager
-def followers(count: int, command: Sequence[str] | None = None) -> Iterator[None]:
+def followers(count: int) -> Iterator[None]:
     """Run `count` copies of this process's command as ranks 1.., this process being rank 0."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     shared = {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
         "WORLD_SIZE": str(count + 1),
         "LOCAL_WORLD_SIZE": str(count + 1),
     }
     processes = []
     for rank in range(1, count + 1):
         environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        processes.append(subprocess.Popen(command or sys.orig_argv, env=environment))
+        processes.append(subprocess.Popen(sys.orig_argv, env=environment))
     os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
     stopping = threading.Event()
     for process in processes:
@@ -89,13 +91,6 @@ def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> No
         )
         # A collective operation under way cannot be interrupted from Python.
         os._exit(FAILED)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

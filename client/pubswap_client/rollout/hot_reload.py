@@ -53,7 +53,7 @@ class HotReloadEngine(RolloutEngine):
         self._number = 0
         self._served: AdapterVersion | None = None
         self._held: Adapter | None = None
-        self._delete()
+        shutil.rmtree(self.root, ignore_errors=True)  # an earlier process's
         self.root.mkdir(parents=True)
 
     @abstractmethod
@@ -142,7 +142,7 @@ class HotReloadEngine(RolloutEngine):
         except EngineFault as error:
             log.warning("The adapter could not be unloaded: %s", error.detail)
         finally:
-            self._delete()
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def _load(self, adapter: bytes) -> AdapterVersion:
         self._number += 1
@@ -162,7 +162,3 @@ class HotReloadEngine(RolloutEngine):
             shutil.rmtree(version.path, ignore_errors=True)
             raise
         return version
-
-    def _delete(self) -> None:
-        """Delete all versions, also those of an earlier process."""
-        shutil.rmtree(self.root, ignore_errors=True)

@@ -5,17 +5,14 @@ Whatever is loaded in one replica is loaded in all, and prompts are spread over 
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.hot_reload import (
-    AdapterVersion,
-    HotReloadEngine,
-    Sampled,
-)
+from pubswap_client.rollout.hot_reload import AdapterVersion, HotReloadEngine, Sampled
 from pubswap_client.rollout.transformers_engine import Prompts
 from pubswap_client.rollout.vllm_http import Completions, InferenceServer, ServedModel, VllmRefused
 from pubswap_client.rollout.vllm_sampling import lora_rank
@@ -219,34 +216,32 @@ def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> 
     The threads are daemons: when the daemon is told to stop, it does not wait for a long answer,
     and vLLM gives up a request whose connection has gone.
     """
-    waiting: SimpleQueue[int] = SimpleQueue()
-    finished: SimpleQueue[tuple[int, R] | Exception] = SimpleQueue()
+    waiting: SimpleQueue[tuple[Future[R], A]] = SimpleQueue()
+    futures: list[Future[R]] = []
     ended = threading.Event()
-    for index in range(len(arguments)):
-        waiting.put(index)
+    for argument in arguments:
+        futures.append(Future())
+        waiting.put((futures[-1], argument))
 
     def work() -> None:
         with suppress(Empty):
             while not ended.is_set():
-                index = waiting.get_nowait()
+                future, argument = waiting.get_nowait()
                 try:
-                    finished.put((index, call(arguments[index])))
+                    future.set_result(call(argument))
                 except Exception as error:
                     ended.set()
-                    finished.put(error)
+                    future.set_exception(error)
 
     for _ in range(min(threads, len(arguments))):
         threading.Thread(target=work, daemon=True, name="vllm").start()
-    results: dict[int, R] = {}
     try:
-        while len(results) < len(arguments):
-            done = finished.get()
-            if isinstance(done, Exception):
-                raise done
-            results[done[0]] = done[1]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
     finally:
         ended.set()
-    return [results[index] for index in range(len(arguments))]
+    for future in done:
+        future.result()  # raises the error, if there is one
+    return [future.result() for future in futures]
 
 
 def _serves(server: InferenceServer, version: AdapterVersion) -> bool:

@@ -14,7 +14,7 @@ from pubswap_client.policy.memory import Shape, free_bytes, release_cached_memor
 from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.memory import Lengths, merged_bytes, rollout_bytes, rows_that_fit
-from pubswap_client.rollout.vllm_arguments import CPU_CACHE_GIB
+from pubswap_client.rollout.vllm_engine import CPU_CACHE_GIB
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.model import ModelCard

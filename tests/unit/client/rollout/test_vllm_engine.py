@@ -13,8 +13,7 @@ import torch
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import vllm_engine
-from pubswap_client.rollout.vllm_arguments import engine_arguments
-from pubswap_client.rollout.vllm_engine import VllmEngine
+from pubswap_client.rollout.vllm_engine import VllmEngine, engine_arguments
 from pubswap_client.settings import NOT_EXTRA, VllmSettings, load_settings
 from pubswap_protocol.errors import EngineFault, InvalidSettings
 from pubswap_protocol.tensors.responses import Response
