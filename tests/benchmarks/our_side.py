@@ -10,7 +10,11 @@ from workload import EOS, Workload, frozen_groups, start_adapter, text
 
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import (
+    Prompts,
+    SamplingParameters,
+    TransformersEngine,
+)
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_client.training.update import update
@@ -94,20 +98,10 @@ class _ForcedEngine(TransformersEngine):
         self._place = 0
 
     def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        first: int = 0,
-        *,
-        gumbel: bool = False,
+        self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
     ) -> list[list[Response]]:
         started = self._clock()
-        groups = super().generate(
-            prompts, count, max_tokens, temperature, seed, first, gumbel=gumbel
-        )
+        groups = super().generate(prompts, sampling, first)
         self.seconds += self._clock() - started
         found = [[response.tokens.tolist() for response in group] for group in groups]
         if found != [self._known[tuple(prompt)] for prompt in prompts]:

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from workload import QWEN3_1_7B, save_model, start_adapter
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 
@@ -67,7 +67,7 @@ def shares(engine: TransformersEngine, prompts: list[list[int]], response: int) 
     """The share of the device's time in each operation, largest first."""
     gpu = engine.policy.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]) as profiled:
-        engine.generate(prompts, COUNT, response, 1.0, seed=0)
+        engine.generate(prompts, SamplingParameters(COUNT, response, 1.0, 0))
     events = profiled.key_averages()
     times = {
         event.key: event.self_device_time_total if gpu else event.self_cpu_time_total
@@ -92,11 +92,11 @@ def main() -> None:
     engine.merge |= chosen.merge
     engine.static |= chosen.static
     clock = Clock(engine.policy.device)
-    engine.generate(prompts, COUNT, 8, 1.0, seed=0)
+    engine.generate(prompts, SamplingParameters(COUNT, 8, 1.0, 0))
     rates = []
     for _ in range(chosen.repeats):
         started = clock()
-        engine.generate(prompts, COUNT, response, 1.0, seed=0)
+        engine.generate(prompts, SamplingParameters(COUNT, response, 1.0, 0))
         rates.append(rows * response / (clock() - started))
     show = Console().print
     show(f"{median(rates):,.0f} tokens/s ({', '.join(f'{rate:,.0f}' for rate in rates)})")

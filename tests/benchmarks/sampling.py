@@ -33,7 +33,7 @@ from pubswap_client.policy.groups import Batch, Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import auc
 from pubswap_client.recipes.recipe import load_recipe
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
@@ -105,11 +105,12 @@ class Lab:
         """K responses to each public problem, by the noise of a sampling seed."""
         self.policy.load_adapter(adapter)
         grpo = self.settings.grpo
-        return TransformersEngine(self.policy).generate(
-            *(self.prompts, grpo.responses_per_prompt, grpo.max_response_tokens),
+        sampling = SamplingParameters(
+            *(grpo.responses_per_prompt, grpo.max_response_tokens),
             *(temperature or grpo.temperature, seed),
             gumbel=True,
         )
+        return TransformersEngine(self.policy).generate(self.prompts, sampling)
 
     def finished(self, adapter: Adapter, groups: Groups, seed: int) -> Groups:
         """The responses with the second half sampled anew, by other noise."""
@@ -117,9 +118,10 @@ class Lab:
         grpo, halves = self.settings.grpo, []
         for prompt, group in zip(self.prompts, groups, strict=True):
             halves += [[*prompt, *one.tokens[: len(one.tokens) // 2].tolist()] for one in group]
-        ends = TransformersEngine(self.policy).generate(
-            halves, 1, grpo.max_response_tokens // 2, grpo.temperature, seed, gumbel=True
+        sampling = SamplingParameters(
+            1, grpo.max_response_tokens // 2, grpo.temperature, seed, gumbel=True
         )
+        ends = TransformersEngine(self.policy).generate(halves, sampling)
         more = iter(end for [end] in ends)
         return [
             [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_client.rollout.vllm_http import InferenceServer
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.mismatch import UNUSUAL, check
@@ -55,7 +56,7 @@ def engine(
 def sampled(engine: Any, policy: "Policy", temperature: float = 0.7, seed: int = 1) -> Groups:
     """Six responses to each of four prompts."""
     prompts = [policy.encode(text) for text in TEXTS]
-    groups: Groups = engine.generate(prompts, 6, 32, temperature, seed)
+    groups: Groups = engine.generate(prompts, SamplingParameters(6, 32, temperature, seed))
     return groups
 
 
@@ -71,7 +72,9 @@ def test_responses_end_with_their_first_end_of_sequence_token_or_at_the_limit(
     ends = set(policy.card.eos_token_ids)
     seen = set()
     for limit in (3, 32):
-        groups = engine.generate([policy.encode(text) for text in TEXTS], 6, limit, 0.7, seed=1)
+        groups = engine.generate(
+            [policy.encode(text) for text in TEXTS], SamplingParameters(6, limit, 0.7, 1)
+        )
         assert [len(group) for group in groups] == [6] * len(TEXTS)
         for response in (response for group in groups for response in group):
             found = response.tokens.tolist()
@@ -133,7 +136,7 @@ def test_a_seed_gives_the_same_responses_again(
     policy.load_adapter(adapter(1))
     assert tokens(sampled(engine, policy, 1.5, seed=1)) == first
     assert tokens(sampled(engine, policy, 1.5, seed=2)) != first
-    same = engine.generate([policy.encode(TEXTS[0])] * 2, 6, 32, 1.5, seed=1)
+    same = engine.generate([policy.encode(TEXTS[0])] * 2, SamplingParameters(6, 32, 1.5, 1))
     assert tokens(same)[0] != tokens(same)[1]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_client.rollout.vllm_engine import VllmEngine
 from pubswap_client.settings import VllmSettings
 from pubswap_client.training.mismatch import UNUSUAL
@@ -62,7 +63,7 @@ def test_an_engine_in_bfloat16_has_logits_in_float32_and_is_no_other_policy(
         assert config.model_config.head_dtype == torch.float32
         assert config.scheduler_config.max_num_seqs == 8
         prompts = [policy.encode(text) for text in TEXTS]
-        groups = engine.generate(prompts, 24, 32, 0.7, seed=1)
+        groups = engine.generate(prompts, SamplingParameters(24, 32, 0.7, 1))
     assert 1e-4 < compared(policy, groups).mean_abs < UNUSUAL
 
 

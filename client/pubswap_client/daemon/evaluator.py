@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import Scorer, score_groups
 from pubswap_protocol.draws import seed_for
@@ -96,13 +96,13 @@ def rewards_of(
     evaluation = settings.evaluation
     for start in range(0, len(problems), evaluation.batch_size):
         part = problems[start : start + evaluation.batch_size]
-        groups = engine.generate(
-            [policy.encode(problem.prompt) for problem in part],
+        sampling = SamplingParameters(
             count=evaluation.samples,
             max_tokens=settings.grpo.max_response_tokens,
             temperature=evaluation.temperature,
             seed=seed_for(seed, "batch", start),
         )
+        groups = engine.generate([policy.encode(problem.prompt) for problem in part], sampling)
         rewards += score_groups(scorer, policy.decode, part, groups)
     return rewards
 

@@ -21,7 +21,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from pubswap_client.distributed.local_engine import LocalEngine
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, TransformersEngine
+from pubswap_client.rollout.transformers_engine import (
+    Prompts,
+    RolloutEngine,
+    SamplingParameters,
+    TransformersEngine,
+)
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.privacy import GroupClipping
 from pubswap_client.training.team import Team
@@ -55,14 +60,10 @@ class StartEngine:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Sample responses; the arguments of RolloutEngine.generate."""
+    """Sample responses."""
 
     prompts: list[list[int]]
-    count: int
-    max_tokens: int
-    temperature: float
-    seed: int
-    gumbel: bool = False
+    sampling: SamplingParameters
 
 
 class ProcessGroup(Team):
@@ -154,19 +155,9 @@ class ProcessGroupEngine(RolloutEngine):
         process_group.broadcast_object(StartEngine(state))
         self.engine = start(state)
 
-    def generate(
-        self,
-        prompts: Prompts,
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        *,
-        gumbel: bool = False,
-    ) -> list[list[Response]]:
+    def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
         """The engine's own responses: they depend on the seed and the prompt's index only."""
-        lists = [list(prompt) for prompt in prompts]
-        command = Generate(lists, count, max_tokens, temperature, seed, gumbel)
+        command = Generate([list(prompt) for prompt in prompts], sampling)
         self.process_group.broadcast_object(command)
         self.process_group.broadcast(self.policy.factors())
         return generate_together(self.process_group, self.engine, command)
@@ -183,14 +174,11 @@ def generate_together(
 
     A forward pass of a sharded policy needs everyone at the same time: all do all the prompts.
     """
-    prompts = command.prompts
-    arguments = command.count, command.max_tokens, command.temperature, command.seed
     if process_group.lockstep and isinstance(engine, TransformersEngine):
-        return engine.generate(prompts, *arguments, gumbel=command.gumbel)
-    size = -(-len(prompts) // process_group.size)
+        return engine.generate(command.prompts, command.sampling)
+    size = -(-len(command.prompts) // process_group.size)
     first = process_group.rank * size
-    part = prompts[first : first + size]
-    mine = engine.generate(part, *arguments, first=first, gumbel=command.gumbel)
+    mine = engine.generate(command.prompts[first : first + size], command.sampling, first)
     return [group for groups in process_group.gather(mine) for group in groups]
 
 

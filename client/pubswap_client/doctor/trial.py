@@ -20,7 +20,7 @@ from pubswap_client.doctor.findings import Finding, ok, warning
 from pubswap_client.doctor.prediction import TrialResult
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine
-from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, SamplingParameters
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.trainer import LocalTrainer, Scorer
 from pubswap_protocol.command_line.amounts import duration_text, size_text
@@ -95,19 +95,10 @@ class _Watched(RolloutEngine):
     reward_seconds: float = 0.0
     groups: list[list[Response]] = field(default_factory=list)
 
-    def generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        *,
-        gumbel: bool = False,
-    ) -> list[list[Response]]:
-        self.stage(f"trial step: sampling {len(prompts)} x {count} responses")
+    def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
+        self.stage(f"trial step: sampling {len(prompts)} x {sampling.count} responses")
         started = time.monotonic()
-        groups = self.engine.generate(prompts, count, max_tokens, temperature, seed, gumbel=gumbel)
+        groups = self.engine.generate(prompts, sampling)
         self.rollout_seconds += time.monotonic() - started
         self.groups += groups
         return groups

@@ -16,7 +16,7 @@ import numpy as np
 from pubswap_client.policy.logprobs import mean_logprobs_of_groups
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import Scores
-from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.problems import Problem
@@ -88,10 +88,12 @@ class Attacker:
             prompts = [self.policy.encode(problem.prompt) for problem in part]
             groups = self.engine.generate(
                 prompts,
-                count=RESPONSES,
-                max_tokens=grpo.max_response_tokens,
-                temperature=grpo.temperature,
-                seed=seed_for(self.policy.settings.seed, "privacy audit", purpose, first),
+                SamplingParameters(
+                    count=RESPONSES,
+                    max_tokens=grpo.max_response_tokens,
+                    temperature=grpo.temperature,
+                    seed=seed_for(self.policy.settings.seed, "privacy audit", purpose, first),
+                ),
             )
             rows = [
                 [self._answer(problem), *responses]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine
+from pubswap_client.rollout.transformers_engine import Prompts, RolloutEngine, SamplingParameters
 from pubswap_client.rollout.vllm_sampling import checked_response, sampling_parameters
 from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import EngineFault, StaleAdapter
@@ -73,17 +73,9 @@ class HotReloadEngine(RolloutEngine):
         """The responses of the `current` version to each prompt, in the order of their seeds."""
 
     def generate(
-        self,
-        prompts: Prompts,
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        first: int = 0,
-        *,
-        gumbel: bool = False,
+        self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
     ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+        """The responses to each prompt, with log-probs.
 
         `first` is the first prompt's index, if they are a part of more. vLLM draws by the same
         seeds whatever `gumbel` says: on a GPU by such noise, on a CPU not. Raises StaleAdapter if
@@ -91,17 +83,17 @@ class HotReloadEngine(RolloutEngine):
         """
         if not prompts:
             return []
-        card = self.policy.card
+        card, count, most = self.policy.card, sampling.count, sampling.max_tokens
         parameters = [
-            sampling_parameters(card, count, max_tokens, temperature, seed, first + index)
-            for index in range(len(prompts))
+            sampling_parameters(card, count, most, sampling.temperature, sampling.seed, place)
+            for place in range(first, first + len(prompts))
         ]
         groups = self.sample(prompts, parameters)
         for group in groups:
             if len(group) != count:
                 raise EngineFault(f"vLLM gave {len(group)} responses instead of {count}.")
         return [
-            [checked_response(tokens, logprobs, max_tokens, card) for tokens, logprobs in group]
+            [checked_response(tokens, logprobs, most, card) for tokens, logprobs in group]
             for group in groups
         ]
 

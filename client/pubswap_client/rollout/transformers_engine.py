@@ -9,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,24 +39,23 @@ ALIGNED = 16  # tokens that the cache holds room for are a multiple: masks need 
 STATIC_LIMIT = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """How many responses a prompt gets, and how they are drawn."""
+
+    count: int
+    max_tokens: int  # of a response
+    temperature: float
+    seed: int
+    gumbel: bool = False  # by the noise of `gumbel.py`, where the engine can
+
+
 class RolloutEngine(Protocol):
     """Samples from the policy as it is at each call."""
 
     @abstractmethod
-    def generate(
-        self,
-        prompts: Prompts,
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        *,
-        gumbel: bool = False,
-    ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
-
-        With `gumbel` they are to be drawn by the noise of `gumbel.py`, where the engine can.
-        """
+    def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
+        """The responses to each prompt, with log-probs."""
 
     @contextmanager
     def holding(self) -> Iterator[bool]:
@@ -90,29 +90,20 @@ class TransformersEngine(RolloutEngine):
 
     @torch.no_grad()
     def generate(
-        self,
-        prompts: Prompts,
-        count: int,
-        max_tokens: int,
-        temperature: float,
-        seed: int,
-        first: int = 0,
-        *,
-        gumbel: bool = False,
+        self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
     ) -> list[list[Response]]:
-        """`count` responses to each prompt, of at most `max_tokens` tokens, with log-probs.
+        """The responses to each prompt, with log-probs.
 
         `first` is the first prompt's index among those that the seed is for: some of them get
         the responses that they get among all of them. Raises OutOfMemory if not even one fits.
         """
         if not prompts:
             return []
-        shape = (first + len(prompts), count, max_tokens)
-        draws = (_seeds(shape, seed) if gumbel else _uniform(shape, seed))[first:]
+        draws = _draws(first + len(prompts), sampling)[first:]
         before = self.max_rows
         with self._merged():
             fitting = self._fitting(prompts, draws)
-            groups = self._in_parts(prompts, draws, temperature, fitting)
+            groups = self._in_parts(prompts, draws, sampling.temperature, fitting)
         if self.max_rows < before:
             log.warning(
                 "Memory ran out: sampling %d responses at a time from now on.", self.max_rows
@@ -349,16 +340,14 @@ def sample(logits: Tensor, temperature: float, draws: Tensor) -> Tensor:
     return tokens.squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
-def _uniform(shape: tuple[int, int, int], seed: int) -> Tensor:
-    """Numbers (P, K, T) of 0..1."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
-def _seeds(shape: tuple[int, int, int], seed: int) -> Tensor:
-    """The responses' seeds, the same for each of their tokens (P, K, T)."""
-    prompts, count, _ = shape
-    seeds = [[response_seed(seed, p, k) for k in range(count)] for p in range(prompts)]
+def _draws(prompts: int, sampling: SamplingParameters) -> Tensor:
+    """Numbers (P, K, T) of 0..1, or the responses' seeds, the same for each of their tokens."""
+    shape = prompts, sampling.count, sampling.max_tokens
+    if not sampling.gumbel:
+        generator = torch.Generator().manual_seed(sampling.seed)
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+    responses = range(sampling.count)
+    seeds = [[response_seed(sampling.seed, p, k) for k in responses] for p in range(prompts)]
     return torch.tensor(seeds)[..., None].expand(shape)
 
 

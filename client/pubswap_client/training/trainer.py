@@ -20,7 +20,7 @@ from torch import Tensor
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
-from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.learning_rate import learning_rate
 from pubswap_client.training.memory import TokenBudget
@@ -155,13 +155,8 @@ class LocalTrainer:
         Each adapter is measured with the same draws.
         """
         self.policy.load_adapter(adapter)
-        groups = self.engine.generate(
-            [self.policy.encode(problem.prompt) for problem in problems],
-            count=1,
-            max_tokens=self.settings.grpo.max_response_tokens,
-            temperature=self.settings.evaluation.temperature,
-            seed=seed_for(self.settings.seed, "held out", self.client),
-        )
+        seed = seed_for(self.settings.seed, "held out", self.client)
+        groups = self._rollout(problems, seed, 1, self.settings.evaluation.temperature)
         rewards = self.score(problems, groups)
         return sum(reward for (reward,) in rewards) / len(rewards)
 
@@ -232,8 +227,8 @@ class LocalTrainer:
         """
         started = time.monotonic()
         seed = self._seed(step) if sampling_seed is None else sampling_seed
-        count = self.settings.grpo.responses_per_prompt
-        groups = self._rollout(problems, seed, count, gumbel=sampling_seed is not None)
+        grpo, checked = self.settings.grpo, sampling_seed is not None
+        groups = self._rollout(problems, seed, grpo.responses_per_prompt, grpo.temperature, checked)
         if sampling_seed is not None and self._draws_by_noise(problems, groups, sampling_seed):
             groups = seeded(groups, sampling_seed)
         self._own_rewards = self.score(problems, groups)
@@ -345,7 +340,8 @@ class LocalTrainer:
 
     def _private_groups(self, indices: Sequence[int], seed: int) -> list[PrivateGroup]:
         problems = [self.problems[index] for index in indices]
-        groups = self._rollout(problems, seed, self._private.grpo.responses_per_prompt)
+        count, temperature = self._private.grpo.responses_per_prompt, self.settings.grpo.temperature
+        groups = self._rollout(problems, seed, count, temperature)
         rewards = self.score(problems, groups)
         return [PrivateGroup(*group) for group in zip(indices, groups, rewards, strict=True)]
 
@@ -374,17 +370,17 @@ class LocalTrainer:
         return float(found[:, 0].sum()) < 0
 
     def _rollout(
-        self, problems: Sequence[Problem], seed: int, count: int, *, gumbel: bool = False
+        self,
+        problems: Sequence[Problem],
+        seed: int,
+        count: int,
+        temperature: float,
+        gumbel: bool = False,
     ) -> list[list[Response]]:
-        grpo = self.settings.grpo
-        return self.engine.generate(
-            [self.policy.encode(problem.prompt) for problem in problems],
-            count=count,
-            max_tokens=grpo.max_response_tokens,
-            temperature=grpo.temperature,
-            seed=seed,
-            gumbel=gumbel,
-        )
+        tokens = self.settings.grpo.max_response_tokens
+        sampling = SamplingParameters(count, tokens, temperature, seed, gumbel)
+        prompts = [self.policy.encode(problem.prompt) for problem in problems]
+        return self.engine.generate(prompts, sampling)
 
     def update_policy(
         self,

@@ -9,7 +9,7 @@ from gpu.plan import FIRST, KINDS, MODELS
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import response_logprobs
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.tensors.responses import Response
 
 COUNT, LONG = 4, 30
@@ -34,7 +34,7 @@ def sampled(
     engine = TransformersEngine(policy, max_rows=rows)
     for name, value in WAYS[way].items():
         setattr(engine, name, value)
-    groups = engine.generate(prompts, COUNT, LONG, temperature=1.0, seed=5)
+    groups = engine.generate(prompts, SamplingParameters(COUNT, LONG, 1.0, 5))
     # Nothing was fallen back from, quietly.
     assert {name: getattr(engine, name) for name in WAYS[way]} == WAYS[way]
     if policy.device.type == "cuda" and way == "default":
@@ -86,7 +86,7 @@ def test_the_likeliest_tokens_are_those_of_transformers_generate(context: Contex
     policy = context.policy(FIRST)
     (prompt,) = prompts_of(context, policy)[:1]
     engine = TransformersEngine(policy)
-    ((response,),) = engine.generate([prompt], 1, 12, temperature=1e-4, seed=0)
+    ((response,),) = engine.generate([prompt], SamplingParameters(1, 12, 1e-4, 0))
     engine.close()
     ids = torch.tensor([prompt], device=context.device)
     greedy = policy.model.generate(

@@ -8,7 +8,7 @@ from benchmarks.timing import Clock
 from benchmarks.workload import Workload
 from gpu.context import Context, peak_bytes, reset_peak
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 
 MEMORY = 80e9  # bytes, which an evaluator is held to
 
@@ -59,13 +59,13 @@ def _sampled(
     probe = min(64, context.scale.cut)
     for _ in range(2):  # the first compiles
         started = clock()
-        engine.generate(prompts, count, probe, temperature, seed=1)
+        engine.generate(prompts, SamplingParameters(count, probe, temperature, 1))
         token_seconds = (clock() - started) / probe
     cut = min(context.scale.cut, max(probe, int(0.7 * context.seconds_left / token_seconds)))
     lengths: list[int] = []
 
     def work() -> None:
-        groups = engine.generate(prompts, count, cut, temperature, seed=2)
+        groups = engine.generate(prompts, SamplingParameters(count, cut, temperature, 2))
         lengths[:] = [len(response.tokens) for group in groups for response in group]
 
     reset_peak(context.device)

@@ -23,7 +23,7 @@ from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupE
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.rollout.transformers_engine import RolloutEngine
+from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.privacy import GroupClipping, StepNoise
@@ -121,7 +121,7 @@ def _lead(policy: Policy, engine: RolloutEngine, team: Team, kind: str) -> dict[
     optimizer = torch.optim.AdamW(policy.trainable(), lr=1e-3)
     losses, tokens = [], []
     for step in range(2):
-        sampled = engine.generate(PROMPTS, rows, 12, 0.7, seed=step)
+        sampled = engine.generate(PROMPTS, SamplingParameters(rows, 12, 0.7, step))
         tokens.append([[r.tokens.tolist() for r in group] for group in sampled])
         # Equal rewards in the second step leave fewer rows than there are processes.
         rewards = [[1.0, *[0.0] * (rows - 1)]] + [[float(step == 0), *[0.0] * (rows - 1)]] * 2

@@ -19,7 +19,7 @@ from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.memory import Lengths, rollout_bytes
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.memory import TokenBudget, factor_bytes, update_bytes
 from pubswap_client.training.update import update
 from pubswap_protocol.model import model_card
@@ -85,7 +85,9 @@ def main(folder: Path, length: int, prompts: int, checkpointing: bool) -> None:
 
     def sample(width: int) -> None:
         prompt = list(range(3, 3 + PROMPT))
-        TransformersEngine(policy).generate([prompt] * prompts, COUNT, width, 1.0, 0)
+        TransformersEngine(policy).generate(
+            [prompt] * prompts, SamplingParameters(COUNT, width, 1.0, 0)
+        )
 
     step(2, 1, 0.0)  # what is made once is made now
     for factor in policy.trainable():

@@ -12,7 +12,11 @@ import torch
 from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import RolloutEngine, TransformersEngine
+from pubswap_client.rollout.transformers_engine import (
+    RolloutEngine,
+    SamplingParameters,
+    TransformersEngine,
+)
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer, score_groups
 from pubswap_client.training.update import update
@@ -56,13 +60,13 @@ def plain_round(
             for index in private_prompts(settings, "a", len(problems), first, grpo.prompts_per_step)
         ]
         prompts = [sampled.encode(problem.prompt) for problem in chosen]
-        groups = TransformersEngine(sampled).generate(
-            prompts,
+        sampling = SamplingParameters(
             grpo.responses_per_prompt,
             grpo.max_response_tokens,
             grpo.temperature,
             seed_for(settings.seed, "rollout", "a", 1, step),
         )
+        groups = TransformersEngine(sampled).generate(prompts, sampling)
         rewards = score_groups(scorer, sampled.decode, chosen, groups)
         return [Group(*group) for group in zip(prompts, groups, rewards, strict=True)]
 

@@ -15,7 +15,11 @@ from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, Reporter, StepReport
 from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.policy.logprobs import mean_logprobs
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import (
+    Prompts,
+    SamplingParameters,
+    TransformersEngine,
+)
 from pubswap_client.state.history import history_path, read
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
@@ -303,8 +307,12 @@ class Capricious(TransformersEngine):
 
     draws = itertools.count()
 
-    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
-        return super().generate(*args, **{**kwargs, "seed": next(self.draws)})
+    def generate(
+        self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
+    ) -> list[list[Response]]:
+        return super().generate(
+            prompts, dataclasses.replace(sampling, seed=next(self.draws)), first
+        )
 
 
 def test_responses_are_sent_once_whatever_the_engine_samples(world: Callable[..., World]) -> None:

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from pubswap_client.policy.groups import Batch, Group, collate
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import (
+    Prompts,
+    SamplingParameters,
+    TransformersEngine,
+)
 from pubswap_client.training.evidence import response_evidence
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.messages import DonorEvidence
@@ -79,8 +83,10 @@ def test_without_a_seed_nothing_is_said_or_reported(world: Callable[..., World])
 class Other(TransformersEngine):
     """An engine that draws by the seeds in its own way."""
 
-    def generate(self, *args: Any, **kwargs: Any) -> list[list[Response]]:
-        return super().generate(*args, **{**kwargs, "gumbel": False})
+    def generate(
+        self, prompts: Prompts, sampling: SamplingParameters, first: int = 0
+    ) -> list[list[Response]]:
+        return super().generate(prompts, replace(sampling, gumbel=False), first)
 
 
 def test_an_engine_that_draws_otherwise_is_found_out_and_claims_nothing(

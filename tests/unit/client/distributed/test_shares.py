@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from pubswap_client.distributed.process_group import Generate, generate_together
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Group:
 class Engine:
     """Responses that name their prompt and its place."""
 
-    def generate(self, prompts: Any, *_: Any, first: int = 0, gumbel: bool = False) -> list[Any]:
+    def generate(self, prompts: Any, _: Any, first: int = 0) -> list[Any]:
         return [[(first + index, *prompt)] for index, prompt in enumerate(prompts)]
 
 
@@ -37,7 +38,7 @@ def test_each_prompt_is_sampled_by_one_process_at_its_place(size: int, sharded: 
     The transformers engine on a sharded policy is another matter: all do all.
     """
     prompts = [[10], [11], [12], [13], [14]]
-    command = Generate(prompts, 1, 8, 0.7, seed=1)
+    command = Generate(prompts, SamplingParameters(1, 8, 0.7, 1))
     parts: list[Any] = []
     for rank in range(size):
         group = Group(rank, size, parts, lockstep=sharded)

@@ -21,7 +21,7 @@ from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import model_layout
 from pubswap_protocol.settings import RunSettings
@@ -92,7 +92,9 @@ def by_packs(policy: Policy, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 def check_sampling(policy: Policy) -> None:
     """Responses are sampled from the very policy that is trained, prompts of any length beside."""
     prompts = [[5, 6, 7, 8, 9, 10, 11], [12, 13]]
-    sampled = TransformersEngine(policy).generate(prompts, 2, 12, TEMPERATURE, seed=1)
+    sampled = TransformersEngine(policy).generate(
+        prompts, SamplingParameters(2, 12, TEMPERATURE, 1)
+    )
     groups = [Group(p, r, [0.0] * len(r)) for p, r in zip(prompts, sampled, strict=True)]
     batch = collate(groups, (1,), 1e-6)
     scores = response_logprobs(policy, batch, TEMPERATURE, 1 << 20)

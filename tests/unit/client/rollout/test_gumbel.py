@@ -12,7 +12,7 @@ from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import response_logprobs
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_noise, gumbel_sample, murmur3
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.draws import response_seed
 from pubswap_protocol.tensors.responses import Response
 
@@ -111,7 +111,7 @@ def sampled(
     policy: Policy, prompts: Sequence[Sequence[int]] = PROMPTS, rows: int = 512, first: int = 0
 ) -> list[list[Response]]:
     engine = TransformersEngine(policy, rows)
-    return engine.generate(prompts, 4, 12, 0.7, 11, first, gumbel=True)
+    return engine.generate(prompts, SamplingParameters(4, 12, 0.7, 11, gumbel=True), first)
 
 
 def tokens_of(groups: Sequence[Sequence[Response]]) -> list[list[list[int]]]:
@@ -124,7 +124,7 @@ def test_responses_do_not_depend_on_how_they_are_batched(policy: Policy) -> None
     assert len({tuple(response) for group in whole for response in group}) > 6
     assert tokens_of(sampled(policy, rows=3)) == whole
     assert tokens_of(sampled(policy, PROMPTS[1:], first=1)) == whole[1:]
-    plain = TransformersEngine(policy).generate(PROMPTS, 4, 12, 0.7, 11)
+    plain = TransformersEngine(policy).generate(PROMPTS, SamplingParameters(4, 12, 0.7, 11))
     assert tokens_of(plain) != whole
 
 

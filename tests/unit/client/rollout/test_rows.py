@@ -10,7 +10,7 @@ import torch
 from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.memory import PREFILL_TOKENS, Lengths, rollout_bytes, rows_that_fit
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.errors import OutOfMemory
 from pubswap_protocol.tensors.responses import Response
 
@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 
 def generate(engine: TransformersEngine) -> list[list[Response]]:
-    return engine.generate(PROMPTS, COUNT, 12, 0.7, seed=11)
+    return engine.generate(PROMPTS, SamplingParameters(COUNT, 12, 0.7, 11))
 
 
 def same_tokens(left: list[list[Response]], right: list[list[Response]]) -> bool:

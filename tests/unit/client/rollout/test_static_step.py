@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import static_step
 from pubswap_client.rollout.static_step import StaticStep, decode_attention
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.tensors.responses import Response
 
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
@@ -29,7 +29,7 @@ def engine_of(policy: Policy, static: bool) -> TransformersEngine:
 
 
 def generate(engine: TransformersEngine, max_tokens: int = 60) -> list[list[Response]]:
-    return engine.generate(PROMPTS, 4, max_tokens, 0.7, seed=11)
+    return engine.generate(PROMPTS, SamplingParameters(4, max_tokens, 0.7, 11))
 
 
 def close(left: list[list[Response]], right: list[list[Response]]) -> bool:

@@ -10,7 +10,11 @@ import torch
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import response_logprobs
 from pubswap_client.policy.policy import Policy
-from pubswap_client.rollout.transformers_engine import TransformersEngine, sample
+from pubswap_client.rollout.transformers_engine import (
+    SamplingParameters,
+    TransformersEngine,
+    sample,
+)
 from pubswap_protocol.tensors.responses import Response
 
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
@@ -25,7 +29,7 @@ def generate(
     max_tokens: int = 12,
 ) -> list[list[Response]]:
     engine = TransformersEngine(policy, max_rows)
-    return engine.generate(prompts, 4, max_tokens, 0.7, seed)
+    return engine.generate(prompts, SamplingParameters(4, max_tokens, 0.7, seed))
 
 
 def same(left: list[list[Response]], right: list[list[Response]]) -> bool:
@@ -146,7 +150,7 @@ def test_merged_weights_sample_the_same_responses_and_say_their_own_probabilitie
     assert not TransformersEngine(policy).merge
     wanted, engine = generate(policy), TransformersEngine(policy)
     engine.merge = True
-    found = engine.generate(PROMPTS, 4, 12, 0.7, seed=11)
+    found = engine.generate(PROMPTS, SamplingParameters(4, 12, 0.7, 11))
     assert same(wanted, found)
     batch = collate(
         [Group(p, g, [0.0] * 4) for p, g in zip(PROMPTS, found, strict=True)], (EOS,), 1e-6
@@ -160,4 +164,7 @@ def test_rows_that_are_asked_for_rarely_end_where_they_ended(policy: Policy) -> 
     """What a row samples after its end is thrown away."""
     engine = TransformersEngine(policy)
     engine.check_every = 16
-    assert same(engine.generate(PROMPTS, 4, 60, 0.7, seed=11), generate(policy, max_tokens=60))
+    assert same(
+        engine.generate(PROMPTS, SamplingParameters(4, 60, 0.7, 11)),
+        generate(policy, max_tokens=60),
+    )

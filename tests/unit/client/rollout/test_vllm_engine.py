@@ -13,6 +13,7 @@ import torch
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import vllm_engine
+from pubswap_client.rollout.transformers_engine import SamplingParameters
 from pubswap_client.rollout.vllm_engine import VllmEngine, engine_arguments
 from pubswap_client.settings import NOT_EXTRA, VllmSettings, load_settings
 from pubswap_protocol.errors import EngineFault, InvalidSettings
@@ -59,7 +60,7 @@ def on_gpu(policy: Policy, place: str = "cuda") -> Any:
 
 
 def generate(engine: VllmEngine, prompts: list[list[int]] = PROMPTS, first: int = 0) -> Any:
-    return tokens(engine.generate(prompts, 2, 8, 0.7, seed=3, first=first))
+    return tokens(engine.generate(prompts, SamplingParameters(2, 8, 0.7, 3), first))
 
 
 def tokens(groups: list[list[Response]]) -> list[list[list[int]]]:

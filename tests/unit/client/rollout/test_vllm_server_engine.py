@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.daemon.factories import make_engine
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.rollout.vllm_server_engine import VllmServerEngine, in_threads
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
@@ -38,7 +38,7 @@ def engine_on(policy: "Policy", fakes: list[FakeVllm], work: Path) -> VllmServer
 
 
 def generate(engine: Any) -> list[list[list[int]]]:
-    groups = engine.generate(PROMPTS, 2, 12, 0.7, seed=1)
+    groups = engine.generate(PROMPTS, SamplingParameters(2, 12, 0.7, 1))
     return [[response.tokens.tolist() for response in group] for group in groups]
 
 

@@ -14,7 +14,7 @@ from pubswap_client.policy.logprobs import score_pack
 from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_sample
-from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.training.evidence import EvidenceTable, response_evidence, token_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import seeded
@@ -32,7 +32,9 @@ Responses = Callable[[Policy], Groups]
 
 def sampled(policy: Policy, seed: int = SEED, temperature: float = TEMPERATURE) -> Groups:
     engine = TransformersEngine(policy)
-    return engine.generate(PROMPTS, COUNT, LONGEST, temperature, seed, gumbel=True)
+    return engine.generate(
+        PROMPTS, SamplingParameters(COUNT, LONGEST, temperature, seed, gumbel=True)
+    )
 
 
 def batch_of(groups: Groups, seed: int = SEED) -> Batch:
