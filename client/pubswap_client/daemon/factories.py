@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from pubswap_client.daemon.own_settings import own_rank, own_settings
-from pubswap_client.distributed.local_engine import start_engine
-from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine
+from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine, start_engine
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.transformers_engine import RolloutEngine

@@ -23,19 +23,9 @@ def dirichlet_split(
     restricted to the topics that have examples left, and takes one example of that topic. A small
     alpha gives each client few topics; a large one gives all clients the same mixture.
 
-    Args:
-        topics: the topic of each of the n examples.
-        clients: N, how many sets to make.
-        alpha: the concentration of the Dirichlet priors.
-        seed: the only source of randomness; the same arguments give the same sets.
-
-    Returns:
-        N disjoint lists of floor(n / N) indices into `topics`, in the order drawn. The n mod N
-        examples left over belong to no client.
-
-    Raises:
-        ValueError: for fewer than one client, an alpha that is not positive and finite, or fewer
-            examples than clients.
+    Returns N disjoint lists of floor(n / N) indices into `topics` (n), in the order drawn; the
+    n mod N examples left over belong to no client. Raises ValueError for fewer than one client, an
+    alpha that is not positive and finite, or fewer examples than clients.
     """
     if clients < 1:
         raise ValueError(f"there must be at least one client, not {clients}")

@@ -172,9 +172,3 @@ def ask(question: str, spec: DataSpec) -> str:
     """The whole prompt: the question, and how to answer."""
     own = _INSTRUCTIONS.get(spec.source, "") if spec.instruction is None else spec.instruction
     return f"{question.strip()}\n\n{own}" if own else question.strip()
-
-
-def with_options(question: str, options: Mapping[str, str]) -> str:
-    """A question and its options, one a line: "A. ..."."""
-    lines = [f"{letter}. {text.strip()}" for letter, text in sorted(options.items())]
-    return "\n".join([question.strip(), "", *lines])

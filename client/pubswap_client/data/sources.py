@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pubswap_client.data.examples import Example, Unusable, ask, with_options
+from pubswap_client.data.examples import Example, Unusable, ask
 from pubswap_client.data.spec import DataSpec, SourceName
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.verifiers.extract import last_boxed
@@ -53,7 +53,6 @@ class HubSet:
         return (*self.columns, topic) if topic else self.columns
 
     def topic_column(self, spec: DataSpec) -> str:
-        """The user's, or the set's own."""
         return spec.topic_column or self.topic
 
     def reader_of(self, columns: Mapping[str, Iterable[Any]], where: str) -> Read:
@@ -132,7 +131,8 @@ def _choice(
 ) -> Example:
     # The same question with its options in another order is the same question.
     identity = "\n".join([question, *sorted(options.values())]).casefold()
-    return Example(identity, ask(with_options(question, options), spec), letter, topic)
+    listed = "\n".join(f"{letter}. {text}" for letter, text in sorted(options.items()))
+    return Example(identity, ask(f"{question}\n\n{listed}", spec), letter, topic)
 
 
 def text_of(row: Row, column: str) -> str:

@@ -25,7 +25,6 @@ _MARK = ".pubswap-demo"
 
 
 def run_demo(out: Path, overrides: Mapping[str, Any], console: Console) -> None:
-    """Run the whole federation in `out`, and leave its results there."""
     started = time.monotonic()
     url = f"http://127.0.0.1:{free_port()}"
     with Processes(out / "logs") as processes:

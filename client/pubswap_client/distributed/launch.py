@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pubswap_client.distributed.local_engine import start_engine
-from pubswap_client.distributed.process_group import ProcessGroup, follow
+from pubswap_client.distributed.process_group import ProcessGroup, follow, start_engine
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings

@@ -5,6 +5,7 @@ commands: with each update they are given the factors, compute their packs, and 
 gradients. So only the leader's progress has to survive a crash.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -18,26 +19,31 @@ from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pubswap_client.distributed.local_engine import LocalEngine
 from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
+from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import (
     Prompts,
     RolloutEngine,
     SamplingParameters,
     TransformersEngine,
 )
-from pubswap_client.training.memory import TokenBudget
+from pubswap_client.rollout.vllm_engine import VllmEngine
+from pubswap_client.settings import ClientSettings
+from pubswap_client.training.memory import Device, TokenBudget, estimate_memory
 from pubswap_client.training.privacy import GroupClipping
 from pubswap_client.training.team import Team
 from pubswap_client.training.update import follow_update
 from pubswap_protocol.tensors.responses import Response
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 # A follower waits for its leader, which may wait for other organisations for days.
 PATIENCE = timedelta(days=365)
 
+LocalEngine = TransformersEngine | VllmEngine
 Start = Callable[[Path], LocalEngine]
 """Starts a process's engine, whose files go below a folder."""
 
@@ -165,6 +171,41 @@ class ProcessGroupEngine(RolloutEngine):
     def close(self) -> None:
         """Close our own; followers close theirs when the process group closes."""
         self.engine.close()
+
+
+def start_engine(
+    settings: ClientSettings,
+    policy: Policy,
+    model: Path,
+    state: Path,
+    rank: int = 0,
+    evaluator: bool = False,
+) -> LocalEngine:
+    """transformers, or a vLLM on the base model in the folder `model`.
+
+    Each process writes adapters to a folder of its own in `state`.
+    """
+    if chosen_engine(settings, policy.settings) == "transformers":
+        return TransformersEngine(policy, max_rows=settings.rollout_rows)
+    work = state / (f"adapters-{rank}" if rank else "adapters")
+    sleeps = policy.device.type == "cuda" and _sleeps(settings, policy, model, evaluator)
+    return VllmEngine(policy, model, work, settings.vllm, sleeps)
+
+
+def _sleeps(settings: ClientSettings, policy: Policy, model: Path, evaluator: bool) -> bool:
+    """Whether vLLM leaves the GPU's memory to the trainer while nothing is sampled."""
+    free, total = torch.cuda.mem_get_info(policy.device)
+    # As it was before the policy was loaded, whose weights are in the estimate.
+    free += torch.cuda.memory_reserved(policy.device)
+    device = Device(str(policy.device), cuda=True, free=free, total=total, count=1)
+    estimate = estimate_memory(settings, policy.settings, policy.card, model, device, evaluator)
+    if settings.vllm.sleep == "auto":
+        log.info(
+            "vLLM stays awake: it and the trainer fit this GPU at once."
+            if estimate.awake
+            else "vLLM sleeps while nothing is sampled: it and the trainer do not fit this GPU."
+        )
+    return not estimate.awake
 
 
 def generate_together(

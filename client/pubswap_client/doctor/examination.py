@@ -30,12 +30,12 @@ from pubswap_client.doctor.findings import (
     of_error,
     ok,
     skipped,
+    warning,
 )
 from pubswap_client.doctor.memory import check_device, check_engine, check_memory
 from pubswap_client.doctor.model import (
     check_end,
     check_model,
-    check_path,
     check_round_trip,
     check_template,
 )
@@ -298,7 +298,9 @@ class Examination:
                 self._stage("loading the model")
                 policy = load_policy(self.settings, folder, run.model, run.settings, group)
                 self._stage("comparing packs with the model's own pass")
-                self.findings[names.pop(0)] = check_path(check_packed_path(policy))
+                path = check_packed_path(policy)
+                found = warning(str(path), path.advice) if path.refused else ok(str(path))
+                self.findings[names.pop(0)] = found
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
                 idle = self._by_card or self.findings["daemon"].status is Status.OK
                 if (

@@ -34,7 +34,6 @@ class Finding:
 
     @property
     def good(self) -> bool:
-        """Whether training can go on with it."""
         return self.status in (Status.OK, Status.WARNING)
 
 

@@ -70,7 +70,6 @@ def check_memory(
 
 
 def _for_sampling(settings: ClientSettings, device: Device, estimate: Estimate, free: int) -> str:
-    """Advice where sampling does not fit beside the trainer."""
     needs = estimate(settings)
     if needs.rows:
         rows = fitting_rows(settings, estimate, free)
@@ -84,7 +83,6 @@ def _for_sampling(settings: ClientSettings, device: Device, estimate: Estimate, 
 
 
 def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
-    """What the memory is for, part by part."""
     sampling = _sampling(needs, wanted_rows(run, evaluator))
     weights = f"weights {size_text(needs.weights)}"
     if evaluator:
@@ -145,27 +143,21 @@ def check_replicas(settings: ClientSettings, run: RunSettings | None) -> Finding
             "Make it on a disk that this machine and all replicas see at the same path.",
         )
     longest = run.grpo.longest_row if run else 0
-    for url in settings.vllm.urls:
-        if (fault := _fault(settings, url, longest)) is not None:
-            return fault
-    return ok(f"{len(settings.vllm.urls)} replicas answer")
-
-
-def _fault(settings: ClientSettings, url: str, longest: int) -> Finding | None:
     key = settings.vllm.api_key.get_secret_value() if settings.vllm.api_key else None
-    with closing(InferenceServer(url, key, connect_seconds=0)) as server:
-        try:
-            base = next((model for model in server.models() if model.parent is None), None)
-        except EngineFault as error:
-            return of_error(error, f"Start vLLM there, or correct {url} in vllm.urls.")
-        except VllmRefused as error:
+    for url in settings.vllm.urls:
+        with closing(InferenceServer(url, key, connect_seconds=0)) as server:
+            try:
+                base = next((model for model in server.models() if model.parent is None), None)
+            except EngineFault as error:
+                return of_error(error, f"Start vLLM there, or correct {url} in vllm.urls.")
+            except VllmRefused as error:
+                return failure(
+                    f"{url} refuses to be asked: {error.message}",
+                    "Set vllm.api_key to what it was started with as --api-key.",
+                )
+        if base is not None and base.max_model_len is not None and base.max_model_len < longest:
             return failure(
-                f"{url} refuses to be asked: {error.message}",
-                "Set vllm.api_key to what it was started with as --api-key.",
+                f"{url} takes {base.max_model_len} tokens, the run needs {longest}",
+                f"Start it again with --max-model-len {longest}.",
             )
-    if base is not None and base.max_model_len is not None and base.max_model_len < longest:
-        return failure(
-            f"{url} takes {base.max_model_len} tokens, the run needs {longest}",
-            f"Start it again with --max-model-len {longest}.",
-        )
-    return None
+    return ok(f"{len(settings.vllm.urls)} replicas answer")

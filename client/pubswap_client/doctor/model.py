@@ -10,7 +10,6 @@ import numpy as np
 
 from pubswap_client.base_model import model_folder
 from pubswap_client.doctor.findings import Finding, failure, first_few, of_error, ok, warning
-from pubswap_client.policy.self_check import PathChoice
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import size_text
@@ -79,7 +78,6 @@ def check_round_trip(tokenizer: PromptTokenizer, problems: Sequence[Problem]) ->
 
 
 def _ends(tokenizer: PromptTokenizer, tokens: Sequence[int]) -> str:
-    """The first and the last tokens, as text."""
     texts = [repr(_text(tokenizer, token)) for token in tokens]
     if len(texts) <= 2 * _SHOWN:
         return " ".join(texts)
@@ -107,13 +105,6 @@ def check_model(
         advice = "Give the folder or the hub id of the run's base model: --model."
         return of_error(error, advice), None, None
     return _compared(folder, card, run), folder, card
-
-
-def check_path(verdict: PathChoice) -> Finding:
-    """By which path the update computes, and what that costs."""
-    if verdict.refused:
-        return warning(str(verdict), verdict.advice)
-    return ok(str(verdict))
 
 
 def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:

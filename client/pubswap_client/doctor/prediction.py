@@ -90,5 +90,4 @@ def predict(
 
 
 def _responses(run: RunSettings) -> int:
-    """Of a step."""
     return run.grpo.prompts_per_step * run.grpo.responses_per_prompt

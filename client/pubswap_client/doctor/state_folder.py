@@ -36,7 +36,6 @@ def check_folder(state: Path) -> Finding:
 
 
 def check_membership(stored: StoredMembership, role: Role) -> Finding:
-    """Check that it has this role."""
     member = stored.membership
     text = f"{member.name} in the run {member.run_name} at {stored.coordinator}"
     if member.role is role:

@@ -139,14 +139,6 @@ def evaluated_responses(recipe: Recipe) -> int | None:
     return (recipe.rounds + 1) * problems * recipe.evaluation.samples or None
 
 
-def most_seconds(recipe: RunSettings, tokens_per_second: float) -> float:
-    """Of one client's own work at a rate of whole steps, if all responses are at their limit.
-
-    Waiting for other clients and for the coordinator comes on top.
-    """
-    return most_responses(recipe) * recipe.grpo.max_response_tokens / tokens_per_second
-
-
 def device_hours(reading: Reading, tokens_per_second: float) -> float:
     """The most that all runs of a sweep take of one device that does all members' work in turn."""
     sweep, tokens = reading.sound().sweep, 0
@@ -178,7 +170,8 @@ def cost_lines(
         yield "time:      --tokens-per-second says how long, with what `pubswap client doctor`"
         yield "           measures on the slowest organisation's machine"
     else:
-        longest = duration_text(most_seconds(recipe, tokens_per_second))
+        tokens = most_responses(recipe) * grpo.max_response_tokens
+        longest = duration_text(tokens / tokens_per_second)
         yield f"time:      {longest} of each client at {tokens_per_second:g} tokens/s, if all"
         yield "           responses reach their limit; waiting for others comes on top"
     if layout is None:

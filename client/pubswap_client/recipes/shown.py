@@ -45,7 +45,6 @@ def toml_text(reading: Reading) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as TOML has it."""
     if isinstance(value, Mapping):
         pairs = (f"{_name(str(key))} = {value_text(item)}" for key, item in value.items())
         return "{ " + ", ".join(pairs) + " }"

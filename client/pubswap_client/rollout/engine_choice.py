@@ -20,7 +20,6 @@ def chosen_engine(settings: ClientSettings, run: RunSettings) -> Engine:
 
 
 def why_not_vllm(settings: ClientSettings, run: RunSettings) -> str | None:
-    """What keeps `engine = "auto"` from vLLM, if anything."""
     if settings.device == "cpu" or not torch.cuda.is_available():
         return "there is no GPU"
     if find_spec("vllm") is None:

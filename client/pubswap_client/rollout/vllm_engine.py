@@ -116,7 +116,11 @@ class VllmEngine(HotReloadEngine):
             return
         # What the update has freed, torch keeps: beside that, vLLM would find no memory.
         release_cached_memory()
-        with _faults("wake up beside the trainer", _WAKING):
+        advice = (
+            "If that is memory, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, "
+            "or vllm.sleep = false, with which vLLM's memory is its own from the start."
+        )
+        with _faults("wake up beside the trainer", advice):
             self._llm.wake_up()
         try:
             yield
@@ -193,7 +197,7 @@ def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleep
     arguments = engine_arguments(policy, model, settings, sleeps)
     plain = without_own_head(arguments, settings)
     release_cached_memory()
-    with _refusals():
+    try:
         if plain is None:
             return vllm.LLM(**arguments)
         try:
@@ -201,19 +205,7 @@ def _start(vllm: Any, policy: Policy, model: Path, settings: VllmSettings, sleep
         except Exception as error:
             log.info("vLLM did not start with logits in float32; trying without: %r", error)
         return vllm.LLM(**plain)
-
-
-def _sampled(output: Any) -> Sampled:
-    steps = zip(output.logprobs, output.token_ids, strict=True)
-    return output.token_ids, [step[token].logprob for step, token in steps]
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Whatever vLLM raises at its start, some of it as bare errors, as InvalidSettings."""
-    try:
-        yield
-    except Exception as error:
+    except Exception as error:  # some of them are bare
         raise InvalidSettings(
             f"vLLM does not start with these settings: {error} Its output says why. If that is "
             "memory, set another vllm.gpu_memory_utilization: it must hold the weights and a "
@@ -221,10 +213,9 @@ def _refusals() -> Iterator[None]:
         ) from error
 
 
-_WAKING = (
-    "If that is memory, set a smaller vllm.gpu_memory_utilization or micro_batch_tokens, or "
-    "vllm.sleep = false, with which vLLM's memory is its own from the start."
-)
+def _sampled(output: Any) -> Sampled:
+    steps = zip(output.logprobs, output.token_ids, strict=True)
+    return output.token_ids, [step[token].logprob for step, token in steps]
 
 
 @contextmanager

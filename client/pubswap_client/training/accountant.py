@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -105,11 +105,9 @@ def _noise_multiplier(whole: Releases, target: float, delta: float) -> float:
     def event(sigma: float) -> "DpEvent":
         return _event(replace(whole, noise_multiplier=sigma))
 
-    def accountant() -> PLDAccountant:
-        return PLDAccountant(value_discretization_interval=LOSS_GRID)
-
     try:
         with np.errstate(over="ignore"):
+            accountant = partial(PLDAccountant, value_discretization_interval=LOSS_GRID)
             found = calibrate_dp_mechanism(
                 accountant, event, target, delta, LowerEndpointAndGuess(0.1, 1.0), tol=1e-4
             )

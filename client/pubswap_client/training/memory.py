@@ -135,7 +135,6 @@ class MemoryEstimate:
 
     @property
     def fixed(self) -> int:
-        """Held all the time."""
         return self.weights + self.factors + self.engine
 
     @property
@@ -144,7 +143,6 @@ class MemoryEstimate:
 
     @property
     def awake(self) -> bool:
-        """Whether there is a vLLM that does not sleep."""
         return self.engine > 0 and self.rollout == 0
 
 

@@ -52,14 +52,12 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss, with gradients, and its parts; all are sums with the coefficients c."""
+    """The loss, with gradients, and its figures; all are sums with the coefficients c."""
 
     total: Tensor
-    policy: Tensor
     kl: Tensor
     clip_share: Tensor
     donated_clip_share: Tensor
-    entropy: Tensor
 
 
 def token_weights(mask: Tensor, aggregation: Literal["sequence_mean", "token_mean"]) -> Tensor:
@@ -80,16 +78,14 @@ def objective(
     """The loss for current log-probabilities, without the FedProx term."""
     surrogate, clipped = clipped_surrogate(logprobs, targets, settings)
     policy = -(targets.weights * surrogate).sum()
-    zero = logprobs.new_zeros(())
-    kl = bonus = zero
+    kl = bonus = logprobs.new_zeros(())
     if targets.reference is not None:
         kl = (targets.weights * k3(logprobs, targets.reference)).sum()
     if entropy is not None:
         bonus = (targets.weights * entropy).sum()
     total = policy + settings.kl_beta * kl - settings.entropy_coefficient * bonus
     shares = targets.weights * clipped
-    donated = (shares * targets.donated).sum()
-    return Loss(total, policy.detach(), kl.detach(), shares.sum(), donated, bonus.detach())
+    return Loss(total, kl.detach(), shares.sum(), (shares * targets.donated).sum())
 
 
 def clipped_surrogate(
@@ -104,7 +100,9 @@ def clipped_surrogate(
     advantages = targets.advantages
     difference = logprobs - denominator(targets, settings)
     if settings.clipping == "sequence":
-        difference = sequence_means(difference.detach(), targets) + (logprobs - logprobs.detach())
+        sums = sequence_sums(difference.detach(), targets)
+        means = sums / sequence_sums(torch.ones_like(sums), targets)
+        difference = means + (logprobs - logprobs.detach())
     ratio = _exp(difference)
     bounded = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = torch.min(ratio * advantages, bounded * advantages)
@@ -131,11 +129,6 @@ def clipped_surrogate(
         surrogate = torch.where(targets.donated, shaped, surrogate)
         clipped = clipped & ~targets.donated
     return importance_weight(targets, settings) * surrogate, clipped
-
-
-def sequence_means(values: Tensor, targets: Targets) -> Tensor:
-    """The mean over its response's tokens, for each token (n,); all of a response are here."""
-    return sequence_sums(values, targets) / sequence_sums(torch.ones_like(values), targets)
 
 
 def sequence_sums(values: Tensor, targets: Targets) -> Tensor:

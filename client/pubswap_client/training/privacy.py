@@ -80,5 +80,4 @@ class PrivateDraws:
         return self.draws.seed("rollout", *step)
 
     def noise(self, *step: int) -> StepNoise:
-        """A step's noise."""
         return StepNoise(self.clipping, self.noise_multiplier, self.draws.within("step", *step))

@@ -33,7 +33,6 @@ class PrivateGroup:
 
     @property
     def dead(self) -> bool:
-        """Whether all rewards are equal."""
         return bool(zero_variance(torch.tensor([self.rewards], dtype=torch.float32)).item())
 
 
@@ -91,7 +90,6 @@ def decode_flat(arrays: Mapping[str, NDArray[Any]]) -> Iterator[Response]:
 
 
 def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A rollout as JSON and as arrays."""
     groups = rollout.groups
     flat = [response for group in groups for response in group.responses]
     facts = {
@@ -106,7 +104,6 @@ def encode_rollout(rollout: PrivateRollout) -> tuple[dict[str, Any], dict[str, N
 
 
 def decode_rollout(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PrivateRollout:
-    """The rollout of `encode_rollout`."""
     responses = decode_flat(arrays)
     groups = [
         PrivateGroup(problem, [next(responses) for _ in rewards], rewards)

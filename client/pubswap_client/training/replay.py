@@ -74,7 +74,6 @@ def encode_kept(kept: Kept) -> dict[str, NDArray[Any]]:
 
 
 def decode_kept(arrays: Mapping[str, NDArray[Any]]) -> dict[int, list[Response]]:
-    """The buffer of `encode_kept`."""
     kept: dict[int, list[Response]] = {}
     for prompt, response in zip(arrays["prompts"].tolist(), decode_flat(arrays), strict=False):
         kept.setdefault(prompt, []).append(response.as_donated())

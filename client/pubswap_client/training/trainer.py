@@ -276,7 +276,6 @@ class LocalTrainer:
         )
 
     def adapter(self) -> Adapter:
-        """A copy of the current factors."""
         return self.policy.adapter()
 
     def _new_optimizer(self) -> torch.optim.Optimizer:

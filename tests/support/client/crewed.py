@@ -18,8 +18,12 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from pubswap_client.distributed.launch import die_with_the_leader, followers, launched_rank
-from pubswap_client.distributed.local_engine import start_engine
-from pubswap_client.distributed.process_group import ProcessGroup, ProcessGroupEngine, follow
+from pubswap_client.distributed.process_group import (
+    ProcessGroup,
+    ProcessGroupEngine,
+    follow,
+    start_engine,
+)
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
