@@ -1,7 +1,7 @@
 """Which usable problems become a split's, and which set each of them is in."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +58,6 @@ def dirichlet_split(
 # How much smaller the paper's private sets may be, so that its own sizes, which take all 12,500
 # problems of MATH, are possible although a few are the same or cannot be verified.
 _SLACK = 0.01
-_CHUNK = 512
-
-Check = Callable[[Sequence[Problem]], list[Problem]]
 
 
 @dataclass(frozen=True)
@@ -81,17 +78,6 @@ def quotas(shares: Sequence[float], total: int) -> list[int]:
     """How many problems each stream gives, in all `total`."""
     bounds = [round(sum(shares[:index]) * total) for index in range(len(shares))] + [total]
     return [upper - lower for lower, upper in itertools.pairwise(bounds)]
-
-
-def take(problems: Iterator[Problem], quota: int, check: Check) -> Iterator[Problem]:
-    """The first `quota` problems that `check` accepts, or as many as there are.
-
-    Only as many are checked as are needed: to verify 100,000 answers takes long.
-    """
-    while more := list(itertools.islice(problems, min(quota, _CHUNK))):
-        accepted = check(more)
-        quota -= len(accepted)
-        yield from accepted
 
 
 def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> SplitSizes:

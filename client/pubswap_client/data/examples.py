@@ -1,8 +1,9 @@
 """One row of a data set, made a problem, or the reason why it cannot be one."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pydantic import BaseModel, Field
 
@@ -98,6 +99,7 @@ UNREAD = "answer: not read by its own verifier"
 
 # A share of fewer answers says nothing yet.
 _ENOUGH = 256
+_CHUNK = 512
 
 
 def unread(problems: Sequence[Problem], default: str | None, score: Score) -> list[Problem]:
@@ -120,41 +122,39 @@ def unread(problems: Sequence[Problem], default: str | None, score: Score) -> li
     return [problem for problem in problems if problem.id in misread]
 
 
-class OwnAnswers:
-    """Keeps the problems whose own answer is read, and gives up when too many are not."""
+def verified(
+    problems: Iterator[Problem], quota: int, score: Score, tally: Tally
+) -> Iterator[Problem]:
+    """The first `quota` that can be rewarded, or whose verifier is the run's to say; or all.
 
-    def __init__(self, score: Score, tally: Tally) -> None:
-        """Problems whose answer is not read are counted in `tally`."""
-        self._score = score
-        self._tally = tally
-        self._checked = 0
-        self._unread: list[Problem] = []
+    Only as many are checked as are needed: to verify 100,000 answers takes long. Those that are
+    not read are counted in `tally`. Raises InvalidProblems if they are more than 5 %, as soon as it
+    is plain that these answers are of another kind.
+    """
+    checked, misread = 0, list[Problem]()
 
-    def accepted(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Those that can be rewarded, or whose verifier is the run's to say.
-
-        Raises InvalidProblems as soon as it is plain that these answers are of another kind.
-        """
-        known = [problem for problem in problems if problem.verifier is not None]
-        wrong = unread(known, None, self._score)
-        for problem in wrong:
-            self._tally.add(f"{UNREAD}, {problem.verifier}", problem.id)
-        self._checked += len(problems)
-        self._unread += wrong
-        if self._checked >= _ENOUGH:
-            self.finish()
-        bad = {problem.id for problem in wrong}
-        return [problem for problem in problems if problem.id not in bad]
-
-    def finish(self) -> None:
-        """Raises InvalidProblems if more than 5 % were not read."""
-        if len(self._unread) > MOST_FAULTS * self._checked:
-            first = self._unread[0]
+    def check() -> None:
+        if len(misread) > MOST_FAULTS * checked:
+            first = misread[0]
             raise InvalidProblems(
-                f"answer: {len(self._unread)} of {self._checked} are not read by their own "
-                f"verifier, such as {first.answer[:80]!r} of {first.id} by {first.verifier}. No "
-                "response to them could be rewarded."
+                f"answer: {len(misread)} of {checked} are not read by their own verifier, such as "
+                f"{first.answer[:80]!r} of {first.id} by {first.verifier}. No response to them "
+                "could be rewarded."
             )
+
+    while more := list(islice(problems, min(quota, _CHUNK))):
+        wrong = unread([problem for problem in more if problem.verifier is not None], None, score)
+        for problem in wrong:
+            tally.add(f"{UNREAD}, {problem.verifier}", problem.id)
+        checked += len(more)
+        misread += wrong
+        if checked >= _ENOUGH:
+            check()
+        bad = {problem.id for problem in wrong}
+        read = [problem for problem in more if problem.id not in bad]
+        quota -= len(read)
+        yield from read
+    check()
 
 
 BOXED = "Let's think step by step and output the final answer within \\boxed{}."

@@ -7,8 +7,8 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from pubswap_client.data.drawing import Split, divide, fitted, quotas, take
-from pubswap_client.data.examples import OwnAnswers, Tally
+from pubswap_client.data.drawing import Split, divide, fitted, quotas
+from pubswap_client.data.examples import Tally, verified
 from pubswap_client.data.manifest import (
     MANIFEST,
     TOPICS,
@@ -84,12 +84,10 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
     with VerifierPool(workers) as verifiers, progress_bar() as progress:
         task = progress.add_task("checking answers", total=total)
         for stream, quota in zip(streams, parts, strict=True):
-            answers = OwnAnswers(verifiers.score_many, tally)
-            for problem in take(stream.problems, quota, answers.accepted):
+            for problem in verified(stream.problems, quota, verifiers.score_many, tally):
                 drawn.append(problem)
                 counts[stream.name] += 1
                 progress.advance(task)
-            answers.finish()
     return divide(drawn, spec, fitted(spec, sizes, counts)), origins, tally
 
 

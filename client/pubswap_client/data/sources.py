@@ -40,11 +40,11 @@ class HubSet:
 
     name: str
     hub: str
-    configs: tuple[str | None, ...]
     columns: tuple[str, ...]
-    topic: str
-    verifier: str
     read: Read
+    configs: tuple[str | None, ...] = (None,)
+    topic: str = ""
+    verifier: str = "math"
     marks: tuple[str, ...] = ()
     reader: Callable[[Mapping[str, Iterable[Any]], str], Read] | None = None
 
@@ -162,7 +162,6 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             configs=MATH_SUBJECTS,
             columns=("problem", "solution"),
             topic="type",
-            verifier="math",
             read=_math,
         ),
     ),
@@ -170,10 +169,8 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="deepmath",
             hub="zwhe99/DeepMath-103K",
-            configs=(None,),
             columns=("question", "final_answer"),
             topic="topic",
-            verifier="math",
             read=_deepmath,
         ),
     ),
@@ -183,8 +180,6 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             hub="openai/gsm8k",
             configs=("main",),
             columns=("question", "answer"),
-            topic="",
-            verifier="math",
             read=_gsm8k,
         ),
     ),
@@ -192,7 +187,6 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="medqa",
             hub="GBaker/MedQA-USMLE-4-options",
-            configs=(None,),
             columns=("question", "options", "answer_idx"),
             topic="meta_info",
             verifier="choice",
@@ -202,7 +196,6 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="medmcqa",
             hub="openlifescienceai/medmcqa",
-            configs=(None,),
             columns=("question", "opa", "opb", "opc", "opd", "cop"),
             topic="subject_name",
             verifier="choice",
