@@ -30,7 +30,7 @@ from pubswap_client.rollout.transformers_engine import (
 )
 from pubswap_client.rollout.vllm_engine import VllmEngine
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import Device, TokenBudget, estimate_memory
+from pubswap_client.training.memory import Device, estimate_memory
 from pubswap_client.training.privacy import GroupClipping
 from pubswap_client.training.team import Team
 from pubswap_client.training.update import follow_update
@@ -234,16 +234,8 @@ def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpoint
                 continue
             process_group.broadcast(policy.factors())
             if isinstance(command, Update):
-                budget = TokenBudget(command.tokens)
-                follow_update(
-                    policy,
-                    command.batch,
-                    policy.settings,
-                    budget,
-                    checkpointing,
-                    process_group,
-                    command.clipping,
-                )
+                batch, tokens, clipping = command.batch, command.tokens, command.clipping
+                follow_update(policy, batch, tokens, checkpointing, process_group, clipping)
             else:
                 assert engine is not None  # its start came first
                 generate_together(process_group, engine, command)

@@ -7,6 +7,7 @@ public problems, no lock is taken, and the trial step's adapter is in memory alo
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,36 +89,31 @@ def _found(value: T | None, name: str) -> T:
     return value
 
 
+@dataclass
 class Examination:
-    """All checks once. What a check finds for later ones is None if it failed."""
+    """All checks once. What a check finds for later ones is None if it failed.
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        progress: Progress,
-        trial: bool = True,
-        role: Role = Role.CLIENT,
-        carded: RunView | None = None,
-    ) -> None:
-        """Without `trial`, no step is tried; for an evaluator, there is none.
+    Without `trial`, no step is tried; for an evaluator, there is none. With a run that is `carded`,
+    which is known by its card, there is no membership and no coordinator.
+    """
 
-        With a run that is known by its card, there is no membership and no coordinator.
-        """
-        self.settings = settings
-        self.role = role
-        self.findings: dict[str, Finding] = {}
-        self._stage = partial(next_stage, progress)
-        self._progress = progress
-        self._with_trial = trial
-        self._prediction: Prediction | None = None
-        self._stored: StoredMembership | None = None
-        self._by_card = carded is not None
-        self._run = carded
-        self._folder: Path | None = None
-        self._card: ModelCard | None = None
-        self._tokenizer: PromptTokenizer | None = None
-        self._survey: Survey | None = None
-        self._trainable: list[Problem] = []
+    settings: ClientSettings
+    progress: Progress
+    trial: bool = True
+    role: Role = Role.CLIENT
+    carded: RunView | None = None
+    findings: dict[str, Finding] = field(default_factory=dict, init=False)
+    _prediction: Prediction | None = field(default=None, init=False)
+    _stored: StoredMembership | None = field(default=None, init=False)
+    _folder: Path | None = field(default=None, init=False)
+    _card: ModelCard | None = field(default=None, init=False)
+    _tokenizer: PromptTokenizer | None = field(default=None, init=False)
+    _survey: Survey | None = field(default=None, init=False)
+    _trainable: list[Problem] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._run = self.carded
+        self._stage = partial(next_stage, self.progress)
 
     @property
     def rules(self) -> RunSettings:
@@ -162,7 +158,7 @@ class Examination:
         return all(self.findings[name].good for name in names)
 
     def _check_membership(self) -> None:
-        if self._by_card:
+        if self.carded:
             self._skip("a membership, without --run", "state folder", "daemon", "membership")
             return
         state = self.settings.state
@@ -185,10 +181,8 @@ class Examination:
         if self.role is Role.EVALUATOR:
             return  # it keeps no checkpoint
         with self._checking("policy", "disk"):
-            stored, run = (
-                _found(self._stored, "the run there"),
-                _found(self._run, "the run there"),
-            )
+            needed = "the run there"
+            stored, run = _found(self._stored, needed), _found(self._run, needed)
             self._note("policy", check_policy, state, run, stored.coordinator)
             self._note("disk", check_disk, state, run.model.layout)
 
@@ -239,7 +233,7 @@ class Examination:
                 encode = partial(tokenizer.encode_for, self.rules)
                 task = self._stage("measuring prompts", len(file.problems))
                 numbered = zip(file.lines, file.problems, strict=True)
-                followed = self._progress.track(numbered, len(file.problems), task_id=task)
+                followed = self.progress.track(numbered, len(file.problems), task_id=task)
                 with self._checking("prompt lengths"):
                     finding, self._trainable = check_lengths(
                         file, followed, encode, self.rules, known
@@ -255,7 +249,7 @@ class Examination:
                 self.findings["verifiers"], usable = check_verifiers(problems, default)
             chosen = sample(usable)
             task = self._stage("verifying the problems' own answers", len(chosen))
-            advance = partial(self._progress.advance, task)
+            advance = partial(self.progress.advance, task)
             self._note(
                 "answers", check_answers, chosen, len(problems), default, pool.score_many, advance
             )
@@ -288,7 +282,7 @@ class Examination:
 
         The first stage that fails ends it: the processes of a group can only end together.
         """
-        names = ["packed path", "trial step", "prediction"] if self._with_trial else ["packed path"]
+        names = ["packed path", "trial step", "prediction"] if self.trial else ["packed path"]
         run, folder = self._run, self._folder
         if run is None or folder is None or not self._good("model files", "memory"):
             self._skip("the run, its own model, and memory for it", *names)
@@ -302,10 +296,10 @@ class Examination:
                 found = warning(str(path), path.advice) if path.refused else ok(str(path))
                 self.findings[names.pop(0)] = found
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
-                idle = self._by_card or self.findings["daemon"].status is Status.OK
+                idle = self.carded or self.findings["daemon"].status is Status.OK
                 if (
                     names
-                    and (self._stored or self._by_card)
+                    and (self._stored or self.carded)
                     and self._trainable
                     and idle
                     and self._good("rollout engine")

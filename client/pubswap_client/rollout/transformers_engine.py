@@ -351,17 +351,20 @@ def _draws(prompts: int, sampling: SamplingParameters) -> Tensor:
     return torch.tensor(seeds)[..., None].expand(shape)
 
 
+@dataclass
 class _State:
     """The rows that are still being decoded."""
 
-    def __init__(self, cache: Any, cursor: Cursor, mask: Tensor, padding: Tensor) -> None:
-        self.cache = cache
-        self.cursor = cursor
-        self.mask = mask  # (B, S), with room for all tokens: 0 on the prompt's padding
-        self.padding = padding  # (B, 1), tokens of it
-        self.rows = torch.arange(len(mask), device=mask.device)  # (B,), of the whole batch
-        self.finished = torch.zeros(len(mask), dtype=torch.bool, device=mask.device)  # (B,)
-        self.static_step: StaticStep | None = None
+    cache: Any
+    cursor: Cursor
+    mask: Tensor  # (B, S), with room for all tokens: 0 on the prompt's padding
+    padding: Tensor  # (B, 1), tokens of it
+    static_step: StaticStep | None = None
+
+    def __post_init__(self) -> None:
+        count, device = len(self.mask), self.mask.device
+        self.rows = torch.arange(count, device=device)  # (B,), of the whole batch
+        self.finished = torch.zeros(count, dtype=torch.bool, device=device)  # (B,)
 
     @property
     def positions(self) -> Tensor:

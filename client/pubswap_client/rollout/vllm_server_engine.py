@@ -3,24 +3,19 @@
 Whatever is loaded in one replica is loaded in all, and prompts are spread over them.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.hot_reload import AdapterVersion, HotReloadEngine, Sampled
+from pubswap_client.rollout.threads import in_threads
 from pubswap_client.rollout.transformers_engine import Prompts
 from pubswap_client.rollout.vllm_http import Completions, InferenceServer, ServedModel, VllmRefused
 from pubswap_client.rollout.vllm_sampling import lora_rank
 from pubswap_client.settings import VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
-
-A = TypeVar("A")
-R = TypeVar("R")
 
 # Of the two likeliest first tokens, log-probabilities this close say nothing about temperature.
 SMALLEST_GAP = 1e-3
@@ -208,40 +203,6 @@ def reports_raw_logprobs(server: InferenceServer, base: ServedModel, probe: Sequ
     first, last = tokens[-1], tokens[0]
     gap = cold[first] - cold[last]
     return gap > SMALLEST_GAP and warm[first] - warm[last] > 0.75 * gap
-
-
-def in_threads(call: Callable[[A], R], arguments: Sequence[A], threads: int) -> list[R]:
-    """The results in order; on the first error, which is raised, what has not begun is left out.
-
-    The threads are daemons: when the daemon is told to stop, it does not wait for a long answer,
-    and vLLM gives up a request whose connection has gone.
-    """
-    waiting: SimpleQueue[tuple[Future[R], A]] = SimpleQueue()
-    futures: list[Future[R]] = []
-    ended = threading.Event()
-    for argument in arguments:
-        futures.append(Future())
-        waiting.put((futures[-1], argument))
-
-    def work() -> None:
-        with suppress(Empty):
-            while not ended.is_set():
-                future, argument = waiting.get_nowait()
-                try:
-                    future.set_result(call(argument))
-                except Exception as error:
-                    ended.set()
-                    future.set_exception(error)
-
-    for _ in range(min(threads, len(arguments))):
-        threading.Thread(target=work, daemon=True, name="vllm").start()
-    try:
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-    finally:
-        ended.set()
-    for future in done:
-        future.result()  # raises the error, if there is one
-    return [future.result() for future in futures]
 
 
 def _serves(server: InferenceServer, version: AdapterVersion) -> bool:

@@ -5,13 +5,11 @@ after a restart gives the same numbers.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -20,6 +18,7 @@ from torch import Tensor
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.logprobs import choose
 from pubswap_client.policy.policy import Policy, copy_to_host
+from pubswap_client.rollout.threads import in_thread
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.training.evidence import response_evidence
 from pubswap_client.training.learning_rate import learning_rate
@@ -42,7 +41,6 @@ log = logging.getLogger(__name__)
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
 Groups = Sequence[Sequence[Response]]
-T = TypeVar("T")
 
 
 def score_groups(
@@ -299,7 +297,7 @@ class LocalTrainer:
                 self._ahead = self._private_rollout(step)
                 yield
                 return
-            rollout = _in_thread(lambda: self._private_rollout(step))
+            rollout = in_thread(lambda: self._private_rollout(step), "rollout")
             yield
             self._ahead = rollout.result()
 
@@ -415,17 +413,3 @@ class LocalTrainer:
             noise,
             self.own_rank,
         )
-
-
-def _in_thread(work: Callable[[], T]) -> Future[T]:
-    """The work's result. The thread is a daemon: a client that is to stop waits for no answer."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="rollout", daemon=True).start()
-    return future

@@ -8,6 +8,7 @@ of processes, add up to the whole batch's.
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -97,17 +98,17 @@ def _check_finite(**values: float) -> None:
 def follow_update(
     policy: Policy,
     batch: Batch,
-    settings: RunSettings,
-    budget: TokenBudget,
+    tokens: int,
     checkpointing: bool,
     team: Team,
-    clipping: GroupClipping | None = None,
+    clipping: GroupClipping | None,
 ) -> None:
     """A follower's part in an update: its packs' gradients; the leader makes the steps."""
-    passes = _Passes(policy, batch, settings.grpo, budget, team, clipping)
+    grpo = policy.settings.grpo
+    passes = _Passes(policy, batch, grpo, TokenBudget(tokens), team, clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
-        for number in range(settings.grpo.gradient_epochs):
+        for number in range(grpo.gradient_epochs):
             passes.accumulate(first=number == 0)
             team.broadcast(policy.trainable())
 
@@ -116,30 +117,25 @@ Work = Callable[[Pack, Sequence[int]], None]
 """What is done with a pack and the rows that it holds."""
 
 
+@dataclass
 class _Passes:
     """The passes of one update over its batch; (B, T) tensors are kept flat."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        batch: Batch,
-        settings: GrpoSettings,
-        budget: TokenBudget,
-        team: Team,
-        clipping: GroupClipping | None,
-    ) -> None:
-        self.policy = policy
-        self.batch = batch
-        self.settings = settings
-        self.budget = budget
-        self.team = team
-        self.clipping = clipping
-        self.rows = _rows(batch, settings)
-        self.targets = _targets(batch, settings, policy.device)
-        if clipping is not None:
+    policy: Policy
+    batch: Batch
+    settings: GrpoSettings
+    budget: TokenBudget
+    team: Team
+    clipping: GroupClipping | None
+
+    def __post_init__(self) -> None:
+        batch, device = self.batch, self.policy.device
+        self.rows = _rows(batch, self.settings)
+        self.targets = _targets(batch, self.settings, device)
+        if self.clipping is not None:
             # By the number that was expected: how many were drawn changes no group's part.
-            self.targets.weights.mul_(len(batch.prompt_lengths) / clipping.groups)
-        self.evidence = EvidenceTable(batch, _checked(batch, self.rows), policy.device)
+            self.targets.weights.mul_(len(batch.prompt_lengths) / self.clipping.groups)
+        self.evidence = EvidenceTable(batch, _checked(batch, self.rows), device)
 
     @torch.no_grad()
     def score_reference(self) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pubswap_client.daemon.factories import make_engine
+from pubswap_client.rollout.threads import in_threads
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_client.rollout.vllm_server_engine import VllmServerEngine, in_threads
+from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 from pubswap_client.settings import ClientSettings, VllmSettings
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.tensors.adapter import encode_adapter
