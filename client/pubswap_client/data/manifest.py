@@ -169,7 +169,6 @@ _MOST_NAMES = 24
 
 def draw_topics(manifest: DataManifest, path: Path) -> None:
     """Draw topics by clients, with bubbles whose area is the number of problems, in steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     topics = manifest.topics()
@@ -179,7 +178,6 @@ def draw_topics(manifest: DataManifest, path: Path) -> None:
     unit = next(unit for unit in _UNITS if largest >= 5 * unit or unit == 1)
     width = min(4.0 + 0.45 * len(topics), 24.0)
     figure = Figure(figsize=(width, 2.2 + 0.5 * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for y, row in enumerate(counts):
         steps = [round(count / unit) for count in row]

@@ -100,13 +100,11 @@ def _scores_table(run: WholeRun, summary: Summary) -> Table:
 
 def plot_curve(summary: Summary, path: Path) -> None:
     """Draw pass@1 over rounds, by topic and overall, as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     rounds = range(len(summary.pass_at_1_by_round))
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
     for topic, scores in summary.pass_at_1_by_topic.items():
         axes.plot(rounds, scores, linewidth=1, alpha=0.6, label=topic)
     axes.plot(
@@ -118,4 +116,3 @@ def plot_curve(summary: Summary, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small", ncols=2)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
