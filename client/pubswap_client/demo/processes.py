@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from pubswap_protocol.errors import ServerFault
 
@@ -17,8 +17,7 @@ PUBSWAP = (sys.executable, "-m", "pubswap_protocol")
 
 def free_port() -> int:
     """A TCP port on loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -28,7 +27,6 @@ class Processes:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._files: list[IO[bytes]] = []
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -44,8 +42,6 @@ class Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for file in self._files:
-            file.close()
 
     def start(
         self,
@@ -55,17 +51,16 @@ class Processes:
         program: Sequence[str] = PUBSWAP,
     ) -> None:
         """Run `program arguments...`, pubswap unless said, writing what it prints to `name`.log."""
-        file = (self.logs / f"{name}.log").open("wb")
-        self._files.append(file)
-        self._running[name] = subprocess.Popen(
-            [*program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env=os.environ | dict(env),
-            # Ctrl-C reaches the demo alone, which then stops its children in order.
-            start_new_session=True,
-        )
+        with (self.logs / f"{name}.log").open("wb") as file:
+            self._running[name] = subprocess.Popen(
+                [*program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(env),
+                # Ctrl-C reaches the demo alone, which then stops its children in order.
+                start_new_session=True,
+            )
 
     def check(self) -> None:
         """Raises ServerFault, with the end of its log, if a process has failed."""

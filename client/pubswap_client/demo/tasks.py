@@ -34,11 +34,6 @@ TOPICS: dict[str, dict[str, Any]] = {
 
 # Longer prompts (rare, long words) are skipped, so that every prompt is cheap.
 MAX_PROMPT_CHARACTERS = 200
-
-
-PRIVATE_SIZE = 400
-PUBLIC_SIZE = 240
-TEST_SIZE = 640
 ALPHA = 0.3
 
 
@@ -50,11 +45,7 @@ def unique_problems(topic: str, seed: int, half: Half) -> Iterator[Record]:
 
 
 def demo_problems(
-    seed: int,
-    clients: int,
-    private_size: int = PRIVATE_SIZE,
-    public_size: int = PUBLIC_SIZE,
-    test_size: int = TEST_SIZE,
+    seed: int, clients: int, private_size: int = 400, public_size: int = 240, test_size: int = 640
 ) -> Split:
     """Draw the demo's sets, none of which shares a prompt with another or with pretraining.
 
