@@ -19,7 +19,6 @@ from accelerate import Accelerator, InitProcessGroupKwargs
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pubswap_client.policy.groups import Batch
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine
 from pubswap_client.rollout.transformers_engine import (
@@ -31,8 +30,7 @@ from pubswap_client.rollout.transformers_engine import (
 from pubswap_client.rollout.vllm_engine import VllmEngine
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.memory import Device, estimate_memory
-from pubswap_client.training.privacy import GroupClipping
-from pubswap_client.training.team import Team
+from pubswap_client.training.team import Team, Update
 from pubswap_client.training.update import follow_update
 from pubswap_protocol.tensors.responses import Response
 
@@ -46,22 +44,6 @@ PATIENCE = timedelta(days=365)
 LocalEngine = TransformersEngine | VllmEngine
 Start = Callable[[Path], LocalEngine]
 """Starts a process's engine, whose files go below a folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Join an update, `tokens` tokens at a time."""
-
-    batch: Batch
-    tokens: int
-    clipping: GroupClipping | None
-
-
-@dataclass(frozen=True, slots=True)
-class StartEngine:
-    """Start an engine, whose files go below `state`."""
-
-    state: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +89,8 @@ class ProcessGroup(Team):
         dist.all_gather_object(box, value, group=self._commands)
         return box
 
-    def announce(
-        self,
-        batch: Batch,
-        tokens: int,
-        factors: Sequence[Tensor],
-        clipping: GroupClipping | None,
-    ) -> None:
-        self.broadcast_object(Update(batch, tokens, clipping))
+    def announce(self, update: Update, factors: Sequence[Tensor]) -> None:
+        self.broadcast_object(update)
         self.broadcast(factors)
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
@@ -158,7 +134,7 @@ class ProcessGroupEngine(RolloutEngine):
         """Start an engine on all processes, at the same time."""
         self.process_group = process_group
         self.policy = policy
-        process_group.broadcast_object(StartEngine(state))
+        process_group.broadcast_object(state)
         self.engine = start(state)
 
     def generate(self, prompts: Prompts, sampling: SamplingParameters) -> list[list[Response]]:
@@ -226,16 +202,15 @@ def generate_together(
 def follow(process_group: ProcessGroup, policy: Policy, start: Start, checkpointing: bool) -> None:
     """Do what the leader commands until it closes."""
     engine: LocalEngine | None = None
-    command: StartEngine | Update | Generate | None
+    command: Path | Update | Generate | None  # a folder for the files of an engine to start
     with ExitStack() as stack:
         while (command := process_group.broadcast_object(None)) is not None:
-            if isinstance(command, StartEngine):
-                engine = stack.enter_context(closing(start(command.state)))
+            if isinstance(command, Path):
+                engine = stack.enter_context(closing(start(command)))
                 continue
             process_group.broadcast(policy.factors())
             if isinstance(command, Update):
-                batch, tokens, clipping = command.batch, command.tokens, command.clipping
-                follow_update(policy, batch, tokens, checkpointing, process_group, clipping)
+                follow_update(policy, command, checkpointing, process_group)
             else:
                 assert engine is not None  # its start came first
                 generate_together(process_group, engine, command)

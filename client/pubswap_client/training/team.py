@@ -1,11 +1,21 @@
 """The processes that share one update. Alone, there is nothing to share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from pubswap_client.policy.groups import Batch
 from pubswap_client.training.privacy import GroupClipping
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is computed on, `tokens` tokens at a time."""
+
+    batch: Batch
+    tokens: int
+    clipping: GroupClipping | None
 
 
 class Team:
@@ -18,14 +28,8 @@ class Team:
     is_leader = True  # holds the optimizer, and speaks to the coordinator
     lockstep = False  # every forward pass needs all processes, so that none may leave one
 
-    def announce(
-        self,
-        batch: Batch,
-        tokens: int,
-        factors: Sequence[Tensor],
-        clipping: GroupClipping | None,
-    ) -> None:
-        """Let the others join an update of these factors, `tokens` tokens at a time."""
+    def announce(self, update: Update, factors: Sequence[Tensor]) -> None:
+        """Let the others join an update of these factors."""
 
     def share(self, plans: Sequence[list[int]]) -> list[list[int]]:
         """The packs that this process computes; all processes together compute each one once."""

@@ -26,7 +26,7 @@ from pubswap_client.training.mismatch import Mismatch, check, measure
 from pubswap_client.training.objective import Targets, fedprox_penalty, objective, token_weights
 from pubswap_client.training.own_rank import OwnRank
 from pubswap_client.training.privacy import GroupClipping, StepNoise
-from pubswap_client.training.team import SINGLE, Team
+from pubswap_client.training.team import SINGLE, Team, Update
 from pubswap_protocol.errors import Diverged, OutOfMemory
 from pubswap_protocol.settings import GrpoSettings, RunSettings
 from pubswap_protocol.tensors.responses import UNVERIFIED
@@ -60,7 +60,7 @@ def update(
     started = time.monotonic()
     budget = budget or TokenBudget(1 << 30)
     clipping = noise.clipping if noise else None
-    team.announce(batch, budget.tokens, policy.factors(), clipping)
+    team.announce(Update(batch, budget.tokens, clipping), policy.factors())
     passes = _Passes(policy, batch, settings.grpo, budget, team, clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
@@ -95,17 +95,11 @@ def _check_finite(**values: float) -> None:
         )
 
 
-def follow_update(
-    policy: Policy,
-    batch: Batch,
-    tokens: int,
-    checkpointing: bool,
-    team: Team,
-    clipping: GroupClipping | None,
-) -> None:
+def follow_update(policy: Policy, shared: Update, checkpointing: bool, team: Team) -> None:
     """A follower's part in an update: its packs' gradients; the leader makes the steps."""
     grpo = policy.settings.grpo
-    passes = _Passes(policy, batch, grpo, TokenBudget(tokens), team, clipping)
+    budget = TokenBudget(shared.tokens)
+    passes = _Passes(policy, shared.batch, grpo, budget, team, shared.clipping)
     with policy.packed(checkpointing):
         passes.score_reference()
         for number in range(grpo.gradient_epochs):
