@@ -297,34 +297,21 @@ class Examination:
                 self.findings[names.pop(0)] = found
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
                 idle = self.carded or self.findings["daemon"].status is Status.OK
-                if (
-                    names
-                    and (self._stored or self.carded)
-                    and self._trainable
-                    and idle
-                    and self._good("rollout engine")
-                ):
-                    member = self._stored.membership.name if self._stored else "member"
-                    score = partial(pool.score_many, run.settings.verifier)
-                    trial = try_step(
-                        self.settings,
-                        run.id,
-                        folder,
-                        policy,
-                        group,
-                        member,
-                        self._trainable,
-                        score,
-                        self._stage,
-                    )
-                    own = own_settings(self.settings, run.settings)
-                    self.findings[names.pop(0)] = check_trial(trial, own)
-                    self._prediction = predict(
-                        *(trial, run.settings, run.model.layout, self.settings.holdout, own)
-                    )
-                    self.findings[names.pop(0)] = ok(str(self._prediction))
-                else:
+                if not (names and self._trainable and idle and self._good("rollout engine")):
                     self._skip("the engine, private problems, and no other daemon", *names)
+                    return
+                member = self._stored.membership.name if self._stored else "member"
+                score = partial(pool.score_many, run.settings.verifier)
+                trial = try_step(
+                    *(self.settings, run.id, folder, policy, group),
+                    *(member, self._trainable, score, self._stage),
+                )
+                own = own_settings(self.settings, run.settings)
+                self.findings[names.pop(0)] = check_trial(trial, own)
+                self._prediction = predict(
+                    *(trial, run.settings, run.model.layout, self.settings.holdout, own)
+                )
+                self.findings[names.pop(0)] = ok(str(self._prediction))
         except Exception as error:
             self.findings[names[0]] = of_error(error)
             self._skip(f"a successful {names[0]}", *names[1:])

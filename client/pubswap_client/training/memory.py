@@ -218,23 +218,18 @@ def fitting_update(
     settings: ClientSettings, estimate: Callable[[ClientSettings], MemoryEstimate], free: int
 ) -> list[str]:
     """Settings, each as `key = value`, with which the update is estimated to fit; may be none."""
-
-    def fits(change: dict[str, bool | int]) -> bool:
-        changed = estimate(settings.model_copy(update=change))
-        return changed.fixed + changed.update <= free
-
     fitting = []
-    if not settings.gradient_checkpointing and fits({"gradient_checkpointing": True}):
-        fitting.append("gradient_checkpointing = true")
-    tokens = estimate(settings).tokens // 2
-    while tokens >= SMALLEST:
-        changed = settings.model_copy(update={"micro_batch_tokens": tokens})
-        if estimate(changed).tokens > tokens:
+    if not settings.gradient_checkpointing:
+        changed = estimate(settings.model_copy(update={"gradient_checkpointing": True}))
+        if changed.fixed + changed.update <= free:
+            fitting.append("gradient_checkpointing = true")
+    tokens = estimate(settings).tokens
+    while (tokens := tokens // 2) >= SMALLEST:
+        changed = estimate(settings.model_copy(update={"micro_batch_tokens": tokens}))
+        if changed.tokens > tokens:
             break  # a pack holds at least one row
-        if fits({"micro_batch_tokens": tokens}):
-            fitting.append(f"micro_batch_tokens = {tokens}")
-            break
-        tokens //= 2
+        if changed.fixed + changed.update <= free:
+            return [*fitting, f"micro_batch_tokens = {tokens}"]
     return fitting
 
 
@@ -243,8 +238,7 @@ def fitting_rows(
 ) -> int | None:
     """A `rollout_rows` with which sampling fits, if there is."""
     rows = settings.rollout_rows
-    while rows > 1:
-        rows //= 2
+    while (rows := rows // 2) >= 1:
         changed = estimate(settings.model_copy(update={"rollout_rows": rows}))
         if changed.fixed + changed.rollout <= free:
             return rows
