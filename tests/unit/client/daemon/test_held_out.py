@@ -53,9 +53,9 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
     sampled: list[list[Any]] = []
     generate = trainer.engine.generate
 
-    def recorded(*arguments: Any, **options: Any) -> Any:
-        assert options["count"] == 1 and options["temperature"] == 0.7
-        sampled.append(generate(*arguments, **options))
+    def recorded(prompts: Any, sampling: Any) -> Any:
+        assert sampling.count == 1 and sampling.temperature == 0.7
+        sampled.append(generate(prompts, sampling))
         return sampled[-1]
 
     trainer.engine.generate = recorded  # type: ignore[method-assign]
@@ -112,9 +112,9 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     trainer, run = one.trainer(None), one.coordinator.run
     generate, asked = trainer.engine.generate, list[int]()
 
-    def counted(*arguments: Any, **options: Any) -> Any:
-        asked.append(options["count"])
-        return generate(*arguments, **options)
+    def counted(prompts: Any, sampling: Any) -> Any:
+        asked.append(sampling.count)
+        return generate(prompts, sampling)
 
     trainer.engine.generate = counted  # type: ignore[method-assign]
     layout = run.model.layout

@@ -110,9 +110,9 @@ def test_fewer_prompts_and_responses_are_of_private_steps_alone(
     trainer, asked = made(own_grpo=grpo), []
     generate = trainer.engine.generate
 
-    def recording(prompts: Any, count: int, *arguments: Any, **more: Any) -> Any:
-        asked.append((len(prompts), count))
-        return generate(prompts, count, *arguments, **more)
+    def recording(prompts: Any, sampling: Any) -> Any:
+        asked.append((len(prompts), sampling.count))
+        return generate(prompts, sampling)
 
     trainer.engine.generate = recording  # type: ignore[method-assign]
     trainer.begin_round(1, global_adapter(trainer))

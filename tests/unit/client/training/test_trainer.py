@@ -97,9 +97,9 @@ def test_every_step_of_every_client_and_round_has_draws_of_its_own(
             trainer = make_trainer(client)
             generate = trainer.engine.generate
 
-            def recording(*args: Any, generate: Any = generate, **kwargs: Any) -> Any:
-                found.append(kwargs["seed"])
-                return generate(*args, **kwargs)
+            def recording(prompts: Any, sampling: Any, generate: Any = generate) -> Any:
+                found.append(sampling.seed)
+                return generate(prompts, sampling)
 
             monkeypatch.setattr(trainer.engine, "generate", recording)
             two_rounds(trainer, problems)
