@@ -12,6 +12,7 @@ Other settings have another S; sg(x) is x without a gradient:
     clipping 'soft'       S_t = sg(clip(rho_t, 1 - low, 1 + high)) A log pi_theta
     clipping 'asymmetric' S_t = A log pi_theta where A > 0, else sg(min(1, rho_y)) A log pi_theta,
                           rho_y = the product of rho over y
+    donor_ratio 'donor'   pi_old is the donor's own on donated tokens
     donor_ratio 'shaped'  S_t = pi_theta / (pi_theta + 0.1) A on donated tokens
 
 The loss is -sum_t c_t J_t. The coefficients c (see `token_weights`) sum to 1 over the step's
@@ -98,7 +99,10 @@ def clipped_surrogate(
     outweigh all others.
     """
     advantages = targets.advantages
-    difference = logprobs - denominator(targets, settings)
+    old = targets.old
+    if settings.donor_ratio == "donor":
+        old = torch.where(targets.donated, targets.behaviour, old)
+    difference = logprobs - old
     if settings.clipping == "sequence":
         sums = sequence_sums(difference.detach(), targets)
         means = sums / sequence_sums(torch.ones_like(sums), targets)
@@ -136,13 +140,6 @@ def sequence_sums(values: Tensor, targets: Targets) -> Tensor:
     assert targets.sequences is not None
     count = len(torch.bincount(targets.sequences))
     return values.new_zeros(count).index_add(0, targets.sequences, values)[targets.sequences]
-
-
-def denominator(targets: Targets, settings: GrpoSettings) -> Tensor:
-    """log pi_old: the donor's own for donated responses if `donor_ratio` is 'donor'."""
-    if settings.donor_ratio != "donor":
-        return targets.old
-    return torch.where(targets.donated, targets.behaviour, targets.old)
 
 
 def importance_weight(targets: Targets, settings: GrpoSettings) -> Tensor:
