@@ -101,15 +101,15 @@ def references() -> dict[str, Iterable[str]]:
 
 def _settings(model: type[BaseModel], environment: str = "") -> Iterator[str]:
     """A table of a settings class, and one of each table within it."""
-    for table in tables(model):
-        if table.name:
-            yield f"\n## `[{table.name}]`\n\n{_text(table.description)}\n"
-        for name, field in table.fields.items():
+    for table, description, fields in tables(model):
+        if table:
+            yield f"\n## `[{table}]`\n\n{_text(description)}\n"
+        for name, field in fields.items():
             if not field.get("description"):
-                sys.exit(f"{model.__name__}: {table.name}.{name} needs a description")
+                sys.exit(f"{model.__name__}: {table}.{name} needs a description")
         named = {
             f"{environment}{name}".upper() if environment else name: field
-            for name, field in table.fields.items()
+            for name, field in fields.items()
         }
         yield from _rows("Setting", named, {})
 

@@ -1,5 +1,6 @@
 """The one console script. Each side registers its own commands; none is imported until it runs."""
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,6 @@ import typer
 from pydantic import ValidationError
 
 from pubswap_protocol import __version__
-from pubswap_protocol.command_line.explaining import system_fault
 from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
@@ -33,6 +33,14 @@ EXTRAS = {
 _WHOLE = {
     **dict.fromkeys(("serve", "admin"), "server"),
     **dict.fromkeys(("client", "evaluate", "simulate", "demo", "demo-federate"), "client"),
+}
+
+_REMEDIES = {
+    errno.EROFS: "Choose a folder on a disk that can be written to.",
+    errno.EACCES: "Choose a folder that this user may use, or change its owner.",
+    errno.EPERM: "Choose a folder that this user may use, or change its owner.",
+    errno.ENOSPC: "Make room, and give the same command again.",
+    errno.EDQUOT: "Make room, and give the same command again.",
 }
 
 
@@ -99,6 +107,14 @@ def explained() -> Iterator[None]:
         raise LocalFault(f"This needs the package {name!r}.{_how_to_install(name)}") from error
     except OSError as error:
         raise LocalFault(system_fault(error)) from error
+
+
+def system_fault(error: OSError) -> str:
+    """The operating system's refusal: of which file, why, and what helps."""
+    said = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename is not None else ""
+    remedy = _REMEDIES.get(error.errno or 0, "")
+    return f"{where}{said}. {remedy}".strip()
 
 
 def extra_for(package: str, command: str) -> str | None:

@@ -1,5 +1,6 @@
 """A whole federation in one process: the real daemons as threads, taking turns at one model."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
@@ -7,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.evaluator import Evaluator
 from pubswap_client.daemon.factories import make_engine
@@ -20,17 +22,22 @@ from pubswap_client.daemon.session import (
 from pubswap_client.demo.watch import evaluated
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.policy.self_check import check_packed_path
+from pubswap_client.recipes.runfile import create_and_open
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.membership import load_membership
-from pubswap_protocol.messages import WholeRun
+from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
+from pubswap_protocol import paths
+from pubswap_protocol.files import write_whole
+from pubswap_protocol.messages import CreateInvite, Role, WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
 from pubswap_simulation.results import DonatedTokens
-from pubswap_simulation.setup import EVALUATOR, begin_run, member_state
 from pubswap_simulation.shared_policy import SharedPolicy, Stopped, trainer_in_turns
 from pubswap_simulation.step_log import StepLog, donated_by_round
+
+EVALUATOR = "evaluator"
+_RUN_ID = "founded"  # there once the run has begun
 
 
 class Federation:
@@ -149,3 +156,34 @@ class Federation:
 
         evaluator.pass_at_1 = evaluate
         return evaluator.work
+
+
+def resumable_folder(work: Path) -> Path:
+    """The folder, emptied unless the run in it has begun."""
+    if not (work / _RUN_ID).exists():
+        shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, work: Path) -> str:
+    """The id of the job's run, begun now or by an earlier process."""
+    begun = work / _RUN_ID
+    if begun.exists():
+        return begun.read_text(encoding="utf-8")
+    run = create_and_open(operator, job.prepared()).id
+    roles = dict.fromkeys(job.private, Role.CLIENT) | {EVALUATOR: Role.EVALUATOR}
+    for name, role in roles.items():
+        invite = operator.invite(run, CreateInvite(name=name, role=role))
+        with coordinator.client() as anonymous:
+            membership = anonymous.enroll(invite.invite)
+        stored = StoredMembership(coordinator=operator.url, membership=membership)
+        save_membership(member_state(work, name), stored)
+    operator.move_run(run, paths.RUN_START)
+    write_whole(begun, run.encode())
+    return run
+
+
+def member_state(work: Path, name: str) -> Path:
+    """A member's state folder."""
+    return work / "members" / name

@@ -15,10 +15,9 @@ from pubswap_protocol.messages import WholeRun
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from pubswap_server.server import keep_one_arena
 from pubswap_simulation.coordinator import Coordinator
-from pubswap_simulation.federation import Federation
+from pubswap_simulation.federation import Federation, resumable_folder
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.results import RESULT, Result, read_result
-from pubswap_simulation.setup import resumable_folder
 
 
 def simulate(spec: RunSpec, on_progress: Callable[[int, float | None], None]) -> Result:

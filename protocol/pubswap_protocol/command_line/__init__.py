@@ -1,1 +1,1 @@
-"""What all commands share: exit statuses, failures in words, locks on files."""
+"""What all commands share: exit statuses, progress, log lines, locks on files."""

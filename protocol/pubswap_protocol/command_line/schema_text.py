@@ -1,7 +1,6 @@
 """JSON schemas in words: the types, bounds and units of settings and of messages' fields."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,17 +11,9 @@ _UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "gib": "GiB", "h
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 
 
-@dataclass(frozen=True)
-class SettingsTable:
-    """A settings class's table: its dotted name, "" for the outermost, and its settings' fields."""
-
-    name: str
-    description: str
-    fields: dict[str, Json]
-
-
-def tables(model: type[BaseModel]) -> Iterator[SettingsTable]:
-    """A settings class's own fields, then those of each table within it."""
+def tables(model: type[BaseModel]) -> Iterator[tuple[str, str, dict[str, Json]]]:
+    """A settings class's own fields, then those of each table within it: the table's dotted name,
+    "" for the outermost, its description, and its settings' fields."""
     schema = model.model_json_schema()
     pending = [("", schema)]
     while pending:
@@ -34,7 +25,7 @@ def tables(model: type[BaseModel]) -> Iterator[SettingsTable]:
                 pending.append((f"{path}.{name}".strip("."), inner[0]))
             else:
                 fields[name] = field | {"type_text": type_text(field, schema)}
-        yield SettingsTable(path, table.get("description", ""), fields)
+        yield (path, table.get("description", ""), fields)
 
 
 def choices(field: Json, schema: Json) -> list[Json]:

@@ -50,9 +50,9 @@ def entries(model: type[BaseModel]) -> Iterator[dict[str, Any]]:
     Those of tables within follow, with dotted names.
     """
     prefix = str(model.model_config.get("env_prefix") or "")
-    for table in tables(model):
-        for name, field in table.fields.items():
-            key = f"{table.name}.{name}".strip(".")
+    for table, _, fields in tables(model):
+        for name, field in fields.items():
+            key = f"{table}.{name}".strip(".")
             environment = {"environment": f"{prefix}{key}".upper()} if prefix else {}
             yield {
                 "name": key,

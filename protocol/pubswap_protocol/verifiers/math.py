@@ -11,7 +11,6 @@ from typing import Any
 
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import first_of, last_boxed, tagged
-from pubswap_protocol.verifiers.stated import formulas_of, only_line, stated_answer
 
 MAX_ANSWER_CHARACTERS = 2000
 
@@ -29,6 +28,16 @@ _FORMULA = re.compile(r"\s*+(?:\$\$?([^$]++)\$\$?|\\\(([^$]+?)\\\)|\\\[([^$]+?)\
 _IMAGINARY = re.compile(r"(?<=[\d}])(?:\s|\\[,;! ]|\\cdot\b)++i(?![A-Za-z])")
 _MIXED = re.compile(r"(?<![\d./^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 
+# So much of a sentence is read at most.
+_MOST_STATED = 4000
+
+_STATED = re.compile(r"\banswer\*{0,2}(?:\s{1,9}is\b\*{0,2}:?|\s{0,9}:)[\s*]*+", re.IGNORECASE)
+_STATED_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
+_LEAD = re.compile(r"[^\d$\\\n]*+")
+_JOINT = re.compile(r"[\s*,;]*+(?:and\b|or\b)?\s*+")
+_END = re.compile(r"\.(?=\s)|\n")
+_MORE = re.compile(r"[\s*,;/(]*+(?:and\b|or\b)?\s*+[-\d$\\]|.*\bor\b.*\d", re.DOTALL)
+
 
 def score_math(response: str, problem: Problem) -> float:
     r"""1.0 if math-verify finds the response's answer equal to the problem's.
@@ -41,7 +50,7 @@ def score_math(response: str, problem: Problem) -> float:
     """
     from math_verify import verify
 
-    answer = first_of(response, last_boxed, _tagged, stated_answer, only_line)
+    answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
     gold = last_boxed(problem.answer) or problem.answer
@@ -52,7 +61,7 @@ def score_math(response: str, problem: Problem) -> float:
 
 def _tagged(text: str) -> str | None:
     content = tagged(text)
-    return None if content is None else formulas_of(content)
+    return None if content is None else _formulas_of(content)
 
 
 def _differ(mark: re.Pattern[str], group: int, gold: str, answer: str) -> bool:
@@ -83,3 +92,31 @@ def _plain(answer: str) -> str:
     answer = _AND.sub(", ", _WORDS.sub(r" \1 ", _NO_SPACE.sub("", answer)))
     answer = _EDGES.sub("", _MIXED.sub(r"\1\\frac{\2}{\3}", answer))
     return _VARIABLE.sub(r"\g<0>\\,", answer)
+
+
+def stated_answer(text: str) -> str | None:
+    """What follows the last "answer is" or "answer:"; None if the text says neither."""
+    anchors = list(_STATED.finditer(text))
+    return _formulas_of(text[anchors[-1].end() :]) if anchors else None
+
+
+def _formulas_of(text: str) -> str:
+    """The formula that a text goes on with, or several as a list; else its first sentence."""
+    text = text[:_MOST_STATED].strip()
+    formulas: list[str] = []
+    lead = _LEAD.match(text)
+    end = at = lead.end() if lead else 0
+    while formula := _STATED_FORMULA.match(text, at):
+        formulas.append(next(filter(None, formula.groups())))
+        end = formula.end()
+        joint = _JOINT.match(text, end)
+        at = joint.end() if joint else end
+    # "$41$ or 42 apples" is no answer, as a list of its formulas alone would be.
+    if formulas and not _MORE.match(_END.split(text[end:], 1)[0]):
+        return ", ".join(formulas)
+    return _END.split(text, 1)[0].strip(" *").rstrip(" .*")
+
+
+def _only_line(text: str) -> str | None:
+    """A text of one line."""
+    return None if "\n" in text.strip() else text

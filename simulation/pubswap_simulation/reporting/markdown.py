@@ -8,11 +8,10 @@ from typing import Any
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_simulation.reporting.claims import Rows
 from pubswap_simulation.reporting.contrasts import Contrast
-from pubswap_simulation.reporting.costs import Cost
+from pubswap_simulation.reporting.costs import Cost, Reach
 from pubswap_simulation.reporting.estimates import Difference, Estimate, grid, text
 from pubswap_simulation.reporting.methods import SILENT
 from pubswap_simulation.reporting.pictures.draw import Picture
-from pubswap_simulation.reporting.reach import Reach
 from pubswap_simulation.reporting.report import Report, SectionReport
 from pubswap_simulation.reporting.tables import ByName, Table
 

@@ -9,7 +9,16 @@ from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_simulation.reporting.claims import ClaimResult, findings
 from pubswap_simulation.reporting.contrasts import Contrast, contrasts
-from pubswap_simulation.reporting.costs import Bytes, Cost, PayloadSizes, costs, sizes, traffic
+from pubswap_simulation.reporting.costs import (
+    Bytes,
+    Cost,
+    PayloadSizes,
+    Reach,
+    costs,
+    reach,
+    sizes,
+    traffic,
+)
 from pubswap_simulation.reporting.estimates import Difference, Estimate
 from pubswap_simulation.reporting.metrics import (
     BEST,
@@ -21,7 +30,6 @@ from pubswap_simulation.reporting.metrics import (
     on_own_topics,
     replaced_by_client,
 )
-from pubswap_simulation.reporting.reach import Reach, reach
 from pubswap_simulation.reporting.section import Section, sections
 from pubswap_simulation.reporting.tables import (
     ByName,

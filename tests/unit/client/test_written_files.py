@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pubswap_client.operator.tables import age_text
 from pubswap_client.toml_files import read_toml
-from pubswap_protocol.command_line.explaining import system_fault
+from pubswap_protocol.cli import system_fault
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateInvite
 from pubswap_protocol.problems import parse_problems, read_problems

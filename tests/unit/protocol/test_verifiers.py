@@ -7,8 +7,8 @@ import pytest
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers import check_verifier, extract_answer, score, verifier_version
+from pubswap_protocol.verifiers.math import stated_answer
 from pubswap_protocol.verifiers.registry import MAX_RESPONSE_CHARACTERS
-from pubswap_protocol.verifiers.stated import stated_answer
 
 
 def problem(answer: str, **fields: object) -> Problem:

@@ -3,9 +3,8 @@
 import pytest
 
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_simulation.reporting.costs import traffic
+from pubswap_simulation.reporting.costs import reach, traffic
 from pubswap_simulation.reporting.markdown import reach_parts
-from pubswap_simulation.reporting.reach import reach
 from pubswap_simulation.reporting.report import make_report
 from pubswap_simulation.reporting.section import sections
 from pubswap_simulation.results import Value
