@@ -185,5 +185,4 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
 
 
 def member_state(work: Path, name: str) -> Path:
-    """A member's state folder."""
     return work / "members" / name

@@ -67,7 +67,6 @@ class Job(BaseModel, extra="forbid", frozen=True):
         return " ".join([*members, *setting, f"seed={self.settings.seed}"])
 
     def card(self) -> ModelCard:
-        """The base model's card."""
         model = self.model
         return _card_of(
             self.folder, self.settings.lora, model.source, model.revision, model.stop_token_ids
@@ -147,7 +146,6 @@ class RunSpec(BaseModel, extra="forbid", frozen=True):
 
     @property
     def key(self) -> str:
-        """The job's key."""
         return self.folder.name
 
     @property

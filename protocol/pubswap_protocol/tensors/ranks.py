@@ -70,11 +70,9 @@ class Narrowed:
         self._rank = rank_of(layout)
 
     def tensor(self, name: str) -> Array:
-        """One whole tensor."""
         return self.rows(name, 0, self.layout.tensors[name][0])
 
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor."""
         return self._source.rows(name, first, last)[:, : None if is_a(name) else self._rank]
 
 
@@ -89,11 +87,9 @@ class Widened:
         self._base = base
 
     def tensor(self, name: str) -> Array:
-        """One whole tensor."""
         return self.rows(name, 0, self.layout.tensors[name][0])
 
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor."""
         rows = np.array(self._base.rows(name, first, last))
         if not is_a(name):
             rows[:, : self.rank] = self._update.rows(name, first, last)

@@ -253,11 +253,9 @@ class RebuiltAdapter:
         self._base = base
 
     def tensor(self, name: str) -> Array:
-        """One tensor in float32."""
         return self._base.tensor(name) + self._update.difference(name)
 
     def rows(self, name: str, first: int, last: int) -> Array:
-        """Rows first .. last - 1 of a tensor: (last - first, columns)."""
         return self._base.rows(name, first, last) + self._update.difference(name, first, last)
 
 

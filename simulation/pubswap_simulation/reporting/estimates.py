@@ -24,7 +24,6 @@ class Estimate(BaseModel, frozen=True):
 
     @property
     def half_width(self) -> float | None:
-        """Half of the interval's width."""
         return None if self.low is None else self.mean - self.low
 
     def text(self, share: bool) -> str:

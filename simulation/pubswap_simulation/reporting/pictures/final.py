@@ -19,6 +19,7 @@ from pubswap_simulation.reporting.pictures.styles import (
     legend,
     line_styles,
     span,
+    subplots,
 )
 from pubswap_simulation.reporting.section import Section
 from pubswap_simulation.reporting.tables import table, topics
@@ -29,16 +30,13 @@ if TYPE_CHECKING:
 
 def arms(section: Section) -> "Figure":
     """Final pass@1 of every row, one below the other, so that no interval hides another."""
-    from matplotlib import pyplot as plt
-
     final = table(section, FINAL).rows
     rows = [method for method in section.methods if method != BASE and not method.detail]
     rows = [method for method in rows if method.label in final]
     taus = [tau for tau in section.taus if any(tau in final[method.label] for method in rows)]
     width = 0.075 * max(len(method.label) for method in rows) + 2.6 * len(taus)
-    figure: Figure
     size = (max(6.0, width), 1.2 + 0.3 * len(rows))
-    figure, grid = plt.subplots(1, len(taus), figsize=size, sharex=True, sharey=True, squeeze=False)
+    figure, grid = subplots(1, len(taus), figsize=size, sharex=True, sharey=True, squeeze=False)
     shown, styles = [], line_styles([method for method in rows if method.plain])
     for axes, tau in zip(grid[0], taus, strict=True):
         for place, method in enumerate(rows):
@@ -76,12 +74,9 @@ def arms(section: Section) -> "Figure":
 
 def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
     """Final pass@1 against tau, each point at its tau."""
-    from matplotlib import pyplot as plt
-
     taus, final = section.taus, table(section, FINAL).rows
     styles = line_styles(methods)
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(6.5, 4.2))
+    figure, axes = subplots(figsize=(6.5, 4.2))
     lines = {method: Curve.of(final[method.label]) for method in methods}
     for method, line in lines.items():
         error_bars(axes, line.steps, line, **vars(styles[method]))
@@ -99,12 +94,9 @@ def against_tau(section: Section, methods: Sequence[Method]) -> "Figure":
 
 def by_seed(contrast: Contrast) -> "Figure":
     """The paired differences of a contrast, a dot for each seed, and below them their mean."""
-    from matplotlib import pyplot as plt
-
     seeds, values = list(contrast.by_seed), list(contrast.by_seed.values())
     places, last = list(range(len(seeds))), len(seeds)
-    figure: Figure
-    figure, axes = plt.subplots(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
+    figure, axes = subplots(figsize=(6.0, 1.2 + 0.22 * (last + 1)))
     axes.axvline(0, color=GREY, linestyle=":", linewidth=1)
     axes.plot([100 * value for value in values], places, "o", color=GREY)
     mean = Curve.of({last: contrast})
@@ -119,8 +111,6 @@ def by_seed(contrast: Contrast) -> "Figure":
 
 def heat_map(section: Section) -> "Figure | None":
     """Final pass@1 of each row on each topic, at the largest tau."""
-    from matplotlib import pyplot as plt
-
     largest = max(section.taus)
     by_topic = topics(section)
     rows = {
@@ -136,9 +126,8 @@ def heat_map(section: Section) -> "Figure | None":
         for row in rows.values()
     ]
     labels = [f"{label}, n {max(e.n for e in row.values())}" for label, row in rows.items()]
-    figure: Figure
     width = 0.075 * max(len(label) for label in labels)
-    figure, axes = plt.subplots(figsize=(width + 1.4 + 0.9 * len(names), 1.5 + 0.36 * len(rows)))
+    figure, axes = subplots(figsize=(width + 1.4 + 0.9 * len(names), 1.5 + 0.36 * len(rows)))
     image = axes.imshow(values, cmap="Blues", aspect="auto", vmin=0, vmax=100)
     for y, row in enumerate(rows.values()):
         for x, name in enumerate(names):

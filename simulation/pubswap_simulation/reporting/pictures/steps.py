@@ -9,7 +9,13 @@ from pubswap_simulation.reporting import metrics
 from pubswap_simulation.reporting.methods import Method
 from pubswap_simulation.reporting.metrics import Series
 from pubswap_simulation.reporting.pictures.curve import Curve, curve
-from pubswap_simulation.reporting.pictures.styles import LineStyle, error_bars, legend, span
+from pubswap_simulation.reporting.pictures.styles import (
+    LineStyle,
+    error_bars,
+    legend,
+    span,
+    subplots,
+)
 from pubswap_simulation.reporting.section import Cell, Section
 
 if TYPE_CHECKING:
@@ -39,11 +45,8 @@ class CurvePlot:
 
     def draw(self, title: str, styles: Styles, panels: Panels) -> "Figure":
         """The picture of these curves."""
-        from matplotlib import pyplot as plt
-
-        figure: Figure
         size = (1.2 + 2.9 * max(2, len(panels)), 3.7)
-        figure, grid = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+        figure, grid = subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
         for axes, (name, lines) in zip(grid[0], panels.items(), strict=True):
             for number, (method, line) in enumerate(lines.items()):
                 self._line(axes, line, styles[method], number - (len(lines) - 1) / 2)

@@ -87,6 +87,14 @@ _PLAIN = {
 _LEGEND_LINE = 0.17  # inches
 
 
+def subplots(*shape: int, **options: Any) -> "tuple[Figure, Any]":
+    """A new figure, and its axes as matplotlib's function of this name gives them."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(*shape, **options)
+    return figure, axes
+
+
 def error_bars(axes: "Axes", x: Sequence[float], line: Curve, **style: Any) -> None:
     """A line with the intervals of its points."""
     axes.errorbar(x, line.means, yerr=line.error_bars, capsize=2, elinewidth=1, **style)
