@@ -1,6 +1,7 @@
 """A whole federation on this machine."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -130,7 +131,7 @@ def _carry_out(spec: "RunSpec") -> None:
     """Do what is not done yet. Raises LocalFault."""
     from tqdm.auto import tqdm
 
-    from pubswap_simulation.processes import LocalProcesses
+    from pubswap_simulation.processes import local_outcomes
     from pubswap_simulation.sweep import carry_out
     from pubswap_simulation.worker import LOG
 
@@ -147,8 +148,8 @@ def _carry_out(spec: "RunSpec") -> None:
             bar.n = steps
             bar.refresh()
 
-        processes = LocalProcesses([threads], show)
-        failed = carry_out([spec], processes.outcomes, lambda spec, outcome: None)
+        outcomes_of = partial(local_outcomes, [threads], show)
+        failed = carry_out([spec], outcomes_of, lambda spec, outcome: None)
     for failure in failed.values():
         raise LocalFault(
             f"The simulation has failed: {failure} Its log is {spec.folder / LOG}; the same call "

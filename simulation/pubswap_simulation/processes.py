@@ -20,57 +20,49 @@ Progress = Callable[[RunSpec, int, float | None], None]
 Outcome = tuple[RunSpec, str | None]
 
 
-class LocalProcesses:
-    """Runs, one at a time in each of the environments."""
+def local_outcomes(
+    environments: Sequence[Mapping[str, str]], on_progress: Progress, specs: Sequence[RunSpec]
+) -> Generator[Outcome]:
+    """What came of each run, as they end; one at a time in each of the environments.
 
-    def __init__(self, environments: Sequence[Mapping[str, str]], on_progress: Progress) -> None:
-        """`on_progress` is called from any thread."""
-        self._on_progress = on_progress
-        self._threads = len(environments)
-        self._idle: SimpleQueue[Mapping[str, str]] = SimpleQueue()
-        for environment in environments:
-            self._idle.put(environment)
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
+    `on_progress` is called from any thread. A signal that stops this process stops the others; they
+    go on there the next time.
+    """
+    idle: SimpleQueue[Mapping[str, str]] = SimpleQueue()
+    for environment in environments:
+        idle.put(environment)
+    running: set[subprocess.Popen[str]] = set()
+    lock, stopped = threading.Lock(), threading.Event()
 
-    def outcomes(self, specs: Sequence[RunSpec]) -> Generator[Outcome]:
-        """What came of each run, as they end.
-
-        A signal that stops this process stops the others; they go on there the next time.
-        """
-        with ThreadPoolExecutor(self._threads) as threads:
-            try:
-                futures = {threads.submit(self._carry_out, spec): spec for spec in specs}
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            finally:
-                self._stop()
-                threads.shutdown(cancel_futures=True)
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in self._running:
-                process.kill()  # every finished step is on disk
-
-    def _carry_out(self, spec: RunSpec) -> str | None:
-        environment = self._idle.get()
+    def carry_out(spec: RunSpec) -> str | None:
+        environment = idle.get()
         try:
-            with self._lock:
-                if self._stopped:
+            with lock:
+                if stopped.is_set():
                     return None
                 process = started(spec, environment)
-                self._running.add(process)
+                running.add(process)
             try:
-                return followed(process, spec, self._on_progress)
+                return followed(process, spec, on_progress)
             finally:
-                with self._lock:
-                    self._running.discard(process)
+                with lock:
+                    running.discard(process)
         except (OSError, ValidationError) as error:
             return f"its process cannot be talked to: {error}"
         finally:
-            self._idle.put(environment)
+            idle.put(environment)
+
+    with ThreadPoolExecutor(len(environments)) as threads:
+        try:
+            futures = {threads.submit(carry_out, spec): spec for spec in specs}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            with lock:
+                stopped.set()
+                for process in running:
+                    process.kill()  # every finished step is on disk
+            threads.shutdown(cancel_futures=True)
 
 
 def started(

@@ -10,7 +10,7 @@ from rich.console import Console
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
 from pubswap_simulation.job import RunSpec
-from pubswap_simulation.processes import LocalProcesses, Outcome
+from pubswap_simulation.processes import Outcome, local_outcomes
 from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, log_to, open_log
 
@@ -54,8 +54,8 @@ def run_here(
     threads = {"OMP_NUM_THREADS": str(specs[0].options["threads"])}
     environments = [visible | threads for visible in visible_devices(count, names)]
     with SweepDisplay(console, len(specs)) as display:
-        processes = LocalProcesses(environments, display.update)
-        failed = carry_out(specs, processes.outcomes, display.finish)
+        outcomes_of = partial(local_outcomes, environments, display.update)
+        failed = carry_out(specs, outcomes_of, display.finish)
     return _concluded(specs, failed, console)
 
 
