@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -123,6 +124,15 @@ def keep_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def make_routes(app: FastAPI) -> None:
+    """Have FastAPI read all routes' parameters now.
+
+    It would at the first requests, group by group, for up to 0.05 s of the event loop each.
+    """
+    for _ in iter_route_contexts(app.routes):
+        pass
+
+
 SWITCH_SECONDS = 0.001
 OLD_COLLECTIONS = 1000  # of the middle generation, before one of the oldest
 
@@ -213,6 +223,7 @@ class ServingProcess:
             threading.Thread(target=_end_with_parent, daemon=True).start()
         keep_one_arena()
         self._app = create_app(self._settings)
+        make_routes(self._app)
         keep_the_loop_going()
         return self._app
 
