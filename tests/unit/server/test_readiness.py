@@ -1,14 +1,21 @@
-"""Readiness looks rarely, never hangs, and says why."""
+"""Readiness looks rarely, never hangs, and says why; and what is made before the first request."""
 
 import asyncio
+import inspect
 import time
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from pubswap_server import notifications
+from pubswap_server.app import create_app
 from pubswap_server.monitoring import readiness
 from pubswap_server.monitoring.readiness import Readiness, conductor_turns
+from pubswap_server.server import make_routes
+from support.coordinator.coordinator import settings_for
 
 
 def test_a_check_runs_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +90,29 @@ def test_a_conductor_that_takes_no_turn_is_told_of(monkeypatch: pytest.MonkeyPat
         assert await check() is None
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_the_first_request_reads_no_signatures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    """Once the routes are made; without that it would, of every route that there is."""
+    app = create_app(settings_for(tmp_path))
+    if made:
+        make_routes(app)
+    read: list[Any] = []
+    signature = inspect.signature
+
+    def counted(of: Any, **options: Any) -> inspect.Signature:
+        read.append(of)
+        return signature(of, **options)
+
+    monkeypatch.setattr(inspect, "signature", counted)
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            return (await http.get("/v1/nothing")).status_code
+
+    assert asyncio.run(ask()) == 404
+    assert bool(read) is not made
