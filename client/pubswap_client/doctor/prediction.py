@@ -73,8 +73,9 @@ def predict(
     problems is answered once a round. `own` has the member's b and K, of the trial.
     """
     public = public_steps_per_round(run)
-    responses = _responses(run)
-    tried = _responses(own or run)
+    responses, tried = (
+        each.grpo.prompts_per_step * each.grpo.responses_per_prompt for each in (run, own or run)
+    )
     file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
     sent = layout.file_bytes + round(public * file)
     return Prediction(
@@ -87,7 +88,3 @@ def predict(
         rounds=run.rounds,
         held_out_seconds=holdout / tried * (trial.rollout_seconds + trial.reward_seconds),
     )
-
-
-def _responses(run: RunSettings) -> int:
-    return run.grpo.prompts_per_step * run.grpo.responses_per_prompt

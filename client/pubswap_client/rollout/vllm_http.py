@@ -117,25 +117,15 @@ class InferenceServer:
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
-        reply = self._patiently(method, path, body)
-        if reply.status_code >= 400:
-            raise _refused(reply)
-        return reply
-
-    def _parsed(self, model: type[M], reply: httpx.Response) -> M:
-        try:
-            return model.model_validate_json(reply.content)
-        except ValidationError as error:
-            raise EngineFault(f"{reply.url} did not answer as vLLM does: {error}") from None
-
-    def _patiently(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         """The reply; while the server is away, asked for again. Asking twice does no harm."""
         deadline = time.monotonic() + self.connect_seconds
         while True:
             try:
                 reply = self._http.request(method, path, json=body)
-                if reply.status_code not in AWAY or time.monotonic() > deadline:
+                if reply.status_code < 400:
                     return reply
+                if reply.status_code not in AWAY or time.monotonic() > deadline:
+                    raise _refused(reply)
             except (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
                 if time.monotonic() > deadline:
                     raise EngineFault(
@@ -148,6 +138,12 @@ class InferenceServer:
                     "If it was only slow, raise vllm.response_seconds."
                 ) from None
             time.sleep(RETRY_SECONDS)
+
+    def _parsed(self, model: type[M], reply: httpx.Response) -> M:
+        try:
+            return model.model_validate_json(reply.content)
+        except ValidationError as error:
+            raise EngineFault(f"{reply.url} did not answer as vLLM does: {error}") from None
 
 
 def _refused(reply: httpx.Response) -> VllmRefused:
