@@ -1,18 +1,16 @@
-"""The application, and the only place where its parts are made and joined."""
+"""The application: routes, middleware, and the work beside requests."""
 
+import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator
-from functools import partial
 
 from fastapi import FastAPI
 
 from pubswap_protocol import __version__
-from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.clock import process_clock
-from pubswap_server.conductor.background import Background
+from pubswap_server.conductor.background import together
 from pubswap_server.conductor.conductor import conduct
-from pubswap_server.conductor.leases import Leases, forget, start_name
+from pubswap_server.conductor.leases import forget, start_name
 from pubswap_server.conductor.maintenance import keep_house
 from pubswap_server.database.engine import Database, database_time, migrate
 from pubswap_server.database.wakeups import wakeups_for
@@ -30,28 +28,14 @@ from pubswap_server.http.routes import (
     uploads,
     viewers,
 )
-from pubswap_server.monitoring import event_loop
-from pubswap_server.monitoring.metrics import Metrics
-from pubswap_server.monitoring.readiness import (
-    Readiness,
-    conductor_turns,
-    database_answers,
-    disk_has_room,
-    store_answers,
-)
-from pubswap_server.notifications import ChangeNotifier
-from pubswap_server.rate_limits import request_limits
+from pubswap_server.monitoring.metrics import Metrics, watch_loop
 from pubswap_server.runs import events
-from pubswap_server.runs.auth import sha256
-from pubswap_server.runs.heartbeats import WriteBehind
 from pubswap_server.services import Services
-from pubswap_server.settings import ServerSettings, operator_token
-from pubswap_server.storage.opening import make_storage
+from pubswap_server.settings import ServerSettings
 from pubswap_server.web import forms, pages
 from pubswap_server.web.rendering import ImmutableFiles
 
-# Processes for verifiers that could hang, one of them for quick answers; they start when needed.
-VERIFIER_WORKERS = max(2, (os.cpu_count() or 1) // 4)
+GROUPS = (health, runs, members, rounds, uploads, blobs, exchanges, viewers, pages, forms)
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -76,18 +60,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         redoc_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    for group in (
-        health,
-        runs,
-        members,
-        rounds,
-        uploads,
-        blobs,
-        exchanges,
-        viewers,
-        pages,
-        forms,
-    ):
+    for group in GROUPS:
         app.include_router(group.router)
     app.mount("/static", ImmutableFiles())
     problems.install(app)
@@ -104,59 +77,33 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     url, replica = settings.sqlalchemy_url, start_name()
     migrate(url)
     wakeups = wakeups_for(url, replica, settings.workers)
-    services = _joined(settings, metrics, Database(url, wakeups), replica)
-    database = services.database
+    database = Database(url, wakeups)
+    services = Services(settings, metrics, database, replica)
     database.on_change = services.changes.notify
     if database.shared:
         process_clock().set(await database.read(database_time))
     elif settings.workers == 1:
         await database.write(forget)
     process_clock().not_before(await database.read(events.latest))
-    services.background = Background(
-        {
-            "conductor": conduct(services),
-            "event loop": event_loop.watch(metrics),
-            "housekeeping": keep_house(services),
-            "hints": services.heartbeats.flush_for_ever(),
-            "verification": services.verification.run(),
-            "wakeups": wakeups.listen(services.changes.notify),
-            "webhook": services.webhook.send_for_ever(),
-        }
+    services.background = asyncio.create_task(
+        together(
+            {
+                "conductor": conduct(services),
+                "event loop": watch_loop(metrics),
+                "housekeeping": keep_house(services),
+                "hints": services.heartbeats.flush_for_ever(),
+                "verification": services.verification.run(),
+                "wakeups": wakeups.listen(services.changes.notify),
+                "webhook": services.webhook.send_for_ever(),
+            }
+        )
     )
     try:
         yield services
     finally:
-        await services.background.stop()
+        services.background.cancel()
+        await asyncio.gather(services.background, return_exceptions=True)
         await services.heartbeats.flush()
         services.verifiers.close()
         database.close()
         services.incoming.close()
-
-
-def _joined(
-    settings: ServerSettings, metrics: Metrics, database: Database, replica: str
-) -> Services:
-    storage, changes = make_storage(settings), ChangeNotifier()
-    return Services(
-        settings=settings,
-        operator_sha256=sha256(operator_token(settings)),
-        database=database,
-        incoming=storage.incoming,
-        blobs=storage.blobs,
-        uploads=storage.uploads,
-        presigned=storage.presigned,
-        verifiers=VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds),
-        metrics=metrics,
-        changes=changes,
-        heartbeats=WriteBehind(database),
-        leases=Leases(replica, settings.lease_seconds),
-        limits=request_limits(settings.member_requests_per_second),
-        readiness=Readiness(
-            {
-                "database": partial(database_answers, database),
-                "blob store": partial(store_answers, storage.blobs),
-                "disk": partial(disk_has_room, settings.data_dir, settings.spare_bytes),
-                "conductor": partial(conductor_turns, changes, settings.tick_seconds),
-            }
-        ),
-    )

@@ -1,30 +1,25 @@
 """`pubswap serve`, and beside it `pubswap admin`."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_server.admin.commands import admin_commands
+from pubswap_server.admin.commands import BlobUrl, DatabaseUrl, DataDir, admin_commands, setting
 
 if TYPE_CHECKING:
     from pubswap_server.settings import ServerSettings
 
 
 def register(app: typer.Typer) -> None:
-    """Add `serve` and `admin`."""
     app.command("serve")(serve)
     app.add_typer(admin_commands, name="admin")
 
 
-def _option(panel: str, setting: str, text: str) -> Any:
-    return typer.Option(envvar=f"PUBSWAP_{setting}", help=text, rich_help_panel=panel)
-
-
-_listening = partial(_option, "Where it listens")
-_keeping = partial(_option, "Where it keeps things")
-_logs = partial(_option, "Logs")
+_listening = partial(setting, "Where it listens")
+_logs = partial(setting, "Logs")
 
 
 def serve(
@@ -34,26 +29,9 @@ def serve(
         _listening("HOST", "The address to listen on; 0.0.0.0 for all. Default: 127.0.0.1."),
     ] = None,
     port: Annotated[int | None, _listening("PORT", "The port to listen on. Default: 8470.")] = None,
-    data_dir: Annotated[
-        Path | None,
-        _keeping(
-            "DATA_DIR",
-            "Where blobs, the operator token and SQLite are kept. Default: pubswap-data.",
-        ),
-    ] = None,
-    database_url: Annotated[
-        str | None,
-        _keeping(
-            "DATABASE_URL",
-            "PostgreSQL in place of SQLite: postgresql+psycopg://user:password@host/db.",
-        ),
-    ] = None,
-    blob_url: Annotated[
-        str | None,
-        _keeping(
-            "BLOB_URL", "A bucket in place of the folder: s3://bucket/prefix, with AWS_... set."
-        ),
-    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    blob_url: BlobUrl = None,
     tls_cert: Annotated[
         Path | None,
         _listening("TLS_CERT", "The certificate chain (PEM); without it, plain HTTP."),
@@ -87,11 +65,20 @@ def serve(
     options = {name: value for name, value in context.params.items() if name != "print_settings"}
     settings = load_settings(**options)
     if print_settings:
-        from pubswap_server.admin.settings_list import settings_in_force
-
-        typer.echo(settings_in_force(settings))
+        typer.echo("\n".join(_in_force(settings)))
     else:
         _serve(settings)
+
+
+def _in_force(settings: "ServerSettings") -> Iterator[str]:
+    """A line for each setting as it is, in the form of an environment file; secrets are hidden."""
+    from sqlalchemy import make_url
+
+    for field in type(settings).model_fields:
+        name, value = f"PUBSWAP_{field.upper()}", getattr(settings, field)
+        if isinstance(value, str) and "://" in value:
+            value = make_url(value).render_as_string(hide_password=True)
+        yield f"# {name} is not set" if value is None else f"{name}={value}"
 
 
 def _serve(settings: "ServerSettings") -> None:

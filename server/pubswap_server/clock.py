@@ -34,7 +34,6 @@ class Clock:
         self.origin, self._set_at = wall(), steady()
 
     def now(self) -> datetime:
-        """The present moment."""
         return self.origin + timedelta(seconds=self._steady() - self._set_at)
 
     def set(self, moment: datetime, at: float | None = None) -> None:

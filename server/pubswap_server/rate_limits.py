@@ -50,7 +50,6 @@ class Buckets(Generic[K]):
         return 0.0
 
     def give_back(self, key: K) -> None:
-        """Undo a `take`."""
         self._full_at[key] -= 1 / self.rate.per_second
 
 
@@ -70,7 +69,9 @@ class RequestLimits:
     """
 
     members: Buckets[int]
-    failures: Buckets[str]
+    failures: Buckets[str] = field(
+        default_factory=lambda: Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST))
+    )
     _known: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def check_peer(self, peer: str, secret_sha256: str) -> None:
@@ -79,11 +80,9 @@ class RequestLimits:
             raise _too_many("Too many tokens from this address were not valid", wait)
 
     def failed(self, peer: str) -> None:
-        """Count a token or invite that was not valid."""
         self.failures.take(peer)
 
     def passed(self, secret_sha256: str) -> None:
-        """Remember a token that was valid."""
         _remember(self._known, secret_sha256)
 
     def check_member(self, member: int) -> None:
@@ -92,19 +91,6 @@ class RequestLimits:
             rate = self.members.rate
             allowed = f"{rate.per_second:g} requests a second, {rate.burst:g} at once"
             raise _too_many(f"A member may make {allowed}", wait)
-
-    def forgive_member(self, member: int) -> None:
-        """Do not count a request that `check_member` has counted."""
-        self.members.give_back(member)
-
-
-def request_limits(member_requests_per_second: float) -> RequestLimits:
-    """The limits of a process that just started."""
-    burst = MEMBER_BURST_SECONDS * member_requests_per_second
-    return RequestLimits(
-        members=Buckets(Rate(member_requests_per_second, burst)),
-        failures=Buckets(Rate(FAILURES_PER_SECOND, FAILURE_BURST)),
-    )
 
 
 def _too_many(reason: str, wait: float) -> TooManyRequests:

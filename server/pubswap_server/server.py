@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -91,25 +92,21 @@ def _sqlite_locked(url: str) -> Iterator[None]:
 
 def http_options(settings: ServerSettings) -> dict[str, Any]:
     """Options of `uvicorn.Config`; raises InvalidSettings for half a pair of TLS files."""
+    pair = settings.tls_cert, settings.tls_key
+    if (pair[0] is None) != (pair[1] is None):
+        raise InvalidSettings("TLS needs both: --tls-cert CHAIN.pem --tls-key KEY.pem.")
+    for path in pair:
+        if path is not None and not path.is_file():
+            raise InvalidSettings(f"The TLS file {path} is not there.")
     return {
         # Not uvicorn's other one, h11: it parses in Python, and uploads come at half the speed.
         "http": GuardedProtocol,
         "ws": "none",
         "server_header": False,
         "forwarded_allow_ips": settings.trusted_proxies,
-        **_tls(settings),
+        "ssl_certfile": settings.tls_cert,
+        "ssl_keyfile": settings.tls_key,
     }
-
-
-def _tls(settings: ServerSettings) -> dict[str, str]:
-    if settings.tls_cert is None and settings.tls_key is None:
-        return {}
-    if settings.tls_cert is None or settings.tls_key is None:
-        raise InvalidSettings("TLS needs both: --tls-cert CHAIN.pem --tls-key KEY.pem.")
-    for path in (settings.tls_cert, settings.tls_key):
-        if not path.is_file():
-            raise InvalidSettings(f"The TLS file {path} is not there.")
-    return {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)}
 
 
 _M_ARENA_MAX = -8  # in glibc's malloc.h
@@ -214,13 +211,12 @@ class ServingProcess:
         self._died = False
 
     def __call__(self) -> FastAPI:
-        """Make the application."""
         from pubswap_server.app import create_app
 
-        if multiprocessing.parent_process() is not None:
+        if (parent := multiprocessing.parent_process()) is not None:
             configure_logs(self._settings.log_format, self._settings.log_level)
             process_clock().set(*self._clock)
-            threading.Thread(target=_end_with_parent, daemon=True).start()
+            threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         keep_one_arena()
         self._app = create_app(self._settings)
         make_routes(self._app)
@@ -229,7 +225,8 @@ class ServingProcess:
 
     async def check(self) -> None:
         """Stop the process when a background task has died."""
-        if self._app.state.services.background.died:
+        background = self._app.state.services.background
+        if background.done() and not background.cancelled():
             self._died = True
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -238,8 +235,6 @@ class ServingProcess:
         raise SystemExit(int(self._died))
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
+def _end_with(parent: BaseProcess) -> None:
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,9 +1,10 @@
-"""The coordinator's parts, for the routes and the conductor; made once, in `create_app`."""
+"""The coordinator's parts, for the routes and the conductor; made and joined here, once."""
 
+import asyncio
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anyio import CapacityLimiter
 
@@ -14,68 +15,74 @@ from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, initial
 from pubswap_protocol.tokenizer import fewest_tokens, load_tokenizer
 from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.conductor.attempts import Attempts
-from pubswap_server.conductor.background import Background
 from pubswap_server.conductor.leases import Leases
 from pubswap_server.database.engine import Database
 from pubswap_server.exchange import prompts
 from pubswap_server.exchange.answers import Answers
 from pubswap_server.exchange.verification import Verification
 from pubswap_server.monitoring.metrics import Metrics
-from pubswap_server.monitoring.readiness import Readiness
+from pubswap_server.monitoring.readiness import (
+    Readiness,
+    conductor_turns,
+    database_answers,
+    disk_has_room,
+    store_answers,
+)
 from pubswap_server.monitoring.webhook import Webhook
 from pubswap_server.notifications import ChangeNotifier, SingleFlight
-from pubswap_server.rate_limits import RequestLimits
+from pubswap_server.rate_limits import MEMBER_BURST_SECONDS, Buckets, Rate, RequestLimits
+from pubswap_server.runs.auth import sha256
 from pubswap_server.runs.heartbeats import WriteBehind
-from pubswap_server.runs.snapshot import RunSnapshot, read_snapshot
-from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.spool import Spool
-from pubswap_server.storage.store import BlobStore, UploadStore
+from pubswap_server.runs.snapshot import read_snapshot
+from pubswap_server.settings import ServerSettings, operator_token
+from pubswap_server.storage.opening import make_storage
 
-if TYPE_CHECKING:
-    from pubswap_server.storage.presigned import Presigned
-
-
+# Processes for verifiers that could hang, one of them for quick answers; they start when needed.
+VERIFIER_WORKERS = max(2, (os.cpu_count() or 1) // 4)
 # Uploads that are fetched from a bucket and checked at a time. More come no faster, each in pieces
 # that are smaller and cost more.
 CHECKS = 4
 
 
-@dataclass
 class Services:
-    """The coordinator's parts."""
+    background: asyncio.Task[None]  # begun when all else is there
 
-    settings: ServerSettings
-    operator_sha256: str
-    database: Database
-    incoming: Spool
-    blobs: BlobStore
-    uploads: UploadStore
-    presigned: "Presigned | None"
-    verifiers: VerifierPool
-    metrics: Metrics
-    changes: ChangeNotifier
-    heartbeats: WriteBehind
-    leases: Leases
-    limits: RequestLimits
-    readiness: Readiness
-    background: Background = field(init=False)  # begun when all else is there
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, settings: ServerSettings, metrics: Metrics, database: Database, replica: str
+    ) -> None:
+        storage = make_storage(settings)
+        self.settings, self.metrics, self.database = settings, metrics, database
+        self.operator_sha256 = sha256(operator_token(settings))
+        self.incoming, self.blobs = storage.incoming, storage.blobs
+        self.uploads, self.presigned = storage.uploads, storage.presigned
+        self.changes = ChangeNotifier()
+        self.heartbeats = WriteBehind(database)
+        self.leases = Leases(replica, settings.lease_seconds)
+        rate = settings.member_requests_per_second
+        self.limits = RequestLimits(Buckets(Rate(rate, MEMBER_BURST_SECONDS * rate)))
+        self.readiness = Readiness(
+            {
+                "database": partial(database_answers, database),
+                "blob store": partial(store_answers, storage.blobs),
+                "disk": partial(disk_has_room, settings.data_dir, settings.spare_bytes),
+                "conductor": partial(conductor_turns, self.changes, settings.tick_seconds),
+            }
+        )
         self.answers = Answers(self.blobs)
-        self.attempts = Attempts(self.settings.tick_seconds)
+        self.attempts = Attempts(settings.tick_seconds)
         self.finishing: set[str] = set()  # uploads that are being checked
         self.checks = CapacityLimiter(CHECKS)
-        self.webhook = Webhook(self.settings.notify_url)
+        self.webhook = Webhook(settings.notify_url)
         self.past_counts = prompts.PastCounts()
-        self.snapshots = SingleFlight(self._read_snapshot)
+        self.snapshots = SingleFlight(
+            lambda run: database.read(lambda session: read_snapshot(session, run))
+        )
         self.problems = lru_cache(maxsize=16)(self._read_problems)
         self._tokenizer = lru_cache(maxsize=16)(self._read_tokenizer)
+        self.verifiers = VerifierPool(VERIFIER_WORKERS, settings.verifier_seconds)
         self.verification = Verification(
-            self.database, self.blobs, self.verifiers, self.problems, self._tokenizer
+            database, self.blobs, self.verifiers, self.problems, self._tokenizer
         )
-
-    async def _read_snapshot(self, run: str) -> RunSnapshot:
-        return await self.database.read(lambda session: read_snapshot(session, run))
 
     def check_lengths(self, run: RunSettings, tokenizer: str, sets: Mapping[SetKind, str]) -> None:
         """Raises InvalidProblems for a prompt that is too long even without a chat template."""

@@ -113,14 +113,9 @@ class ServerSettings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _certificates_can_be_trusted(self) -> Self:
-        secret = self.proxy_secret.get_secret_value() if self.proxy_secret else ""
-        if self.require_client_certificate and not secret:
+    def _has_what_it_needs(self) -> Self:
+        if self.require_client_certificate and not self.proxy_secret:
             raise ValueError("require_client_certificate needs proxy_secret")
-        return self
-
-    @model_validator(mode="after")
-    def _there_is_a_bucket(self) -> Self:
         if self.bucket_endpoint and not (self.blob_url or "").startswith("s3://"):
             raise ValueError("bucket_endpoint needs a bucket: blob_url = s3://bucket/prefix")
         return self
@@ -155,12 +150,10 @@ class ServerSettings(BaseSettings):
 
     @property
     def sqlalchemy_url(self) -> str:
-        """The database's URL."""
         return self.database_url or f"sqlite:///{self.data_dir / 'pubswap.sqlite'}"
 
     @property
     def token_file(self) -> Path:
-        """Where a generated operator token is kept."""
         return self.data_dir / "operator-token"
 
 

@@ -1,19 +1,28 @@
-"""Average rounds again from the stored updates, without some of their members."""
+"""Average rounds again from the stored updates, without some of their members, as PEFT folders."""
 
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import Gone, NotFound, WrongState
-from pubswap_protocol.tensors.adapter import AdapterFile
+from pubswap_protocol.files import require_vacant, whole_folder
+from pubswap_protocol.tensors.adapter import AdapterFile, open_stack
+from pubswap_protocol.tensors.peft_folder import write_peft_folder
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import moved_to
 from pubswap_server.conductor.conductor import RoundInputs, inputs_of, updates_of
 from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.runs import runs
+from pubswap_server.storage.local import LocalBlobs
+from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import BlobStore
 
 
@@ -52,51 +61,23 @@ class KeptRounds:
         residuals = {row.round: row.residual for row in rows if row.residual is not None}
         return cls(run, inputs, published, residuals)
 
-    @property
-    def first(self) -> int:
-        """The first round whose updates are kept."""
-        return self.inputs[0].round
-
-    @property
-    def last(self) -> int:
-        """The last round."""
-        return self.inputs[-1].round
-
-    def require_some(self) -> None:
-        """Raises Gone if no round can be averaged again."""
-        if not self.inputs:
-            raise Gone(
-                f"No updates of run {self.run.name} are kept up to round {max(self.published)}: "
-                "rounds are freed after PUBSWAP_KEEP_ROUNDS of them, and with `pubswap run "
-                "archive`. Set it to 0 on the coordinator to keep those of all rounds to come."
-            )
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a round begins from, by digests: an adapter, and what a server optimizer remembers."""
-
-    adapter: str
-    server_state: str | None
-
-    @classmethod
-    def published(cls, inputs: RoundInputs) -> Self:
-        """The round's own."""
-        return cls(inputs.previous, inputs.server_state)
+    def residuals_before(self, round_: int) -> list[str]:
+        """Those of the rounds before, in order."""
+        return [self.residuals[n] for n in sorted(self.residuals) if n < round_]
 
 
 def averaged(
     inputs: RoundInputs,
     without: Collection[str],
-    start: Start,
+    before: Aggregated | None,
     blobs: BlobStore,
     into: BlobStore,
 ) -> Aggregated:
     """A round's outcome without some members, by the run's own rule, as blobs of `into`.
 
-    From another `start`, a blob of `into`, each update is the same step as it was. From the round's
-    own, and with all members, the outcome is the round's to the bit. Raises WrongState if nobody is
-    left.
+    After another outcome of the round `before` than the run's, in `into`, each update is the same
+    step as it was. After the run's own, and with all members, it is the round's to the bit.
+    Raises WrongState if nobody is left.
     """
     left = [n for n, member in enumerate(inputs.members) if member not in without]
     if not left:
@@ -105,12 +86,37 @@ def averaged(
             "nothing is left of it. `pubswap run rollback` goes back to a round before."
         )
     updates, settings = updates_of(inputs, blobs).only(left), inputs.settings
-    if start.adapter != inputs.previous:
-        other = AdapterFile(into.path(start.adapter), inputs.layout)
+    if before is not None and before.adapter != inputs.previous:
+        other = AdapterFile(into.path(before.adapter), inputs.layout)
         updates = moved_to(updates, other, products=settings.aggregation.rule == "svd")
-    state = None
-    if start.server_state is not None:
-        its = blobs if start.server_state == inputs.server_state else into
-        state = its.path(start.server_state)
+    state, its = (inputs.server_state, blobs) if before is None else (before.server_state, into)
+    file = None if state is None else its.path(state)
     sample = sampled(len(left), settings.seed, inputs.round)
-    return aggregate(updates, state, settings.aggregation, into, sample)
+    return aggregate(updates, file, settings.aggregation, into, sample)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[tuple[Path, LocalBlobs]]:
+    """A folder for its owner only that is at `out` once it is whole, and a store for the time.
+
+    Both are beside `out` till then, and gone after any failure. Raises InvalidSettings if something
+    is at `out` already.
+    """
+    out = out.absolute()
+    require_vacant(out)
+    with (
+        whole_folder(out, 0o700) as folder,
+        tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch,
+        closing(Spool(Path(scratch, "incoming"))) as incoming,
+    ):
+        yield folder, LocalBlobs(Path(scratch, "blobs"), incoming)
+
+
+def write_adapter(folder: Path, run: RunRow, files: Sequence[Path]) -> None:
+    """Write an adapter, or with FedEx-LoRA's residuals behind it their stack, as a PEFT folder."""
+    settings, model = runs.settings_of(run), runs.model_of(run)
+    adapter = files[0].read_bytes()
+    if len(files) > 1:
+        _, parts = stacked(model.layout, [open_stack(file, model.layout) for file in files])
+        adapter = b"".join(parts)
+    write_peft_folder(folder, adapter, settings.lora, model, model.source)

@@ -4,9 +4,8 @@ Everything is written under names that a finished backup does not use; the manif
 replaces the one before in one step, so that at any time the folder is one whole backup or none.
 """
 
-import fcntl
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.progress import Progress
 from sqlalchemy import create_engine
 
 from pubswap_protocol import __version__
+from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault, DamagedBlob
@@ -43,8 +43,6 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of the backup."""
-
     path: Path
     blobs: LocalBlobs
     incoming: Spool
@@ -83,10 +81,17 @@ def backup(
             _copy_blobs(deployment, into, moment, progress)
             # A blob may have been given up since that moment, and swept: no loss, but the rows
             # must be of a later moment then.
-            if not moment.missing.keys() - _needed_now(deployment):
-                break
+            with deployment.database.snapshot() as connection:
+                if not moment.missing.keys() - required(connection).keys():
+                    break
         if moment.missing and not allow_missing:
-            raise BackupFault(_missing_text(moment.missing))
+            some = "; ".join(sorted(moment.missing.values())[:_SHOWN])
+            more = len(moment.missing) - _SHOWN
+            raise BackupFault(
+                f"{len(moment.missing)} blobs cannot be backed up: {some}"
+                f"{f'; and {more} more' if more > 0 else ''}. `pubswap admin verify` tells what "
+                "relies on them; with --allow-missing the backup is made without them."
+            )
         return finish(into, moment, token)
 
 
@@ -101,11 +106,6 @@ def _take_moment(deployment: Deployment, incoming: Spool) -> CopiedRows:
             return CopiedRows(file, made_at, copy_rows(source, writing), set(required(source)))
     finally:
         target.dispose()
-
-
-def _needed_now(deployment: Deployment) -> set[str]:
-    with deployment.database.snapshot() as connection:
-        return set(required(connection))
 
 
 def _copy_blobs(
@@ -178,15 +178,6 @@ def _token(settings: ServerSettings) -> bytes:
         ) from None
 
 
-def _missing_text(missing: dict[str, str]) -> str:
-    some = "; ".join(sorted(missing.values())[:_SHOWN])
-    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    return (
-        f"{len(missing)} blobs cannot be backed up: {some}{more}. `pubswap admin verify` tells "
-        "what relies on them; with --allow-missing the backup is made without them."
-    )
-
-
 @contextmanager
 def _writing(folder: Path) -> Iterator[Folder]:
     """Make the folder, if it is new, and lock it; raises BackupFault if it holds other things."""
@@ -195,11 +186,8 @@ def _writing(folder: Path) -> Iterator[Folder]:
     others = sorted({path.name for path in folder.iterdir()} - ours)
     if others:
         raise BackupFault(f"{folder} holds other things, such as {others[0]}; name a new folder.")
-    with (folder / ".lock").open("w") as lock, ExitStack() as closing:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BackupFault(f"Another backup into {folder} is under way; wait for it.") from None
-        incoming = Spool(folder / "incoming")
-        closing.callback(incoming.close)
-        yield Folder(folder, LocalBlobs(folder / "blobs", incoming), incoming)
+    try:
+        with lock(folder / ".lock"), closing(Spool(folder / "incoming")) as incoming:
+            yield Folder(folder, LocalBlobs(folder / "blobs", incoming), incoming)
+    except Held:
+        raise BackupFault(f"Another backup into {folder} is under way; wait for it.") from None

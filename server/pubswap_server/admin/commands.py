@@ -1,7 +1,8 @@
 """`pubswap admin`: beside a coordinator, on the machine that keeps its database and blobs."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,30 +17,24 @@ admin_commands = typer.Typer(
     no_args_is_help=True,
 )
 
-_PLACE = "The coordinator (as for `pubswap serve`)"
+
+def setting(panel: str, name: str, text: str) -> Any:
+    """The option of a setting, which the environment may have too."""
+    return typer.Option(envvar=f"PUBSWAP_{name}", help=text, rich_help_panel=panel)
+
+
+_keeping = partial(setting, "Where the coordinator keeps things")
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        envvar="PUBSWAP_DATA_DIR",
-        help="Its folder: blobs, the operator token, SQLite.",
-        rich_help_panel=_PLACE,
-    ),
+    _keeping("DATA_DIR", "Blobs, the operator token and SQLite. Default: pubswap-data."),
 ]
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option(
-        envvar="PUBSWAP_DATABASE_URL",
-        help="Its database, if that is not SQLite in the folder.",
-        rich_help_panel=_PLACE,
-    ),
+    _keeping("DATABASE_URL", "Not SQLite, but postgresql+psycopg://user:password@host/db."),
 ]
 BlobUrl = Annotated[
     str | None,
-    typer.Option(
-        envvar="PUBSWAP_BLOB_URL",
-        help="Its bucket, if blobs are not in the folder.",
-        rich_help_panel=_PLACE,
-    ),
+    _keeping("BLOB_URL", "Blobs in a bucket: s3://bucket/prefix, with AWS_... set."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

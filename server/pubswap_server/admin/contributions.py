@@ -16,10 +16,8 @@ from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
-from pubswap_server.admin.adapter_folder import new_folder, write_adapter
-from pubswap_server.admin.averaging import KeptRounds, Start, averaged
+from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.conductor.conductor import RoundInputs
 from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.runs import runs
@@ -60,17 +58,22 @@ class Contributions(BaseModel):
     not_kept: list[int] = Field(default=[], description="Rounds whose updates are not kept.")
 
     def text(self, out: Path | None) -> str:
-        """The report for people."""
         given = "offered" if self.offered else "given"
-        heads = ("member", "rounds", "exchanges", "responses", "right", given, "received")
-        rows = [
-            (
-                *(each.member, str(each.rounds), str(each.exchanges), str(each.responses)),
-                *(str(each.right), str(sum(each.given.values())), str(each.received)),
-            )
-            for each in self.members
+        rows: list[tuple[str | int, ...]] = [
+            ("member", "rounds", "exchanges", "responses", "right", given, "received"),
+            *(
+                (
+                    *(each.member, each.rounds, each.exchanges, each.responses, each.right),
+                    *(sum(each.given.values()), each.received),
+                )
+                for each in self.members
+            ),
         ]
-        lines = [f"Run {self.name} ({self.run})", *_columns([heads, *rows])]
+        widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+        lines = [f"Run {self.name} ({self.run})"]
+        for first, *others in rows:
+            cells = (f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))
+            lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
         if self.offered:
             lines.append("Receivers chose among what was offered, and do not tell what they took.")
         if out is not None:
@@ -92,20 +95,6 @@ class Contributions(BaseModel):
             yield "Who has a round's adapter and one of these can compute that member's update:"
             yield "keep the folder as safe as the coordinator. Score it where the evaluator is:"
             yield f"  pubswap evaluate --adapters {out}"
-
-
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    """A table for a terminal, its first column to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in rows
-    ]
 
 
 def contributions(
@@ -186,40 +175,6 @@ def _write_rounds(
     found.not_kept = sorted(set(wished) - {each.round for each in inputs})
     found.single = [each.round for each in inputs if len(each.members) == 1]
     inputs = [each for each in inputs if len(each.members) > 1]
-    _check_room(inputs, folder)
-    found.left_out = {each.round: each.members for each in inputs}
-    adapters = [(each, member) for each in inputs for member in (None, *each.members)]
-    for each, member in each_of(progress, "adapters", adapters):
-        name = ALL if member is None else f"without-{member}"
-        _write_one(deployment, kept, each, member, folder / f"round-{each.round}" / name, into)
-
-
-def _write_one(
-    deployment: Deployment,
-    kept: KeptRounds,
-    inputs: RoundInputs,
-    member: str | None,
-    folder: Path,
-    into: LocalBlobs,
-) -> None:
-    """A round's adapter as it is published, or as it would be without a member."""
-    blobs, number = deployment.blobs, inputs.round
-    before = [kept.residuals[n] for n in sorted(kept.residuals) if n < number]
-    if member is None:
-        own = [kept.published[number], *before, *filter(None, [kept.residuals.get(number)])]
-        write_adapter(folder, kept.run, [blobs.path(digest) for digest in own])
-    else:
-        made = averaged(inputs, {member}, Start.published(inputs), blobs, into)
-        files = [into.path(made.adapter), *map(blobs.path, before)]
-        files += [into.path(made.residual)] if made.residual is not None else []
-        write_adapter(folder, kept.run, files)
-        for digest in filter(None, (made.adapter, made.residual, made.server_state)):
-            into.remove_older(digest, math.inf)
-    deployment.forget_fetched()
-
-
-def _check_room(inputs: list[RoundInputs], folder: Path) -> None:
-    """Raises NotSaved if the disk has no room for the adapters."""
     needed = sum((1 + len(each.members)) * each.layout.file_bytes for each in inputs)
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -227,3 +182,20 @@ def _check_room(inputs: list[RoundInputs], folder: Path) -> None:
             f"The adapters take {size_text(needed)}, and the disk has {size_text(free)} free. "
             "Name another --out, or fewer rounds with --round."
         )
+    found.left_out = {each.round: each.members for each in inputs}
+    adapters = [(each, member) for each in inputs for member in (None, *each.members)]
+    path = deployment.blobs.path
+    for each, member in each_of(progress, "adapters", adapters):
+        rounds, before = folder / f"round-{each.round}", kept.residuals_before(each.round)
+        if member is None:
+            own = [kept.published[each.round], *before]
+            own += filter(None, [kept.residuals.get(each.round)])
+            write_adapter(rounds / ALL, kept.run, [path(digest) for digest in own])
+        else:
+            made = averaged(each, {member}, None, deployment.blobs, into)
+            files = [into.path(made.adapter), *map(path, before)]
+            files += [into.path(made.residual)] if made.residual is not None else []
+            write_adapter(rounds / f"without-{member}", kept.run, files)
+            for digest in filter(None, (made.adapter, made.residual, made.server_state)):
+                into.remove_older(digest, math.inf)
+        deployment.forget_fetched()

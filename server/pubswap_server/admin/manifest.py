@@ -26,8 +26,6 @@ DATABASES = "database-*.sqlite"
 
 
 class DatabaseFile(BaseModel, extra="forbid", frozen=True):
-    """The SQLite file with the rows."""
-
     file: str
     digest: Digest
     size: int
@@ -47,7 +45,6 @@ class BackupManifest(BaseModel, extra="forbid", frozen=True):
     operator_token: bool
 
     def text(self) -> str:
-        """The contents for people."""
         rows, made_at = self.rows, self.made_at.isoformat(timespec="seconds")
         return (
             f"{rows.get('runs', 0)} runs with {rows.get('members', 0)} members, "

@@ -19,19 +19,14 @@ from pubswap_server.storage.store import BlobStore
 
 
 def newest_schema() -> str:
-    """The revision that this software works with."""
-    head = _scripts().get_current_head()
+    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
     assert head is not None, "the package holds no migrations"
     return head
 
 
 def known_schemas() -> set[str]:
     """All revisions that this software can bring to its own."""
-    return {script.revision for script in _scripts().walk_revisions()}
-
-
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory(str(MIGRATIONS))
+    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
 
 
 @dataclass(frozen=True)

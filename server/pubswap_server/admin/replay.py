@@ -9,15 +9,14 @@ from rich.progress import Progress
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.progress_bar import each_of
-from pubswap_protocol.errors import NotFound
-from pubswap_server.admin.adapter_folder import new_folder, write_adapter
-from pubswap_server.admin.averaging import KeptRounds, Start, averaged
-from pubswap_server.admin.opened import Deployment, opened_in_use
+from pubswap_protocol.errors import Gone, NotFound
+from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
+from pubswap_server.admin.opened import opened_in_use
+from pubswap_server.aggregation.round import Aggregated
 from pubswap_server.aggregation.rules import Note
 from pubswap_server.runs import runs
 from pubswap_server.runs.auth import Operator
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.local import LocalBlobs
 
 CARD = "README.md"
 
@@ -37,9 +36,9 @@ class Replay:
 
     def lines(self) -> Iterator[str]:
         """What the adapter is; with somebody left out also what is still in it."""
-        name, first, last = self.kept.run.name, self.kept.first, self.kept.last
-        which = _rounds(list(range(first, last + 1)))
-        yield f"{which.capitalize()} of run {name} ({self.kept.run.id}) averaged again."
+        run, numbers = self.kept.run, [each.round for each in self.kept.inputs]
+        first, last = numbers[0], numbers[-1]
+        yield f"{_rounds(numbers).capitalize()} of run {run.name} ({run.id}) averaged again."
         for member, rounds in self.left_out.items():
             yield f"Left out: what {member} sent in {_rounds(rounds)}."
         for number, note in self.notes:
@@ -52,17 +51,15 @@ class Replay:
             )
         if self.same:
             yield f"The adapter is that of round {last} to the bit."
-        if self.left_out:
-            yield from _still_there(", ".join(self.left_out), first)
-
-
-def _still_there(members: str, first: int) -> Iterator[str]:
-    yield f"This is not unlearning. What {members} gave is still in the adapter:"
-    if first > 1:
-        yield f"- as updates in the rounds before round {first};"
-    yield "- in the others' steps, which began from adapters that held it;"
-    yield "- in the others' steps again, where they trained on its responses."
-    yield "A run without it from the start, or rolled back to before it, has nothing of it."
+        if not self.left_out:
+            return
+        members = ", ".join(self.left_out)
+        yield f"This is not unlearning. What {members} gave is still in the adapter:"
+        if first > 1:
+            yield f"- as updates in the rounds before round {first};"
+        yield "- in the others' steps, which began from adapters that held it;"
+        yield "- in the others' steps again, where they trained on its responses."
+        yield "A run without it from the start, or rolled back to before it, has nothing of it."
 
 
 def _rounds(numbers: list[int]) -> str:
@@ -97,13 +94,24 @@ def replay(
         with deployment.database.snapshot() as connection, Session(connection) as session:
             row = runs.find(session, run, Operator())
             kept = KeptRounds.read(session, row, last)
-            kept.require_some()
+            if not kept.inputs:
+                raise Gone(
+                    f"No updates of run {row.name} are kept up to round {max(kept.published)}: "
+                    "rounds are freed after PUBSWAP_KEEP_ROUNDS of them, and with `pubswap run "
+                    "archive`. Set it to 0 on the coordinator to keep those of all rounds to come."
+                )
             left_out = _left_out(kept, without)
-        adapter, residuals, notes = _chain(deployment, kept, without, into, progress)
-        found = Replay(kept, left_out, adapter == kept.published[kept.last], notes)
-        before = [kept.residuals[n] for n in sorted(kept.residuals) if n < kept.first]
-        files = [into.path(adapter), *map(deployment.blobs.path, before)]
-        write_adapter(folder, kept.run, [*files, *map(into.path, residuals)])
+        made: list[Aggregated] = []
+        for inputs in each_of(progress, "rounds", kept.inputs):
+            before = made[-1] if made else None
+            made.append(averaged(inputs, without, before, deployment.blobs, into))
+            deployment.forget_fetched()
+        first, last, adapter = kept.inputs[0].round, kept.inputs[-1].round, made[-1].adapter
+        notes = [(n, note) for n, each in enumerate(made, first) for note in each.notes]
+        found = Replay(kept, left_out, adapter == kept.published[last], notes)
+        earlier = map(deployment.blobs.path, kept.residuals_before(first))
+        residuals = (into.path(each.residual) for each in made if each.residual is not None)
+        write_adapter(folder, kept.run, [into.path(adapter), *earlier, *residuals])
         (folder / CARD).write_text("\n".join(found.lines()) + "\n", encoding="utf-8")
     return found
 
@@ -122,21 +130,3 @@ def _left_out(kept: KeptRounds, without: Collection[str]) -> dict[str, list[int]
                 f"{kept.run.name}; there are those of {', '.join(known)}."
             )
     return found
-
-
-def _chain(
-    deployment: Deployment,
-    kept: KeptRounds,
-    without: Collection[str],
-    into: LocalBlobs,
-    progress: Progress,
-) -> tuple[str, list[str], list[tuple[int, Note]]]:
-    """The last adapter, the residuals in order, and what the rule did otherwise than usual."""
-    start, residuals, notes = Start.published(kept.inputs[0]), [], []
-    for inputs in each_of(progress, "rounds", kept.inputs):
-        made = averaged(inputs, without, start, deployment.blobs, into)
-        deployment.forget_fetched()
-        start = Start(made.adapter, made.server_state)
-        residuals += [made.residual] if made.residual is not None else []
-        notes += [(inputs.round, note) for note in made.notes]
-    return start.adapter, residuals, notes

@@ -41,19 +41,17 @@ def copy_rows(source: Connection, target: Connection) -> dict[str, int]:
 
     The order is that of the foreign keys. Nothing is committed.
     """
-    kept = [table for table in Base.metadata.sorted_tables if table.name not in LEFT_OUT]
-    return {table.name: _copy_table(source, target, table) for table in kept}
-
-
-def _copy_table(source: Connection, target: Connection, table: Table) -> int:
-    statement, count = insert(_nulls_as_nulls(table)), 0
-    rows = source.execute(
-        select(table).order_by(*table.primary_key), execution_options={"yield_per": _AT_ONCE}
-    )
-    for part in rows.mappings().partitions():
-        target.execute(statement, [dict(row) for row in part])
-        count += len(part)
-    return count
+    counts = {}
+    for table in Base.metadata.sorted_tables:
+        if table.name in LEFT_OUT:
+            continue
+        statement, counts[table.name] = insert(_nulls_as_nulls(table)), 0
+        query = select(table).order_by(*table.primary_key)
+        rows = source.execute(query, execution_options={"yield_per": _AT_ONCE})
+        for part in rows.mappings().partitions():
+            target.execute(statement, [dict(row) for row in part])
+            counts[table.name] += len(part)
+    return counts
 
 
 def _nulls_as_nulls(table: Table) -> Table:
@@ -78,7 +76,6 @@ def reset_sequences(connection: Connection) -> None:
 
 
 def count_rows(connection: Connection) -> dict[str, int]:
-    """The number of rows of each table that exists."""
     present = set(connection.dialect.get_table_names(connection))
     tables = [table for table in Base.metadata.sorted_tables if table.name in present]
     return {t.name: connection.scalar(select(func.count()).select_from(t)) or 0 for t in tables}
@@ -99,9 +96,22 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
         )
     with opened(settings) as deployment:
         kept = LocalBlobs(folder / "blobs", deployment.storage.incoming)
-        _check_files(folder, manifest, kept, progress)
+        database = folder / manifest.database.file
+        if not database.is_file() or digest_of_file(database) != manifest.database.digest:
+            raise BackupFault(f"{database} is missing or damaged; restore another backup.")
+        for digest in each_of(progress, "checking blobs", sorted(manifest.blobs)):
+            try:
+                kept.path(digest)
+            except DamagedBlob as error:
+                raise BackupFault(f"{error.detail} Restore another backup.") from None
         with _rows_of(folder, manifest, deployment.storage.incoming) as rows:
-            _check_rows(rows, manifest)
+            with rows.connect() as connection:
+                unknown = set(required(connection)) - set(manifest.blobs) - set(manifest.missing)
+            if unknown:
+                raise BackupFault(
+                    f"The manifest lacks {len(unknown)} blobs of its database, such as "
+                    f"{min(unknown)}; restore another backup."
+                )
             _check_empty(settings, deployment, manifest)
             for digest in each_of(progress, "copying blobs", sorted(manifest.blobs)):
                 copy_blob(kept.path(digest), digest, deployment.blobs, deployment.storage.incoming)
@@ -110,20 +120,6 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
     if manifest.operator_token:
         _put_token(folder, settings)
     return manifest
-
-
-def _check_files(
-    folder: Path, manifest: BackupManifest, kept: LocalBlobs, progress: Progress
-) -> None:
-    """Raises BackupFault unless every file of the backup has its digest."""
-    database = folder / manifest.database.file
-    if not database.is_file() or digest_of_file(database) != manifest.database.digest:
-        raise BackupFault(f"{database} is missing or damaged; restore another backup.")
-    for digest in each_of(progress, "checking blobs", sorted(manifest.blobs)):
-        try:
-            kept.path(digest)
-        except DamagedBlob as error:
-            raise BackupFault(f"{error.detail} Restore another backup.") from None
 
 
 @contextmanager
@@ -139,17 +135,6 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
     finally:
         engine.dispose()
         file.unlink()
-
-
-def _check_rows(rows: Engine, manifest: BackupManifest) -> None:
-    """Raises BackupFault if the rows rely on a blob that the manifest knows nothing of."""
-    with rows.connect() as connection:
-        unknown = set(required(connection)) - set(manifest.blobs) - set(manifest.missing)
-    if unknown:
-        raise BackupFault(
-            f"The manifest lacks {len(unknown)} blobs of its database, such as {min(unknown)}; "
-            "restore another backup."
-        )
 
 
 def _check_empty(

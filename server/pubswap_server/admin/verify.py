@@ -1,8 +1,6 @@
 """Check that a coordinator still has every blob, and every round's adapter to the bit."""
 
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -21,43 +19,6 @@ from pubswap_server.conductor.maintenance import named_digests, naming_columns, 
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A round that ended with an adapter, and its inputs."""
-
-    name: str
-    adapter: str
-    run: RunRow
-    inputs: RoundInputs | None  # None for round 0, which comes from the seed alone
-    freed: bool = False  # some inputs are not kept any more
-
-
-def finished_rounds(session: Session) -> Iterator[Finished]:
-    rows = session.execute(
-        select(RunRow, RoundRow.round, RoundRow.adapter)
-        .join(RoundRow, RoundRow.run_id == RunRow.id)
-        .where(RoundRow.adapter.is_not(None))
-        .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
-    )
-    for run, round_, adapter in rows:
-        name = f"round {round_} of run {run.id}"
-        try:
-            inputs = inputs_of(session, run, round_) if round_ else None
-            yield Finished(name, str(adapter), run, inputs)
-        except Gone:
-            yield Finished(name, str(adapter), run, None, freed=True)
-
-
-def _recomputed(deployment: Deployment, finished: Finished) -> str:
-    """The digest that the round's adapter must have; the blobs must all be there."""
-    storage = deployment.storage
-    with tempfile.TemporaryDirectory(dir=storage.incoming.folder) as folder:
-        into = LocalBlobs(Path(folder), storage.incoming)
-        adapter = recompute(finished.run, finished.inputs, storage.blobs, into)
-    deployment.forget_fetched()
-    return adapter
 
 
 def required(connection: Connection) -> dict[str, list[str]]:
@@ -152,10 +113,36 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
         with deployment.database.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
             known = named_digests(session)
-            rounds = list(finished_rounds(session))
-        report = StorageReport(orphans=sorted(stored - known))
+            rows = session.execute(
+                select(RunRow, RoundRow.round, RoundRow.adapter)
+                .join(RoundRow, RoundRow.run_id == RunRow.id)
+                .where(RoundRow.adapter.is_not(None))
+                .order_by(RunRow.created_at, RunRow.id, RoundRow.round)
+            )
+            rounds, freed = [], 0
+            for run, round_, adapter in rows:
+                try:  # round 0 has no inputs: it comes from the seed alone
+                    inputs = inputs_of(session, run, round_) if round_ else None
+                    rounds.append((run, round_, adapter, inputs))
+                except Gone:
+                    freed += 1
+        report = StorageReport(orphans=sorted(stored - known), freed=freed)
         _check_blobs(deployment, uses, report, progress)
-        _check_rounds(deployment, rounds, report, progress)
+        lost = {one.digest for one in report.lost}
+        for run, round_, adapter, inputs in each_of(progress, "rounds", rounds):
+            name = f"round {round_} of run {run.id}"
+            if (reason := _not_computable(inputs, lost)) is not None:
+                report.unchecked.append(Unchecked(round=name, reason=reason))
+                continue
+            incoming = deployment.storage.incoming
+            with tempfile.TemporaryDirectory(dir=incoming.folder) as folder:
+                into = LocalBlobs(Path(folder), incoming)
+                again = recompute(run, inputs, deployment.blobs, into)
+            deployment.forget_fetched()
+            if again == adapter:
+                report.rounds += 1
+            else:
+                report.differing.append(Differing(round=name, adapter=adapter, recomputed=again))
         return report
 
 
@@ -175,29 +162,13 @@ def _check_blobs(
         report.lost = [one for one in report.lost if one.digest in uses]
 
 
-def _check_rounds(
-    deployment: Deployment, rounds: list[Finished], report: StorageReport, progress: Progress
-) -> None:
-    lost = {one.digest for one in report.lost}
-    for finished in each_of(progress, "rounds", rounds):
-        if finished.freed:
-            report.freed += 1
-        elif (reason := _not_computable(finished, lost)) is not None:
-            report.unchecked.append(Unchecked(round=finished.name, reason=reason))
-        elif (adapter := _recomputed(deployment, finished)) != finished.adapter:
-            wrong = Differing(round=finished.name, adapter=finished.adapter, recomputed=adapter)
-            report.differing.append(wrong)
-        else:
-            report.rounds += 1
-
-
-def _not_computable(finished: Finished, lost: set[str]) -> str | None:
-    if finished.inputs is None:
+def _not_computable(inputs: RoundInputs | None, lost: set[str]) -> str | None:
+    if inputs is None:
         return None
-    if not finished.inputs.adapters:
+    if not inputs.adapters:
         return "its updates are not recorded any more"
-    if lost.intersection(finished.inputs.adapters):
+    if lost.intersection(inputs.adapters):
         return "an update's blob is lost"
-    if lost.intersection({finished.inputs.previous, finished.inputs.server_state}):
+    if lost.intersection({inputs.previous, inputs.server_state}):
         return "what it began from is lost"
     return None

@@ -1,7 +1,8 @@
 """One round's aggregation, from the clients' updates to the blobs that it leaves."""
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,9 @@ from pubswap_protocol.messages import Digest, Drift
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile
 from pubswap_server.aggregation import stacking
-from pubswap_server.aggregation.gram import Gram, GramSum, clipped, gram_of, norms_of, scales
-from pubswap_server.aggregation.means import Means
-from pubswap_server.aggregation.rules import Aggregator, Note, rule_for
+from pubswap_server.aggregation.gram import Clipped, GramSum, Matrix, drift_of, gram_of, norms_of
+from pubswap_server.aggregation.rules import Aggregator, Means, MultiKrum, Note, rule_for
 from pubswap_server.aggregation.server_optimizer import (
-    ServerOptimizer,
     adapter_bytes,
     server_optimizer,
     state_bytes,
@@ -36,6 +35,8 @@ class Aggregated:
     server_state: Digest | None = None  # what the server optimizer remembers
 
 
+# What overflows is not finite, which the checks of the results find.
+@np.errstate(over="ignore", invalid="ignore")
 def aggregate(
     updates: Updates,
     state: Path | None,
@@ -50,37 +51,31 @@ def aggregate(
     `sample` of the clients.
     Raises InvalidAdapter for a result that no upload could be.
     """
-    # What overflows is not finite, which the checks of the results find.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _aggregated(updates, state, settings, store, sample)
-
-
-def _aggregated(
-    updates: Updates,
-    state: Path | None,
-    settings: AggregationSettings,
-    store: BlobStore,
-    sample: Sequence[int] | None,
-) -> Aggregated:
     rule, notes = rule_for(settings, len(updates.sources))
     before = None
     passing = GramSum(updates, sample)  # a drift for the report alone needs no pass of its own
-    if rule.selects or settings.clip_norm is not None:
+    selects = isinstance(rule, MultiKrum)
+    if selects or settings.clip_norm is not None:
         # A rule that selects compares all pairs; what is clipped has a length of its own.
-        before = gram_of(updates, None if rule.selects else sample)
+        before = gram_of(updates, None if selects else sample)
         updates, more = _prepared(updates, before, rule, settings.clip_norm)
         notes += more
     means = Means(updates, rule, passing if before is None else None)
     optimizer, new_state = server_optimizer(settings), None
     if settings.rule == "svd":
-        before = before or gram_of(updates, sample)
+        before = gram_of(updates, sample) if before is None else before
         truncation = Truncation(updates)
         adapter, _ = store.write(truncation.adapter())
         notes.append(Note("rank truncated", {"left_out": truncation.left_out}))
     elif optimizer is None:
         adapter, _ = store.write(means.adapter())
     else:
-        new_state, adapter = _optimized(means, optimizer, state, store)
+        layout = state_layout(means.updates.layout, optimizer)
+        old = AdapterFile(state, layout) if state is not None else None
+        new_state, _ = store.write(state_bytes(means, optimizer, old))
+        new = AdapterFile(store.path(new_state), layout)
+        new.check(LARGEST_DERIVED)
+        adapter, _ = store.write(adapter_bytes(means.updates.previous, optimizer, new))
     mean = AdapterFile(store.path(adapter), updates.previous.layout)
     mean.check()
     residual = None
@@ -88,43 +83,32 @@ def _aggregated(
         layout, parts = stacking.residual(updates, mean)
         residual, _ = store.write(parts)
         AdapterFile(store.path(residual), layout).check(LARGEST_DERIVED)
-    drift = (before or passing.total()).drift()
+    drift = drift_of(passing.matrix if before is None else before)
     if drift is None:
         notes.append(Note("drift is no number"))
     return Aggregated(adapter, drift, tuple(notes), residual, new_state)
 
 
 def _prepared(
-    updates: Updates, gram: Gram, rule: Aggregator, clip: float | None
+    updates: Updates, gram: Matrix, rule: Aggregator, clip: float | None
 ) -> tuple[Updates, list[Note]]:
     """The updates that count, with bounded norms; and who was clipped or left out."""
     notes = []
     by = [1.0] * len(updates.sources)
     if clip is not None:
-        whole = len(gram.matrix) == len(updates.sources)
-        norms = (gram.norms() if whole else norms_of(updates)).tolist()
-        by = scales(norms, clip)
-        for member, scale, norm in zip(updates.members, by, norms, strict=True):
-            if scale < 1:
-                details = {"member": member, "norm": norm, "scale": scale}
+        whole = len(gram) == len(updates.sources)
+        norms = (np.sqrt(np.diag(gram)) if whole else norms_of(updates)).tolist()
+        bound, sources = clip * statistics.median(norms), list(updates.sources)
+        for n, norm in enumerate(norms):
+            if norm > bound and (scale := bound / norm) < 1:
+                by[n] = scale
+                sources[n] = Clipped(sources[n], updates.origin, scale)
+                details = {"member": updates.members[n], "norm": norm, "scale": scale}
                 notes.append(Note("update clipped", details))
-        updates = clipped(updates, by)
-    if rule.selects:
-        kept = rule.select(gram.scaled(by))
+        updates = replace(updates, sources=tuple(sources))
+    if isinstance(rule, MultiKrum):
+        kept = rule.select(gram * np.outer(by, by))
         left_out = sorted(set(range(len(updates.members))) - set(kept))
         notes += [Note("update excluded", {"member": updates.members[n]}) for n in left_out]
         updates = updates.only(kept)
     return updates, notes
-
-
-def _optimized(
-    means: Means, optimizer: ServerOptimizer, state: Path | None, store: BlobStore
-) -> tuple[Digest, Digest]:
-    """The optimizer's new state, and the adapter that follows from it."""
-    layout = state_layout(means.updates.layout, optimizer)
-    old = AdapterFile(state, layout) if state is not None else None
-    digest, _ = store.write(state_bytes(means, optimizer, old))
-    new = AdapterFile(store.path(digest), layout)
-    new.check(LARGEST_DERIVED)
-    adapter, _ = store.write(adapter_bytes(means.updates.previous, optimizer, new))
-    return digest, adapter

@@ -1,6 +1,6 @@
-"""The rules of aggregation: how the clients' numbers become one."""
+"""The rules of aggregation, how the clients' numbers become one, and their passes over updates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,26 +9,13 @@ from numpy.typing import NDArray
 
 from pubswap_protocol.settings import AggregationSettings
 from pubswap_protocol.tensors.adapter import Array
-from pubswap_server.aggregation.gram import Gram
+from pubswap_server.aggregation.gram import GramSum, Matrix, squared_distances
+from pubswap_server.aggregation.updates import Slice, Updates, slices, widest, width_for
 
 Row = NDArray[np.float64]
 
 
-class Aggregator:
-    """A rule; `selects` if it leaves clients out by their distances, which takes a pass."""
-
-    selects = False
-
-    def select(self, gram: Gram) -> list[int]:
-        """The numbers of the clients that count, ascending; all by default."""
-        return list(range(len(gram.matrix)))
-
-    def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        """Put one slice (S,) of the clients' (S,) each, whose weights sum to 1, into `out`."""
-        raise NotImplementedError
-
-
-class TrimmedMean(Aggregator):
+class TrimmedMean:
     """The mean of what is left when the k smallest and the k largest of N numbers are dropped.
 
     Each number by itself, whoever sent it and with which share (Yin et al., 2018). Without k it is
@@ -40,6 +27,7 @@ class TrimmedMean(Aggregator):
         self.dropped = dropped
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
+        """Put one slice (S,) of the clients' (S,) each, whose shares sum to 1, into `out`."""
         dropped = (len(rows) - 1) // 2 if self.dropped is None else self.dropped
         # Numbers of a column next to each other are sorted several times faster.
         columns = np.stack(rows, axis=1)
@@ -47,7 +35,7 @@ class TrimmedMean(Aggregator):
         columns[:, dropped : len(rows) - dropped].mean(axis=1, dtype=np.float64, out=out)
 
 
-class FedIT(Aggregator):
+class FedIT:
     """B = sum_n w_n B_n and A = sum_n w_n A_n, separately (paper, section 3.3).
 
     The sum is taken in float64 and rounded once.
@@ -57,8 +45,14 @@ class FedIT(Aggregator):
         self._term: Row = np.empty(0)
 
     def combine(self, rows: Sequence[Array], shares: Sequence[float], out: Row) -> None:
-        if len(set(shares)) == 1:
-            _plain_mean(rows, out)
+        if len(set(shares)) == 1:  # without a product for each number
+            np.copyto(out, rows[0])
+            for row in rows[1:]:
+                np.add(out, row, out=out)
+            if len(rows) & (len(rows) - 1):
+                np.divide(out, len(rows), out=out)
+            else:  # the inverse is exact, and a product takes a quarter of the time
+                np.multiply(out, 1 / len(rows), out=out)
             return
         if self._term.size < out.size:
             self._term = np.empty_like(out)
@@ -69,17 +63,6 @@ class FedIT(Aggregator):
             np.add(out, term, out=out)
 
 
-def _plain_mean(rows: Sequence[Array], out: Row) -> None:
-    """The mean with equal weights: without a product for each number."""
-    np.copyto(out, rows[0])
-    for row in rows[1:]:
-        np.add(out, row, out=out)
-    if len(rows) & (len(rows) - 1):
-        np.divide(out, len(rows), out=out)
-    else:  # of a power of two the inverse is exact, and a product takes a quarter of the time
-        np.multiply(out, 1 / len(rows), out=out)
-
-
 class MultiKrum(FedIT):
     """The mean of the m clients of the lowest scores
 
@@ -88,17 +71,15 @@ class MultiKrum(FedIT):
     It stands f bad clients of N >= 2 f + 3.
     """
 
-    selects = True
-
     def __init__(self, bad: int, kept: int | None) -> None:
         """Stand f = `bad` clients, and average m = `kept`, or N - f if that is None or fewer."""
         super().__init__()
         self.bad = bad
         self.kept = kept
 
-    def select(self, gram: Gram) -> list[int]:
+    def select(self, gram: Matrix) -> list[int]:
         """The m clients of the lowest scores; of equal ones, those that come first by name."""
-        distances = gram.squared_distances()
+        distances = squared_distances(gram)
         count = len(distances)
         np.fill_diagonal(distances, np.inf)
         closest = np.sort(distances, axis=1)[:, : count - self.bad - 2]
@@ -108,10 +89,11 @@ class MultiKrum(FedIT):
         return sorted(order[:kept].tolist())
 
 
+Aggregator = TrimmedMean | FedIT
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the run's log."""
-
     kind: str
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -133,3 +115,43 @@ def rule_for(settings: AggregationSettings, updates: int) -> tuple[Aggregator, l
         details = {"rule": name, "used": "median", "updates": updates}
         return TrimmedMean(), [Note("aggregation fell back", details)]
     return FedIT(), []
+
+
+class Means:
+    """The rule's result, in passes that read each file once and use the same buffers again."""
+
+    def __init__(self, updates: Updates, rule: Aggregator, gram: GramSum | None = None) -> None:
+        """`gram` is given the slices as they come by."""
+        self.updates = updates
+        self._rule, self._shares = rule, updates.shares
+        self._gram = gram
+        self._width = width_for(len(updates.sources))
+        self._exact: Row = np.empty(widest(updates.layout, self._width))
+        self._rounded = np.empty(self._exact.size, dtype=np.float32)
+
+    def adapter(self) -> Iterator[bytes]:
+        """The canonical file of the result; what clients do not send is as it was before."""
+        layout, sent = self.updates.previous.layout, self.updates.layout.tensors
+        yield layout.header
+        for slice_ in slices(layout, self._width):
+            if slice_.name in sent:
+                rounded = self._rounded[: slice_.numbers]
+                np.copyto(rounded, self._combine(slice_), casting="same_kind")
+                yield rounded.tobytes()
+            else:
+                yield slice_.of(self.updates.previous).tobytes()
+
+    def moves(self) -> Iterator[tuple[Slice, Row]]:
+        """Result - previous for each slice of what clients send; good until the next one."""
+        for slice_ in slices(self.updates.layout, self._width):
+            exact = self._combine(slice_)
+            yield slice_, np.subtract(exact, slice_.of(self.updates.previous), out=exact)
+
+    def _combine(self, slice_: Slice) -> Row:
+        """The exact result, in the buffer."""
+        rows = [slice_.of(source) for source in self.updates.sources]
+        if self._gram is not None:
+            self._gram.add(rows, slice_.of(self.updates.previous))
+        exact = self._exact[: slice_.numbers]
+        self._rule.combine(rows, self._shares, exact)
+        return exact

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pubswap_protocol.settings import AggregationSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource, Array
-from pubswap_server.aggregation.means import Means
-from pubswap_server.aggregation.rules import Row
+from pubswap_protocol.tensors.adapter import AdapterLayout, AdapterSource
+from pubswap_server.aggregation.rules import Means, Row
 from pubswap_server.aggregation.updates import Slice, slices, width_for
 
 
@@ -30,13 +28,12 @@ class Momentum:
         """The state of each number, by name, and where it begins; names in order."""
         return {"momentum": 0.0}
 
-    def advance(self, state: list[Array], delta: Row) -> list[Array]:
-        """The next state, in the order of `memory`, all of the shape of `delta`."""
-        return [_rounded(self.beta1 * _exact(state[0]) + delta)]
+    def advance(self, state: list[Row], delta: Row) -> list[Row]:
+        """The next state, in the order of `memory`, all of the shape of `delta`; to be rounded."""
+        return [self.beta1 * state[0] + delta]
 
-    def step(self, state: list[Array]) -> Row:
-        """The move of the global adapter."""
-        return self.rate * _exact(state[0])
+    def step(self, state: list[Row]) -> Row:
+        return self.rate * state[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +53,15 @@ class Adam:
     def memory(self) -> dict[str, float]:
         return {"momentum": 0.0, "variance": self.tau**2}
 
-    def advance(self, state: list[Array], delta: Row) -> list[Array]:
-        momentum = self.beta1 * _exact(state[0]) + (1 - self.beta1) * delta
-        return [_rounded(momentum), _rounded(self.variance(_exact(state[1]), delta * delta))]
+    def advance(self, state: list[Row], delta: Row) -> list[Row]:
+        momentum = self.beta1 * state[0] + (1 - self.beta1) * delta
+        return [momentum, self.variance(state[1], delta * delta)]
 
     def variance(self, before: Row, square: Row) -> Row:
         return self.beta2 * before + (1 - self.beta2) * square
 
-    def step(self, state: list[Array]) -> Row:
-        return self.rate * _exact(state[0]) / (np.sqrt(_exact(state[1])) + self.tau)
+    def step(self, state: list[Row]) -> Row:
+        return self.rate * state[0] / (np.sqrt(state[1]) + self.tau)
 
 
 class Yogi(Adam):
@@ -90,14 +87,6 @@ def server_optimizer(settings: AggregationSettings) -> ServerOptimizer | None:
     return kind(rate or 0.01, settings.server_beta1, settings.server_beta2, settings.server_tau)
 
 
-def _exact(values: Array) -> NDArray[np.float64]:
-    return values.astype(np.float64)
-
-
-def _rounded(values: Row) -> Array:
-    return values.astype(np.float32)
-
-
 def state_layout(layout: AdapterLayout, optimizer: ServerOptimizer) -> AdapterLayout:
     """For each tensor that clients send, one of its shape for each thing remembered of it."""
     tensors = {
@@ -114,15 +103,16 @@ def state_bytes(
     """The canonical file of the next state; `old` is None in the first round."""
     yield state_layout(means.updates.layout, optimizer).header
     # The parts of one tensor follow each other in the file: all but the first have to wait.
-    waiting: list[list[Array]] = [[] for _ in optimizer.memory]
+    waiting: list[list[bytes]] = [[] for _ in optimizer.memory]
     name = None
     for slice_, delta in means.moves():
         state = optimizer.advance(_read(optimizer, old, slice_), delta)
+        rounded = [part.astype(np.float32).tobytes() for part in state]
         if slice_.name != name:
             yield from _emptied(waiting)
             name = slice_.name
-        yield state[0].tobytes()
-        for kept, part in zip(waiting[1:], state[1:], strict=True):
+        yield rounded[0]
+        for kept, part in zip(waiting[1:], rounded[1:], strict=True):
             kept.append(part)
     yield from _emptied(waiting)
 
@@ -142,20 +132,22 @@ def adapter_bytes(
         yield (before + step).astype(np.float32).tobytes()
 
 
-def _read(optimizer: ServerOptimizer, state: AdapterSource | None, slice_: Slice) -> list[Array]:
-    """The state of a slice, or where it begins."""
+def _read(optimizer: ServerOptimizer, state: AdapterSource | None, slice_: Slice) -> list[Row]:
+    """The state of a slice, or where it begins, as it is when it was rounded."""
     if state is None:
         starts = optimizer.memory.values()
-        return [np.full(slice_.numbers, start, dtype=np.float32) for start in starts]
-    return [
-        state.rows(_name(slice_.name, part), slice_.first, slice_.last).reshape(-1)
-        for part in optimizer.memory
-    ]
+        parts = [np.full(slice_.numbers, start, dtype=np.float32) for start in starts]
+    else:
+        parts = [
+            state.rows(_name(slice_.name, part), slice_.first, slice_.last).reshape(-1)
+            for part in optimizer.memory
+        ]
+    return [part.astype(np.float64) for part in parts]
 
 
-def _emptied(waiting: list[list[Array]]) -> Iterator[bytes]:
+def _emptied(waiting: list[list[bytes]]) -> Iterator[bytes]:
     for parts in waiting:
-        yield from (part.tobytes() for part in parts)
+        yield from parts
         parts.clear()
 
 

@@ -77,7 +77,6 @@ def _bytes(
 
 
 def _a_rows(terms: Sequence[AdapterSource], slice_: Slice) -> Iterator[bytes]:
-    """Rows of all terms' A, one below the other."""
     begin = 0
     for term in terms:
         rank = term.layout.tensors[slice_.name][0]

@@ -56,7 +56,6 @@ class Truncation:
         return math.sqrt(max(0.0, 1 - self._kept / self._all)) if self._all else 0.0
 
     def adapter(self) -> Iterator[bytes]:
-        """The canonical file of the result."""
         layout, ready = self._updates.previous.layout, dict[str, Array]()
         pairs = {name: pair for pair in modules(layout) for name in pair}
         yield layout.header
@@ -68,51 +67,39 @@ class Truncation:
 
     def _factors(self, a: str, b: str) -> tuple[Array, Array]:
         """A (R, in) and B (out, R) of a module."""
-        left, values, right = self._decomposed(a, b)
+        terms, layout = self._terms(), self._updates.previous.layout
+        shape = layout.tensors[b][0], layout.tensors[a][1]
+        if sum(len(by) for _, by in terms) <= min(shape):
+            left, values, right = decomposed(*_stacks(terms, a, b))
+        else:
+            step = max(1, COLUMNS // self._rank)
+            some = (terms[first : first + step] for first in range(0, len(terms), step))
+            left, values, right = summed(shape, (_stacks(each, a, b) for each in some))
         found = min(self._rank, int(np.sum(values > NOTHING * values[0])))
         self._all += float(np.sum(values**2))
         self._kept += float(np.sum(values[:found] ** 2))
         new_a = np.array(self._updates.previous.tensor(a))
         new_b = np.zeros_like(self._updates.previous.tensor(b))
-        signs = signs_of(right[:found])
+        # By these signs each row's entry of largest magnitude is positive.
+        largest = np.abs(right[:found]).argmax(axis=1)
+        signs = np.where(right[np.arange(found), largest] < 0, -1.0, 1.0)
         new_a[:found] = ROW_NORM * signs[:, None] * right[:found]
         new_b[:, :found] = left[:, :found] * (signs * values[:found] / ROW_NORM)
         return new_a, new_b
-
-    def _decomposed(self, a: str, b: str) -> tuple[Matrix, Matrix, Matrix]:
-        """Left vectors (out, k), singular values (k,) and right vectors (k, in) of M."""
-        terms = self._terms()
-        shape = (
-            self._updates.previous.layout.tensors[b][0],
-            self._updates.previous.layout.tensors[a][1],
-        )
-        if sum(len(by) for _, by in terms) <= min(shape):
-            return decomposed(*_stacks(terms, a, b))
-        step = max(1, COLUMNS // self._rank)
-        some = (terms[first : first + step] for first in range(0, len(terms), step))
-        return summed(shape, (_stacks(each, a, b) for each in some))
 
     def _terms(self) -> list[Term]:
         """Those whose sum is M."""
         updates = self._updates
         ranks = updates.ranks or (self._rank,) * len(updates.sources)
-        terms = [(updates.previous, self._kept_shares(ranks))]
-        if updates.trained_from is not None:
-            # M is the start's product and the sum of what members changed.
-            terms = [
-                (updates.previous, np.ones(self._rank)),
-                (updates.trained_from, self._kept_shares(ranks) - 1),
-            ]
+        sent, kept = [], np.zeros(self._rank)  # the diagonal of C (R,)
         for source, share, rank in zip(updates.sources, updates.shares, ranks, strict=True):
-            terms.append((source, np.full(rank, share)))
-        return terms
-
-    def _kept_shares(self, ranks: Sequence[int]) -> Matrix:
-        """The diagonal of C (R,): the share of members that keep a direction as it was."""
-        kept = np.zeros(self._rank)
-        for share, rank in zip(self._updates.shares, ranks, strict=True):
             kept[rank:] += share
-        return kept
+            sent.append((source, np.full(rank, share)))
+        if updates.trained_from is None:
+            return [(updates.previous, kept), *sent]
+        # M is the start's product and the sum of what members changed.
+        start = (updates.previous, np.ones(self._rank))
+        return [start, (updates.trained_from, kept - 1), *sent]
 
 
 def _stacks(terms: Sequence[Term], a: str, b: str) -> tuple[Matrix, Matrix]:
@@ -138,9 +125,3 @@ def summed(
     for b, a in products:
         mean += b @ a
     return np.linalg.svd(mean, full_matrices=False)
-
-
-def signs_of(rows: Matrix) -> Matrix:
-    """1 or -1 for each row, by which its entry of largest magnitude is positive."""
-    largest = np.abs(rows).argmax(axis=1)
-    return np.where(rows[np.arange(len(rows)), largest] < 0, -1.0, 1.0)

@@ -40,11 +40,9 @@ class Updates:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights w_n, summing to 1."""
         return shares_of(self.weights, self.largest_share)
 
     def only(self, chosen: Sequence[int]) -> "Updates":
-        """Those of some clients, in the same order."""
         return replace(
             self,
             members=tuple(self.members[n] for n in chosen),

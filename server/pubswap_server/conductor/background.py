@@ -12,23 +12,8 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-class Background:
-    """Tasks that are to go on until `stop`, by their names."""
-
-    def __init__(self, works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
-        self._task = asyncio.create_task(_together(works))
-
-    @property
-    def died(self) -> bool:
-        """Whether they ended by themselves: what waits for them waits in vain."""
-        return self._task.done() and not self._task.cancelled()
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-
-async def _together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+async def together(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """Do all of these, by their names, until one ends or this is cancelled."""
     async with asyncio.TaskGroup() as group:
         for name, work in works.items():
             group.create_task(_for_ever(name, work))

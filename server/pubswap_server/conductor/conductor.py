@@ -6,7 +6,7 @@ after a crash the same decision is taken again.
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import numpy as np
@@ -20,7 +20,7 @@ from pubswap_protocol.messages import Role, RunState
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
 from pubswap_protocol.tensors.ranks import Widened
-from pubswap_protocol.tensors.update_encoding import largest_update, view_update
+from pubswap_protocol.tensors.update_encoding import view_update
 from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.updates import Updates, weight_of
@@ -147,7 +147,7 @@ def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
 
 def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
     """The reason why the updates of members that are expected cannot be stored."""
-    size = largest_update(runs.sent_layout_of(run), runs.settings_of(run).wire.precision)
+    size = runs.largest_update_of(run)
     try:
         uploads.check_room(session, size, spare, free)
         return None
@@ -275,23 +275,17 @@ async def _failed(services: Services, run: str, why: str) -> None:
 
 async def advance(services: Services, run: str) -> None:
     """Close what is due, and average the round if it is closed and no other replica does."""
-    work = await _close(services, run, {})
-    while work.due:
-        work = await _close(services, run, await _outcomes(services, run, work.due))
-    if work.lease is not None and work.inputs is not None:
+    due, to_average = await _close(services, run, {})
+    while due:
+        due, to_average = await _close(services, run, await _outcomes(services, run, due))
+    if to_average is not None:
         await services.heartbeats.flush()
-        async with services.leases.held(services.database, work.lease):
-            await _aggregate(services, work.lease, work.inputs)
+        async with services.leases.held(services.database, to_average[0]):
+            await _aggregate(services, *to_average)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Work outside of a transaction: outcomes of exchanges, the average, a notice."""
-
-    due: list[exchanges.Step] = field(default_factory=list)
-    lease: Lease | None = None
-    inputs: RoundInputs | None = None
-    notice: Notice | None = None
+_Work = tuple[list[exchanges.Step], tuple[Lease, RoundInputs] | None]
+"""Work outside of a transaction: outcomes of exchanges, or the average."""
 
 
 async def _close(
@@ -299,22 +293,22 @@ async def _close(
 ) -> _Work:
     timed = services.metrics.exchange_seconds.observe
 
-    def work(session: Session) -> _Work:
+    def work(session: Session) -> tuple[_Work, Notice | None]:
         row = session.get(RunRow, run, with_for_update=True)
         if row is None or row.state in ENDED:
-            return _Work()
+            return ([], None), None
         if due := exchanges.close_due(session, row, outcomes, timed):
-            return _Work(due)
+            return (due, None), None
         rounds.close_if_due(session, row)
         _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
         notice = note_stall(session, row, *_room(services))
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
-        return _Work([], lease, inputs_of(session, row, row.round) if lease else None, notice)
+        return ([], (lease, inputs_of(session, row, row.round)) if lease else None), notice
 
-    done = await services.database.write(work)
-    services.webhook.put(done.notice)
+    done, notice = await services.database.write(work)
+    services.webhook.put(notice)
     return done
 
 
@@ -393,7 +387,11 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
         runs.move(session, row, aggregated, adapter=result.adapter)
         if keep := services.settings.keep_rounds:
             retention.free_through(session, run, inputs.round - keep)
-        return (now() - began).total_seconds(), _finished(row)
+        notice = None
+        if row.state == RunState.FINISHED:
+            words = f"The run has ended with round {row.round}."
+            notice = Notice(run, row.name, "finished", words)
+        return (now() - began).total_seconds(), notice
 
     seconds, notice = await services.database.write(publish)
     services.webhook.put(notice)
@@ -401,12 +399,6 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     if result.drift is None:
         services.metrics.drift_no_number.inc()
     log.info("round published", run=run, round=inputs.round, adapter=result.adapter)
-
-
-def _finished(run: RunRow) -> Notice | None:
-    if run.state != RunState.FINISHED:
-        return None
-    return Notice(run.id, run.name, "finished", f"The run has ended with round {run.round}.")
 
 
 def aggregate_round(

@@ -114,7 +114,6 @@ def naming_columns() -> Iterator[Column[Any]]:
 
 
 def named_digests(session: Session) -> set[str]:
-    """Every blob that a row names."""
     digests: set[str] = set()
     for column in naming_columns():
         digests.update(session.scalars(select(column).where(column.is_not(None))))
@@ -169,7 +168,6 @@ async def _make_again(services: Services, run: str, round_: int) -> None:
 
 
 async def sweep(services: Services) -> None:
-    """Remove expired uploads, and blobs that nothing has named for a while."""
     for upload in await services.database.write(uploads.take_expired):
         await to_thread.run_sync(services.uploads.drop, upload)
     # Listed before the rows are read: what is named in between is then not taken for an orphan.

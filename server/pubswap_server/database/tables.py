@@ -116,8 +116,6 @@ class LeaseRow(Base):
 
 
 class SetRow(Base):
-    """A run's public or test set."""
-
     __tablename__ = "problem_sets"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)

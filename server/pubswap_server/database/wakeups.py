@@ -35,7 +35,6 @@ class Wakeups:
 
 
 def wakeups_for(url: str, replica: str, workers: int) -> Wakeups:
-    """The wake-ups for this database and number of processes."""
     if make_url(url).get_backend_name() == "postgresql":
         return ListenNotify(url, replica)
     return DataVersion(url) if workers > 1 else Wakeups()

@@ -21,8 +21,8 @@ from pubswap_protocol.tensors.responses import (
 )
 from pubswap_server.exchange.donation import Choice, Exchange
 from pubswap_server.exchange.sampling import donor_number
+from pubswap_server.notifications import Turns
 from pubswap_server.storage.store import BlobStore
-from pubswap_server.turns import Turns
 
 # Each file is a mapping of its own, of which Linux allows a process some 65,000.
 MOST_FILES = 4096

@@ -14,11 +14,18 @@ from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.responses import ResponseRules
 from pubswap_server.clock import now
 from pubswap_server.database.engine import changed
-from pubswap_server.database.tables import RunRow, SetRow, SubmissionRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import (
+    PromptsRow,
+    RunRow,
+    SetRow,
+    SubmissionRow,
+    SwapRow,
+    UpdateRow,
+)
 from pubswap_server.exchange import doubts
 from pubswap_server.exchange.answers import ClosedExchange
 from pubswap_server.exchange.donation import Exchange
-from pubswap_server.exchange.prompts import learn, prompts_of
+from pubswap_server.exchange.prompts import prompts_of
 from pubswap_server.runs import members, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
@@ -74,7 +81,7 @@ def earlier(
         raise IdempotencyMismatch(
             f"Your responses for public step {swap} of round {round_} were others."
         )
-    return _receipt(row)
+    return receipt_of(row)
 
 
 def submit(
@@ -122,7 +129,7 @@ def submit(
     )
     session.add(submission)
     record(session, run.id, "responses", member=member.name, round=round_, swap=swap, late=late)
-    return _receipt(submission)
+    return receipt_of(submission)
 
 
 def _only_held(session: Session, run: RunRow, row: SwapRow, arrived: datetime) -> bool:
@@ -177,7 +184,7 @@ def verified(session: Session, key: Key, verdicts: Verdicts, given_up: int) -> N
         record(session, row.run_id, "verification cut off", **details, responses=given_up)
 
 
-def _receipt(row: SubmissionRow) -> Receipt:
+def receipt_of(row: SubmissionRow | UpdateRow) -> Receipt:
     status = ReceiptStatus.LATE if row.late else ReceiptStatus.ACCEPTED
     return Receipt(status=status, digest=row.digest)
 
@@ -198,7 +205,6 @@ def open_ones(session: Session, run: RunRow) -> list[SwapRow]:
 
 
 def closed_ones(session: Session, run: RunRow, round_: int) -> list[int]:
-    """The numbers of a round's exchanges that are closed."""
     rows = select(SwapRow.swap).where(SwapRow.run_id == run.id, SwapRow.round == round_)
     return list(session.scalars(rows.where(SwapRow.closed.is_(True)).order_by(SwapRow.swap)))
 
@@ -245,11 +251,6 @@ def _counts(session: Session, row: SwapRow) -> tuple[int, int]:
     return count, done
 
 
-def _closes(session: Session, run: RunRow, row: SwapRow) -> bool:
-    present, seconds = turnout(session, row), runs.settings_of(run).swap.deadline_seconds
-    return closes(present, quorum(run, present), seconds, now())
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of an exchange that is to close; computed outside of any transaction.
@@ -284,14 +285,14 @@ def due(session: Session, run: RunRow) -> list[SwapRow]:
     """
     if run.state not in ROUND_UNDER_WAY:
         return []
-
-    def all_verified(row: SwapRow) -> bool:
+    found, seconds = [], runs.settings_of(run).swap.deadline_seconds
+    for row in open_ones(session, run):
         count, done = _counts(session, row)
-        return count == done > 0
-
-    return [
-        row for row in open_ones(session, run) if all_verified(row) and _closes(session, run, row)
-    ]
+        if count == done > 0:
+            present = turnout(session, row)
+            if closes(present, quorum(run, present), seconds, now()):
+                found.append(row)
+    return found
 
 
 def close_due(
@@ -313,7 +314,9 @@ def close_due(
             left.append((row.round, row.swap))
             continue
         row.closed, row.summary = True, outcome.summary.model_dump(mode="json")
-        learn(session, run, row.round, row.swap, outcome.right, outcome.responses)
+        chosen = session.get(PromptsRow, (run.id, row.round, row.swap))
+        if chosen is not None:  # they teach which to choose next
+            chosen.right, chosen.responses = outcome.right, outcome.responses
         record(session, run.id, "exchange closed", **row.summary, round=row.round)
         timed((now() - row.first_at).total_seconds())
     if run.state == RunState.EXCHANGING and not open_ones(session, run):
@@ -322,7 +325,6 @@ def close_due(
 
 
 def answered(session: Session, run: RunRow, round_: int, swap: int) -> Exchange:
-    """An exchange as its submissions are now, those that are verified."""
     submissions = _submissions(session, run.id, round_, swap)
     done = {name: row for name, row in submissions.items() if row.correct is not None}
     return _exchange(session, run, round_, swap, done)

@@ -13,7 +13,7 @@ good. What was seen earlier counts half with each time that a prompt is asked ag
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import deepcopy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,35 +31,18 @@ from pubswap_server.runs.state import ROUND_UNDER_WAY
 FORGETTING = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class AskedPrompts:
-    """An earlier public step: its prompts (P,), and its verdicts once its exchange is closed.
-
-    `right` (P,) counts the correct ones among the `responses` to each prompt.
-    """
-
-    prompts: Sequence[int]
-    right: Sequence[int] | None = None
-    responses: int = 0
-
-
 class PromptCounts:
     """The verdicts on the prompts of a public set (size,), added up step by step."""
 
     def __init__(self, size: int) -> None:
         self._right, self._seen = np.zeros(size), np.zeros(size)
 
-    def add(self, step: AskedPrompts) -> None:
+    def add(self, step: PromptsRow) -> None:
         """Add a step whose exchange is closed; of others nothing is known."""
         if step.right is not None:
             prompts = list(step.prompts)
             self._right[prompts] = FORGETTING * self._right[prompts] + step.right
             self._seen[prompts] = FORGETTING * self._seen[prompts] + step.responses
-
-    def copy(self) -> "PromptCounts":
-        copied = PromptCounts(0)
-        copied._right, copied._seen = self._right.copy(), self._seen.copy()
-        return copied
 
     def variances(self) -> NDArray[np.float64]:
         """E[p (1 - p)] of each prompt (size,)."""
@@ -72,14 +55,14 @@ def informative_batch(
     counts: PromptCounts,
     round_: int,
     swap: int,
-    earlier: Sequence[AskedPrompts],
+    earlier: Sequence[PromptsRow],
 ) -> list[int]:
     """Indices (b,) into the public set for public step `swap` (1, 2, ...) of a round.
 
     `earlier` are the steps of this round before it, in their order, and `counts` holds all rounds
     before. No prompt comes twice in a round before all have come.
     """
-    counts = counts.copy()
+    counts = deepcopy(counts)
     for step in earlier:
         counts.add(step)
     worth = counts.variances()
@@ -141,7 +124,7 @@ class PastCounts:
         last, adapter, kept = self._kept.get(run.id, (0, None, None))
         if kept is None or last >= run.round or _ended_with(session, run, last) != adapter:
             last, kept = 0, PromptCounts(_size(session, run))
-        counts = kept.copy()
+        counts = deepcopy(kept)
         for step in _steps(session, run, last, run.round - 1):
             counts.add(step)
         self._kept[run.id] = run.round - 1, _ended_with(session, run, run.round - 1), counts
@@ -166,23 +149,14 @@ def choose(session: Session, run: RunRow, round_: int, swap: int, past: PastCoun
     session.add(PromptsRow(run_id=run.id, round=round_, swap=swap, prompts=batch, responses=0))
 
 
-def _steps(session: Session, run: RunRow, after: int, last: int) -> list[AskedPrompts]:
+def _steps(session: Session, run: RunRow, after: int, last: int) -> list[PromptsRow]:
     """The steps of the rounds after + 1, ..., last, in their order."""
     rows = session.scalars(
         select(PromptsRow)
         .where(PromptsRow.run_id == run.id, PromptsRow.round > after, PromptsRow.round <= last)
         .order_by(PromptsRow.round, PromptsRow.swap)
     )
-    return [AskedPrompts(row.prompts, row.right, row.responses) for row in rows]
-
-
-def learn(
-    session: Session, run: RunRow, round_: int, swap: int, right: list[int], responses: int
-) -> None:
-    """Keep a closed exchange's counts: `right` (P,) of the `responses` to each prompt."""
-    row = session.get(PromptsRow, (run.id, round_, swap))
-    if row is not None:
-        row.right, row.responses = right, responses
+    return list(rows)
 
 
 def _size(session: Session, run: RunRow) -> int:

@@ -8,10 +8,9 @@ runs in the threads of this work, and no request waits for it.
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Generic, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, to_thread
@@ -36,24 +35,21 @@ LOOK_SECONDS = 30.0  # until what another process, or a failure, has left is tak
 AT_ONCE = 2  # threads for verifiers that end soon
 
 
-T = TypeVar("T", bound=Hashable)
-
-
-class FairQueue(Generic[T]):
+class FairQueue:
     """A fair queue: runs take turns, in each run its members, and a member has one at a time."""
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
+        self._runs: OrderedDict[str, OrderedDict[str, deque[Key]]] = OrderedDict()
         self._busy: set[tuple[str, str]] = set()
 
-    def add(self, run: str, member: str, work: T) -> None:
-        """Queue a member's work behind its own."""
-        self._runs.setdefault(run, OrderedDict()).setdefault(member, deque()).append(work)
+    def add(self, key: Key) -> None:
+        run, _, _, member = key
+        self._runs.setdefault(run, OrderedDict()).setdefault(member, deque()).append(key)
 
-    def take(self, fits: Callable[[T], bool] = lambda work: True) -> tuple[str, str, T] | None:
-        """The next work that fits, of a member that has none in hand: its run, its member, itself.
+    def take(self, fits: Callable[[Key], bool] = lambda key: True) -> Key | None:
+        """The next submission that fits, of a member that has none in hand.
 
-        It stays the member's first until it is `given_back`.
+        It stays the member's first until it is given back.
         """
         for run, members in self._runs.items():
             for member, queue in members.items():
@@ -61,11 +57,12 @@ class FairQueue(Generic[T]):
                     self._busy.add((run, member))
                     members.move_to_end(member)
                     self._runs.move_to_end(run)
-                    return run, member, queue[0]
+                    return queue[0]
         return None
 
-    def give_back(self, run: str, member: str, done: bool) -> None:
-        """End a turn; work that is not done waits for another."""
+    def give_back(self, key: Key, done: bool) -> None:
+        """End a turn; what is not done waits for another."""
+        run, _, _, member = key
         self._busy.discard((run, member))
         if not done:
             return
@@ -95,7 +92,7 @@ class Verification:
         """`problems` and `tokenizer` load by digest."""
         self._database, self._blobs, self._pool = database, blobs, pool
         self._problems, self._tokenizer = problems, tokenizer
-        self._turns: FairQueue[Key] = FairQueue()
+        self._turns = FairQueue()
         self._cases: dict[Key, Case] = {}
         self._queued: set[Key] = set()
         self._slow = 0
@@ -125,7 +122,7 @@ class Verification:
         """Verify a submission that is stored, when its turn comes."""
         if key not in self._queued:
             self._queued.add(key)
-            self._turns.add(key[0], key[-1], key)
+            self._turns.add(key)
             self._added.set()
 
     async def run(self) -> None:
@@ -146,12 +143,12 @@ class Verification:
 
     async def _work(self) -> None:
         while True:
-            turn = self._turns.take(self._fits)
-            if turn is None:
+            key = self._turns.take(self._fits)
+            if key is None:
                 self._added.clear()
                 await self._added.wait()
                 continue
-            run, member, key = turn
+            run, _, _, member = key
             done, slow = True, int(self._is_slow(key))
             self._slow += slow
             try:
@@ -165,7 +162,7 @@ class Verification:
                     self._queued.discard(key)
                     self._cases.pop(key, None)
                 self._slow -= slow
-                self._turns.give_back(run, member, done)
+                self._turns.give_back(key, done)
                 self._added.set()
 
     def _fits(self, key: Key) -> bool:

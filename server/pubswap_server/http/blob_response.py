@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pubswap_protocol.errors import Invalid, OutOfRange, PubSwapError
 from pubswap_server.http.problems import refusal
-from pubswap_server.storage.pieces import body_under_way, piece_bytes
+from pubswap_server.storage.spool import body_under_way, piece_bytes
 
 _REFUSALS: dict[int, PubSwapError] = {
     400: Invalid("The Range is not like bytes=0-99."),

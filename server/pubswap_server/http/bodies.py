@@ -82,7 +82,6 @@ CANDIDATES = (
 
 
 def header(description: str) -> Json:
-    """A header of an answer."""
     return {"description": description, "schema": {"type": "string"}}
 
 
@@ -170,6 +169,5 @@ EXCHANGED_REPLIES: Replies = {
 
 
 def binary_body(media_type: str, description: str) -> Json:
-    """A request body of bytes."""
     body = {"required": True, "description": description, "content": _binary(media_type)}
     return {"requestBody": body}

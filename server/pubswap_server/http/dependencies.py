@@ -43,7 +43,6 @@ scheme = HTTPBearer(auto_error=False, description="The operator's token, or a me
 
 
 async def get_services(request: Request) -> Services:
-    """The application's parts."""
     return cast(Services, request.app.state.services)
 
 
@@ -126,7 +125,6 @@ async def get_operator(principal: PrincipalDep) -> Operator:
 
 
 async def get_member(principal: PrincipalDep) -> MemberPrincipal:
-    """A member of any role; raises Forbidden for the operator."""
     return require_member(principal)
 
 

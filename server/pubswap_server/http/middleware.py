@@ -24,7 +24,7 @@ from pubswap_protocol.paths import HEARTBEAT, PROTOCOL_HEADER, PROTOCOL_VERSION,
 from pubswap_server.http.certificates import vouched_certificate
 from pubswap_server.http.problems import SAFETY_HEADERS, refusal
 from pubswap_server.monitoring.metrics import Metrics
-from pubswap_server.turns import Turns
+from pubswap_server.notifications import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +48,6 @@ class InTurns:
         self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application when it is the request's turn."""
         if scope["type"] == "http" and not is_heartbeat(scope):
             await self._turns.take()
         await self.app(scope, receive, send)
@@ -66,8 +65,8 @@ class BodyDeadlines:
         self.idle_seconds = idle_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application on a `receive` that does not wait for ever."""
-        if scope["type"] != "http" or not _has_body(scope):
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
             await self.app(scope, receive, send)
             return
         body = _Body(receive, self.idle_seconds)
@@ -89,8 +88,6 @@ class BodyDeadlines:
 
 
 class _Body:
-    """A request's body as it arrives."""
-
     def __init__(self, receive: Receive, idle_seconds: float) -> None:
         self.unread = True
         self._receive, self._idle_seconds = receive, idle_seconds
@@ -127,11 +124,6 @@ class _Body:
                 return
 
 
-def _has_body(scope: Scope) -> bool:
-    headers = Headers(scope=scope)
-    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-
-
 def is_heartbeat(scope: Scope) -> bool:
     """Whether it is a request that waits for no others."""
     return _HEARTBEAT.fullmatch(scope["path"]) is not None
@@ -145,7 +137,6 @@ class RequestLog:
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application between two looks at the clock."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -209,7 +200,6 @@ class RequestChecks:
         self.proxy_secret = proxy_secret.get_secret_value() if proxy_secret else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the headers."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

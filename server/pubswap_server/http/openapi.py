@@ -36,7 +36,6 @@ class Documented(FastAPI):
     """FastAPI, whose document says how every operation may be refused."""
 
     def openapi(self) -> Json:
-        """The document, made once."""
         if not self.openapi_schema:
             _complete(super().openapi())
         return super().openapi()

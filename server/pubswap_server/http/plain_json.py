@@ -19,7 +19,6 @@ class PlainJsonRoute(APIRoute):
     """A route that reads its JSON body so."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's own handler, given another request."""
         handle = super().get_route_handler()
 
         async def handle_plain(request: Request) -> Response:

@@ -55,34 +55,27 @@ def refusal(error: PubSwapError, scope: Scope, status: int | None = None) -> Res
 
 def install(app: FastAPI) -> None:
     """Translate errors, once and for all routes."""
-    app.add_exception_handler(PubSwapError, _expected)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(OSError, _disk)
+    for kind in (PubSwapError, RequestValidationError, HTTPException, OSError):
+        app.add_exception_handler(kind, _answer)
 
 
-async def _expected(request: Request, error: Exception) -> Response:
-    assert isinstance(error, PubSwapError)
-    return refusal(error, request.scope)
-
-
-async def _disk(request: Request, error: Exception) -> Response:
-    if not isinstance(error, OSError) or error.errno not in _FULL:
+async def _answer(request: Request, error: Exception) -> Response:
+    status = None
+    if isinstance(error, RequestValidationError):
+        first, given = error.errors()[0], request.headers.get("Content-Type", "none")
+        error = Invalid(fault_text(first))
+        if first["loc"] == ("body",) and not _is_json(given):
+            error = UnsupportedType(f"Send JSON as application/json; the Content-Type is {given}.")
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+        detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json."
+        error = _BY_STATUS.get(status, Invalid)(detail)
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        words = "The coordinator's disk is full; the operator must make room."
+        error = NoSpace(words, retry_after=30)
+    if not isinstance(error, PubSwapError):
         raise error
-    full = NoSpace("The coordinator's disk is full; the operator must make room.", retry_after=30)
-    return refusal(full, request.scope)
-
-
-async def _validation(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    given = request.headers.get("Content-Type", "none")
-    if first["loc"] == ("body",) and not _is_json(given):
-        return refusal(
-            UnsupportedType(f"Send JSON as application/json; the Content-Type is {given}."),
-            request.scope,
-        )
-    return refusal(Invalid(fault_text(first)), request.scope)
+    return refusal(error, request.scope, status)
 
 
 def _is_json(content_type: str) -> bool:
@@ -90,10 +83,3 @@ def _is_json(content_type: str) -> bool:
     return essence == "application/json" or (
         essence.startswith("application/") and essence.endswith("+json")
     )
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = _BY_STATUS.get(error.status_code, Invalid)
-    detail = f"{request.method} {request.url.path}: {error.detail}; see /openapi.json."
-    return refusal(kind(detail), request.scope, error.status_code)

@@ -49,7 +49,6 @@ class GuardedProtocol(HttpToolsProtocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the first head's timer."""
         super().connection_made(transport)
         self._await_head()
 
@@ -81,7 +80,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self._watch_writing(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Stop watching: the peer has read on."""
         self._watch_writing(None)
         super().resume_writing()
 

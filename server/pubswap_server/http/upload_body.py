@@ -6,13 +6,11 @@ from fastapi import Request
 from fastapi.concurrency import contextmanager_in_threadpool
 
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
-from pubswap_protocol.settings import Precision
-from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.update_encoding import open_update
-from pubswap_server.database.tables import UploadRow
+from pubswap_server.database.tables import RunRow, UploadRow
+from pubswap_server.runs import runs
 from pubswap_server.services import Services
-from pubswap_server.storage.pieces import body_under_way
-from pubswap_server.storage.spool import Received, Writer
+from pubswap_server.storage.spool import Received, Writer, body_under_way
 
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -51,31 +49,23 @@ async def append(
         writer = Writer(file.fileno())
         with body_under_way():
             try:
-                await _write(request, writer, count)
+                async for piece in request.stream():
+                    if writer.size + len(piece) > count:
+                        raise LengthMismatch(
+                            f"The body is longer than Content-Range's {count} bytes."
+                        )
+                    await writer.write(piece)
             finally:
                 await writer.flush()
         if writer.size != count:
             raise LengthMismatch(f"The body has {writer.size} bytes, Content-Range {count}.")
 
 
-async def _write(request: Request, writer: Writer, count: int) -> None:
-    """The body; raises LengthMismatch if there is more, ClientDisconnect if it is cut."""
-    async for piece in request.stream():
-        if writer.size + len(piece) > count:
-            raise LengthMismatch(f"The body is longer than Content-Range's {count} bytes.")
-        await writer.write(piece)
-
-
-def store_upload(
-    services: Services,
-    upload: UploadRow,
-    layout: AdapterLayout,
-    precision: Precision,
-    min_rank: int | None,
-) -> str:
+def store_upload(services: Services, run: RunRow, upload: UploadRow) -> str:
     """Check an upload's bytes and keep them as a canonical file; returns that file's digest."""
+    layout, settings = runs.sent_layout_of(run), runs.settings_of(run)
     with services.uploads.assembled(upload.id, upload.size) as here:
-        file = open_update(here.path, layout, precision, min_rank)
+        file = open_update(here.path, layout, settings.wire.precision, settings.lora.min_rank)
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")

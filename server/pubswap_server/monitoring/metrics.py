@@ -1,5 +1,6 @@
 """Prometheus metrics; routes are labelled by their templates, never by paths."""
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, get_args
@@ -16,12 +17,11 @@ from pubswap_server.runs.traffic import Kind, by_kind
 # Rounds take hours, exchanges minutes, tests fractions of a second.
 MINUTES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 
+LOOK_SECONDS = 0.02
 LATE = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class Metrics:
-    """One application's registry."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter = partial(Counter, registry=self.registry)
@@ -82,7 +82,6 @@ class Metrics:
         )
 
     def read_rows(self, session: Session) -> None:
-        """Set the gauges whose counts are in the database."""
 
         def unfinished(where: ColumnElement[bool]) -> int:
             query = select(func.count()).where(where, RunRow.state.not_in(ENDED))
@@ -110,3 +109,17 @@ def _set(gauge: Gauge, labels: Iterable[str], rows: Iterable[Any]) -> None:
     numbers = {label: number for label, number in rows}  # noqa: C416 - rows are not pairs to mypy
     for label in labels:
         gauge.labels(label).set(int(numbers.get(label, 0)))
+
+
+async def watch_loop(metrics: Metrics) -> None:
+    """Note how late each look at the clock comes: meanwhile, nobody's request goes on."""
+    loop = asyncio.get_running_loop()
+    longest = 0.0
+    while True:
+        due = loop.time() + LOOK_SECONDS
+        await asyncio.sleep(LOOK_SECONDS)
+        late = loop.time() - due
+        metrics.loop_late.observe(late)
+        if late > longest:
+            longest = late
+            metrics.loop_longest.set(longest)

@@ -46,16 +46,13 @@ class Webhook:
 
     async def send_for_ever(self) -> None:
         while True:
-            await self._send(await self._waiting.get())
-
-    async def _send(self, notice: Notice) -> None:
-        for pause in (0.0, *PAUSE_SECONDS):
-            await asyncio.sleep(pause)
-            fault = await self._fault(notice)
-            if fault is None:
-                return
-        # Not the address, which may hold a secret.
-        log.warning("notice given up", run=notice.run, kind=notice.kind, fault=fault)
+            notice = await self._waiting.get()
+            for pause in (0.0, *PAUSE_SECONDS):
+                await asyncio.sleep(pause)
+                if (fault := await self._fault(notice)) is None:
+                    break
+            else:  # not the address, which may hold a secret
+                log.warning("notice given up", run=notice.run, kind=notice.kind, fault=fault)
 
     async def _fault(self, notice: Notice) -> str | None:
         """Try once; returns what went wrong. The body of the answer is not read."""

@@ -18,7 +18,7 @@ from pubswap_protocol.errors import (
     UnknownRun,
 )
 from pubswap_protocol.messages import Role, RunState
-from pubswap_server.database.tables import MemberRow, RunRow
+from pubswap_server.database.tables import MemberRow, RunRow, ViewerRow
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,6 @@ class Operator:
 
 @dataclass(frozen=True)
 class MemberPrincipal:
-    """The holder of a member's token."""
-
     id: int
     run: str
     name: str
@@ -86,6 +84,12 @@ def authenticate(session: Session, token: str, operator_sha256: str) -> Principa
     state = session.scalar(select(RunRow.state).where(RunRow.id == row.run_id))
     cancelled = state == RunState.CANCELLED
     return MemberPrincipal(row.id, row.run_id, row.name, Role(row.role), cancelled, row.accepted)
+
+
+def is_viewer(session: Session, token_sha256: str) -> bool:
+    """Whether a token with this hash lets somebody look at the dashboard."""
+    query = select(ViewerRow.name).where(ViewerRow.token_sha256 == token_sha256)
+    return session.scalar(query) is not None
 
 
 def require_still_good(session: Session, member: MemberPrincipal) -> None:

@@ -43,13 +43,11 @@ def events_after(session: Session, run: str, after: int, kind: str | None = None
 
 
 def last(session: Session, run: str, count: int) -> list[Event]:
-    """The last events, newest first."""
     query = select(EventRow).where(EventRow.run_id == run).order_by(EventRow.id.desc())
     return [_event(row) for row in session.scalars(query.limit(count))]
 
 
 def kinds(session: Session, run: str) -> list[str]:
-    """The kinds that a run's log has."""
     query = select(EventRow.kind).where(EventRow.run_id == run).distinct()
     return sorted(session.scalars(query))
 

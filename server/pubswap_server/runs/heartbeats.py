@@ -41,7 +41,6 @@ class WriteBehind:
         self._one_at_a_time = asyncio.Lock()
 
     def alive(self, member: MemberPrincipal) -> None:
-        """Note a sign of life: any request of the member."""
         self._alive[member.id] = now()
 
     def seen(self, member: MemberPrincipal, progress: Progress) -> None:

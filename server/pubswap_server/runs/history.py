@@ -40,7 +40,14 @@ def page(
     if not rows:
         return []
     first, last = rows[0].round, rows[-1].round
-    updates = _updates(session, run, first, last)
+    counted = (
+        select(UpdateRow.round, func.count())
+        .where(UpdateRow.run_id == run, UpdateRow.round.between(first, last))
+        .where(UpdateRow.late.is_(False))
+        .group_by(UpdateRow.round)
+    )
+    rows_of = session.execute(counted)
+    updates = {round_: count for round_, count in rows_of}  # noqa: C416 - no pairs to mypy
     swaps = _swaps(session, run, first, last)
     sizes = traffic.by_round(session, run, first, last)
     return [
@@ -56,16 +63,6 @@ def page(
         )
         for row in rows
     ]
-
-
-def _updates(session: Session, run: str, first: int, last: int) -> dict[int, int]:
-    rows = session.execute(
-        select(UpdateRow.round, func.count())
-        .where(UpdateRow.run_id == run, UpdateRow.round.between(first, last))
-        .where(UpdateRow.late.is_(False))
-        .group_by(UpdateRow.round)
-    )
-    return {round_: count for round_, count in rows}  # noqa: C416 - rows are not pairs to mypy
 
 
 def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[SwapSummary]]:
@@ -102,22 +99,12 @@ class CurvePoint:
     round: int
     pass_at_1: float | None
     drift: float | None
-    reward: float | None
-    kl: float | None
-    response_tokens: float | None
-    zero_variance_share: float | None
-    replaced_share: float | None
-    seconds: float | None
-    sampling_seconds: float | None
-    waiting_seconds: float | None
-    transfer_seconds: float | None
-    epsilon: float | None
+    means: RoundMeans
 
-
-_MEANS = (
-    *("reward", "kl", "response_tokens", "zero_variance_share", "replaced_share"),
-    *("seconds", "sampling_seconds", "waiting_seconds", "transfer_seconds", "epsilon"),
-)
+    def value(self, name: str) -> float | None:
+        """One of them, or of the means."""
+        value: float | None = getattr(self if name in ("pass_at_1", "drift") else self.means, name)
+        return value
 
 
 def curves(session: Session, run: str) -> list[CurvePoint]:
@@ -127,7 +114,7 @@ def curves(session: Session, run: str) -> list[CurvePoint]:
     )
     query = query.where(RoundRow.run_id == run).order_by(RoundRow.round.desc()).limit(MOST_POINTS)
     return [
-        CurvePoint(round_, score, drift, *((means or {}).get(name) for name in _MEANS))
+        CurvePoint(round_, score, drift, RoundMeans(**means or {}))
         for round_, score, drift, means in session.execute(query).all()[::-1]
     ]
 
@@ -147,12 +134,11 @@ def step_rewards(session: Session, run: str, after: int) -> list[tuple[int, list
     for round_, metrics in rows:
         if metrics.get("step_rewards"):
             told[round_].append(metrics["step_rewards"])
-    return [(round_, _means_by_step(told[round_])) for round_ in sorted(told)]
-
-
-def _means_by_step(told: list[list[float | None]]) -> list[float]:
-    known = ([x for x in step if x is not None] for step in zip_longest(*told))
-    return [fmean(step) for step in known if step]
+    means = []
+    for round_ in sorted(told):
+        known = ([x for x in step if x is not None] for step in zip_longest(*told[round_]))
+        means.append((round_, [fmean(step) for step in known if step]))
+    return means
 
 
 def last_round_ends(session: Session, run: str) -> list[datetime]:
@@ -205,14 +191,6 @@ def means_of(session: Session, run: str, round_: int, updates: Sequence[UpdateRo
     spent = max(by_name.pop("epsilon"), default=None)
     means = {name: fmean(found) for name, found in by_name.items() if found}
     return RoundMeans(**means, epsilon=spent)
-
-
-def final_and_best(session: Session, run: str) -> set[int]:
-    """The rounds of these adapters, as far as there are any."""
-    finished = RoundRow.run_id == run, RoundRow.adapter.is_not(None)
-    final = session.scalar(select(func.max(RoundRow.round)).where(*finished))
-    best = scores(session, run)[1]
-    return {n for n in (final, best.round if best else None) if n is not None}
 
 
 def chosen(session: Session, run: str, which: str) -> tuple[int, str]:

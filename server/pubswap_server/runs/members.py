@@ -33,12 +33,7 @@ from pubswap_server.database.tables import (
 )
 from pubswap_server.exchange import doubts
 from pubswap_server.runs import traffic
-from pubswap_server.runs.auth import (
-    MemberPrincipal,
-    new_secret,
-    secret_after,
-    sha256,
-)
+from pubswap_server.runs.auth import MemberPrincipal, new_secret, secret_after, sha256
 from pubswap_server.runs.events import record
 
 Run = str | InstrumentedAttribute[str]
@@ -131,17 +126,15 @@ def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
         record(session, row.run_id, "back", member=row.name)
         row.away = row.away_detail = None
     row.accepted = accepted
-    if accepted and row.joining and not _begun(session, row.run_id):
-        admit(session, row.run_id)
-
-
-def _begun(session: Session, run: str) -> bool:
-    """Whether anybody has handed in an update or responses of the round under way."""
-    round_ = session.get_one(RunRow, run).round
-    return any(
-        session.scalar(select(exists().where(table.run_id == run, table.round == round_)))
+    if not (accepted and row.joining):
+        return
+    round_ = session.get_one(RunRow, row.run_id).round
+    handed_in = (
+        session.scalar(select(exists().where(table.run_id == row.run_id, table.round == round_)))
         for table in (UpdateRow, SubmissionRow)
     )
+    if not any(handed_in):
+        admit(session, row.run_id)
 
 
 def admit(session: Session, run: str) -> None:
@@ -177,13 +170,6 @@ def away(session: Session, run: RunRow, member: MemberPrincipal, reason: Away) -
         record(session, run.id, "away", member=row.name, **reason.model_dump())
 
 
-def note_sampler(session: Session, member: MemberPrincipal, unverified: bool) -> None:
-    """Note whether a member's responses came without the seeds by which they could be checked."""
-    row = session.get_one(MemberRow, member.id)
-    if row.unverified != unverified:
-        row.unverified = unverified
-
-
 def _membership(session: Session, row: MemberRow, token: str) -> Membership:
     run = session.get_one(RunRow, row.run_id)
     return Membership(
@@ -198,20 +184,16 @@ def revoke(session: Session, run: RunRow, name: str) -> None:
 
 
 def suspend(session: Session, run: RunRow, name: str, suspended: bool = True) -> None:
-    """Refuse a member until it is reinstated; nobody waits for it. Raises NotFound or WrongState.
+    """Refuse a member, for whom nobody waits then, or let it go on.
 
     What it has handed in before counts, also in the round and the exchanges under way: it was
-    checked like any other's, and a round without it would depend on when it was closed.
+    checked like any other's, and a round without it would depend on when it was closed. Raises
+    NotFound, or WrongState for a member that is revoked.
     """
     row = _not_revoked(session, run, name)
     if row.suspended != suspended:
         row.suspended = suspended
         record(session, run.id, "suspended" if suspended else "reinstated", member=name)
-
-
-def reinstate(session: Session, run: RunRow, name: str) -> None:
-    """Let a suspended member go on; raises NotFound, or WrongState for one that is revoked."""
-    suspend(session, run, name, False)
 
 
 def bind(session: Session, run: RunRow, name: str, certificate: str | None) -> None:
@@ -268,7 +250,6 @@ def _belongs(run: Run) -> tuple[ColumnExpressionArgument[bool], ...]:
 
 
 def count(session: Session, run: str) -> int:
-    """How many members a run has, of every role, also those that are no longer active."""
     return session.scalars(select(func.count()).where(MemberRow.run_id == run)).one()
 
 

@@ -3,10 +3,12 @@
 A file that no row names any more is freed: sweeping removes it.
 """
 
+from contextlib import suppress
+
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import WrongState
+from pubswap_protocol.errors import NotFound, WrongState
 from pubswap_server.database.tables import (
     Base,
     BlobRow,
@@ -35,18 +37,9 @@ def free_unused(session: Session, run: str, ended: bool) -> None:
 
 def free_through(session: Session, run: str, round_: int) -> None:
     """Free the updates and responses of the rounds up to this one."""
-    session.execute(
-        update(UpdateRow)
-        .where(UpdateRow.run_id == run, UpdateRow.round <= round_)
-        .where(UpdateRow.canonical.is_not(None))
-        .values(canonical=None)
-    )
-    session.execute(
-        update(SubmissionRow)
-        .where(SubmissionRow.run_id == run, SubmissionRow.round <= round_)
-        .where(SubmissionRow.stored.is_not(None))
-        .values(stored=None)
-    )
+    for table, blob in ((UpdateRow, UpdateRow.canonical), (SubmissionRow, SubmissionRow.stored)):
+        old = table.run_id == run, table.round <= round_, blob.is_not(None)
+        session.execute(update(table).where(*old).values({blob: None}))
 
 
 def archive(session: Session, run: RunRow) -> None:
@@ -55,7 +48,10 @@ def archive(session: Session, run: RunRow) -> None:
     Its rows stay, and what the two adapters are loaded with. Raises WrongState.
     """
     _require_ended(run, "archived")
-    kept = history.final_and_best(session, run.id)
+    kept = set()
+    for which in ("final", "best"):
+        with suppress(NotFound):
+            kept.add(history.chosen(session, run.id, which)[0])
     free_through(session, run.id, run.round)
     rounds = update(RoundRow).where(RoundRow.run_id == run.id)
     session.execute(rounds.values(server_state=None))

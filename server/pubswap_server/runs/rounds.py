@@ -13,7 +13,7 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     WrongState,
 )
-from pubswap_protocol.messages import Receipt, ReceiptStatus, RunState, SubmitUpdate
+from pubswap_protocol.messages import Receipt, RunState, SubmitUpdate
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.clock import now
 from pubswap_server.database.tables import (
@@ -26,6 +26,7 @@ from pubswap_server.database.tables import (
     UpdateRow,
 )
 from pubswap_server.exchange import doubts
+from pubswap_server.exchange.exchanges import receipt_of
 from pubswap_server.runs import members, retention, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_going
 from pubswap_server.runs.events import record
@@ -66,7 +67,7 @@ def submit(
         same = {before.digest, before.canonical}
         if request.adapter not in same and (blob is None or blob.canonical not in same):
             raise IdempotencyMismatch(f"Your update for round {round_} was another adapter.")
-        return _receipt(before)
+        return receipt_of(before)
     if not 1 <= round_ <= run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
     _check_steps(runs.settings_of(run), request.metrics.steps)
@@ -85,7 +86,7 @@ def submit(
     session.add(row)
     doubts.report(session, run, member.name, round_, request.metrics.donors, given)
     record(session, run.id, "update", member=member.name, round=round_, late=row.late)
-    return _receipt(row)
+    return receipt_of(row)
 
 
 def _check_steps(settings: RunSettings, steps: int) -> None:
@@ -99,11 +100,6 @@ def _check_steps(settings: RunSettings, steps: int) -> None:
         f"Your update was made of {steps} local steps; the run takes "
         f"{all_ if settings.members.fewest_steps is None else some}."
     )
-
-
-def _receipt(row: UpdateRow) -> Receipt:
-    status = ReceiptStatus.LATE if row.late else ReceiptStatus.ACCEPTED
-    return Receipt(status=status, digest=row.digest)
 
 
 def counted_updates(session: Session, run: RunRow, round_: int) -> list[UpdateRow]:
@@ -142,7 +138,6 @@ def arrived(run: RunRow) -> Select[str]:
 
 
 def turnout(session: Session, run: RunRow) -> Turnout:
-    """The turnout of the round under way."""
     query = select(func.count(), func.min(UpdateRow.received_at)).where(*_in_time(run, run.round))
     count, first_at = session.execute(query).one()
     return Turnout(count, members.outstanding(session, run.id, arrived(run)), first_at)

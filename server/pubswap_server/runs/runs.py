@@ -34,6 +34,7 @@ from pubswap_protocol.model import ModelCard
 from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_protocol.verifiers import check_verifier, verifier_version
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.runs import history, members, retention
@@ -129,8 +130,11 @@ def model_of(run: RunRow) -> ModelCard:
 
 
 def sent_layout_of(run: RunRow) -> AdapterLayout:
-    """The layout of a client's update."""
     return sent_layout(model_of(run).layout, settings_of(run).aggregation.rule)
+
+
+def largest_update_of(run: RunRow) -> int:
+    return largest_update(sent_layout_of(run), settings_of(run).wire.precision)
 
 
 def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
@@ -204,7 +208,6 @@ def check_complete(session: Session, run: RunRow) -> None:
 
 
 def sets_of(session: Session, run: RunRow) -> dict[SetKind, SetRow]:
-    """The run's problem sets that were sent."""
     rows = session.scalars(select(SetRow).where(SetRow.run_id == run.id))
     return {SetKind(row.kind): row for row in rows}
 
@@ -271,9 +274,3 @@ def page(session: Session, after: str | None, limit: int) -> list[RunView]:
         same_time = and_(RunRow.created_at == last.created_at, RunRow.id < last.id)
         query = query.where(or_(RunRow.created_at < last.created_at, same_time))
     return [view(session, row) for row in session.scalars(query)]
-
-
-def require_created(run: RunRow) -> None:
-    """Raises WrongState once a run is open: its sets no longer change."""
-    if run.state != RunState.CREATED:
-        raise WrongState(f"The run is {run.state}; its sets can be sent before it is opened only.")

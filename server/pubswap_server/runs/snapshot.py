@@ -39,7 +39,6 @@ class Awaited:
 
     @property
     def who(self) -> str:
-        """The first members by name, and how many more."""
         first = ", ".join(self.members[:MOST_NAMES])
         more = len(self.members) - MOST_NAMES
         return f"{first} and {more} more" if more > 0 else first
@@ -113,6 +112,11 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         .order_by(RoundRow.round)
         .limit(1)
     ).first()
+    refused = session.execute(
+        select(MemberRow.name, MemberRow.active, MemberRow.suspended)
+        .where(MemberRow.run_id == run)
+        .where(or_(MemberRow.active.is_(False), MemberRow.suspended))
+    )
     return RunSnapshot(
         state=RunState(row.state),
         paused_since=last_at(session, run, ["paused"]) if row.paused else None,
@@ -131,7 +135,7 @@ def read_snapshot(session: Session, run: str) -> RunSnapshot:
         backlog=(backlog[0], str(backlog[1])) if backlog else None,
         residuals=read_residuals(session, run),
         joining=members.joining(session, run),
-        refused=_refused(session, run),
+        refused={name: (active, suspended) for name, active, suspended in refused},
     )
 
 
@@ -143,15 +147,6 @@ def read_residuals(session: Session, run: str) -> tuple[tuple[int, str], ...]:
         .order_by(RoundRow.round)
     )
     return tuple((round_, str(digest)) for round_, digest in rows)
-
-
-def _refused(session: Session, run: str) -> dict[str, tuple[bool, bool]]:
-    rows = session.execute(
-        select(MemberRow.name, MemberRow.active, MemberRow.suspended)
-        .where(MemberRow.run_id == run)
-        .where(or_(MemberRow.active.is_(False), MemberRow.suspended))
-    )
-    return {name: (active, suspended) for name, active, suspended in rows}
 
 
 def _awaited(
@@ -207,23 +202,18 @@ def _exchanges(
 def task_for(snapshot: RunSnapshot, member: MemberPrincipal) -> Task:
     """The member's present task; raises Unauthenticated or Suspended."""
     require_good(*snapshot.refused.get(member.name, (True, False)))
+    under_way, done = snapshot.state in ROUND_UNDER_WAY, snapshot.handed_in | snapshot.joining
     if member.role is Role.EVALUATOR:
         if snapshot.backlog is not None and snapshot.state is not RunState.CANCELLED:
             return _work(snapshot, TaskKind.EVALUATE, *snapshot.backlog)
-    elif _trains(snapshot, member):
+    elif under_way and snapshot.paused_since is None and member.name not in done:
         return _work(snapshot, TaskKind.TRAIN, snapshot.round, snapshot.adapter)
     if snapshot.state in ENDED:
         return Task(kind=TaskKind.FINISHED, state=snapshot.state, round=snapshot.round)
     reason = waits_for(snapshot)
-    if member.name in snapshot.joining and snapshot.state in ROUND_UNDER_WAY:
+    if member.name in snapshot.joining and under_way:
         reason = f"round {snapshot.round + 1}, as you came within a round: {reason}"
     return Task(kind=TaskKind.WAIT, state=snapshot.state, round=snapshot.round, waits_for=reason)
-
-
-def _trains(snapshot: RunSnapshot, member: MemberPrincipal) -> bool:
-    under_way = snapshot.state in ROUND_UNDER_WAY and snapshot.paused_since is None
-    there = member.name in snapshot.handed_in or member.name in snapshot.joining
-    return under_way and not there
 
 
 def waits_for(snapshot: RunSnapshot, swap: int | None = None) -> str:

@@ -51,7 +51,6 @@ def opened(status: RunStatus) -> RunStatus:
 
 
 def started(status: RunStatus) -> RunStatus:
-    """Round 1 begins."""
     _require(status, {RunState.OPEN}, "start")
     return replace(status, state=RunState.TRAINING, round=1)
 
@@ -107,13 +106,11 @@ def rolled_back(status: RunStatus, to: int) -> RunStatus:
 
 
 def paused(status: RunStatus) -> RunStatus:
-    """Nothing new is given out."""
     _require(status, _PAUSABLE, "pause")
     return replace(status, paused=True)
 
 
 def resumed(status: RunStatus) -> RunStatus:
-    """Work is given out again."""
     _require(status, _PAUSABLE, "resume")
     return replace(status, paused=False)
 

@@ -20,7 +20,6 @@ Kind = Literal["adapters_up", "adapters_down", "responses_up", "responses_down"]
 
 
 def count(session: Session, run: str, round_: int, member: str, kind: Kind, size: int) -> None:
-    """Add bytes to a member's counters."""
     for number in (round_, TOTAL):
         row = session.get(TrafficRow, (run, number, member, kind), with_for_update=True)
         if row is None:
@@ -36,12 +35,10 @@ def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Tra
 
 
 def by_member(session: Session, run: str) -> dict[str, Traffic]:
-    """The bytes of all rounds, by member."""
     return _sums(session, TrafficRow.member, TrafficRow.run_id == run, TrafficRow.round == TOTAL)
 
 
 def by_kind(session: Session) -> dict[str, int]:
-    """The bytes of all runs."""
     query = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).where(TrafficRow.round == TOTAL)
     return {kind: int(size) for kind, size in session.execute(query.group_by(TrafficRow.kind))}
 

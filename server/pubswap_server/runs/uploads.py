@@ -42,7 +42,10 @@ def open_session(
     require_turn(session, run, member)
     if request.size > largest:
         raise TooLarge(f"An adapter of this run has at most {largest} bytes.")
-    present = _open(session, run, member)
+    # The member's sessions, the oldest first.
+    query = select(UploadRow).where(UploadRow.run_id == run.id, UploadRow.member == member.name)
+    query = query.where(UploadRow.expires_at > now()).order_by(UploadRow.expires_at)
+    present = list(session.scalars(query))
     for row in present:
         if (row.digest, row.size) == (request.digest, request.size):
             return row, []
@@ -101,7 +104,6 @@ def finish(
 
 
 def forget(session: Session, upload: str) -> None:
-    """End a session."""
     session.execute(delete(UploadRow).where(UploadRow.id == upload))
 
 
@@ -109,13 +111,6 @@ def take_expired(session: Session) -> list[str]:
     """End the sessions whose time is over; returns their ids."""
     expired = delete(UploadRow).where(UploadRow.expires_at <= now())
     return list(session.scalars(expired.returning(UploadRow.id)))
-
-
-def _open(session: Session, run: RunRow, member: MemberPrincipal) -> list[UploadRow]:
-    """The member's sessions, the oldest first."""
-    query = select(UploadRow).where(UploadRow.run_id == run.id, UploadRow.member == member.name)
-    query = query.where(UploadRow.expires_at > now()).order_by(UploadRow.expires_at)
-    return list(session.scalars(query))
 
 
 def check_room(session: Session, size: int, spare: int, free: int | None) -> None:

@@ -32,8 +32,6 @@ _DAMAGED = ".damaged"
 
 
 class LocalBlobs(BlobStore):
-    """Blobs in a folder."""
-
     def __init__(self, folder: Path, incoming: Spool) -> None:
         super().__init__(incoming)
         self.folder = private_folder(folder)

@@ -22,8 +22,6 @@ CACHE_BYTES = 32 << 30
 
 @dataclass(frozen=True)
 class Storage:
-    """The places of a coordinator's bytes."""
-
     incoming: Spool
     blobs: BlobStore
     uploads: UploadStore

@@ -28,8 +28,14 @@ class Presigned:
         self._members = members
         self.url = self.sign("GET", ["-"])[0].partition("?")[0].removesuffix("/-")
         """What all URLs begin with, before a slash."""
-        self.size = lru_cache(maxsize=4096)(lambda digest: _size(store, digest))
-        """A stored blob's bytes; raises FileNotFoundError or Unavailable."""
+
+        @lru_cache(maxsize=4096)
+        def size(digest: str) -> int:
+            """A stored blob's bytes; raises FileNotFoundError or Unavailable."""
+            with reachable():
+                return obstore.head(store, blob_key(digest))["size"]
+
+        self.size = size
 
     def parts(self, upload: str, offset: int, size: int) -> list[tuple[int, int, str]]:
         """First byte, bytes and URL of an upload's next parts, from its offset on."""
@@ -49,8 +55,3 @@ class Presigned:
     def sign(self, method: Literal["GET", "PUT"], keys: list[str]) -> list[str]:
         with reachable():  # credentials may have to be asked for
             return list(obstore.sign(self._members, method, keys, timedelta(seconds=URL_SECONDS)))
-
-
-def _size(store: ObjectStore, digest: str) -> int:
-    with reachable():
-        return obstore.head(store, blob_key(digest))["size"]

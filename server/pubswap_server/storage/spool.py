@@ -1,12 +1,15 @@
-"""Bodies under way: files in a folder of this process, gone when it ends or is killed."""
+"""Bodies under way: files in a folder of this process, gone when it ends or is killed.
+
+The memory for them, up or down, is shared: the fewer there are, the larger their pieces.
+"""
 
 import fcntl
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +18,28 @@ from anyio import to_thread
 from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import LengthMismatch, TooLarge
 from pubswap_protocol.files import private_folder, write_pieces
-from pubswap_server.storage.pieces import body_under_way, piece_bytes
 
 _LOCK = ".lock"
+ROOM = 4 << 20  # bytes of all bodies in this process together; of each, several pieces are held
+LEAST = 64 << 10  # bytes; each piece costs a turn of a thread
+_bodies = 0
 PIECES = 256  # held at most, each of which may be one byte; the system takes 1,024 at a time
+
+
+@contextmanager
+def body_under_way() -> Iterator[None]:
+    """Count a body while it is being sent or received."""
+    global _bodies
+    _bodies += 1
+    try:
+        yield
+    finally:
+        _bodies -= 1
+
+
+def piece_bytes() -> int:
+    """How many bytes of each body to read or write at a time."""
+    return max(LEAST, ROOM // max(1, _bodies))
 
 
 class Writer:
@@ -31,7 +52,6 @@ class Writer:
         self._gathered = 0  # bytes of the pieces
 
     async def write(self, piece: bytes) -> None:
-        """Take a piece; raises OSError if the disk is full."""
         self._pieces.append(piece)
         self._gathered += len(piece)
         self.size += len(piece)
@@ -85,7 +105,6 @@ class Spool:
         self.folder, self._lock = _own_folder(parent)
 
     def close(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 

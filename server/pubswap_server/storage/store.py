@@ -24,12 +24,10 @@ _MOST_VERIFIED = 4096
 
 
 def file_name(digest: str) -> str:
-    """The name of a blob's file."""
     return digest.replace(":", "-")
 
 
 def folder_name(digest: str) -> str:
-    """The name of the folder of a blob's file."""
     return hexadecimal(digest)[:2]
 
 
@@ -157,8 +155,6 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 class UploadStore(Protocol):
-    """Uploads under way, shared by all replicas."""
-
     def offset(self, upload: str) -> int:
         """How many of the first bytes are here; 0 for an upload that has none."""
 

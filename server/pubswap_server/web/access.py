@@ -18,8 +18,7 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, TooLarge
 from pubswap_server.http.dependencies import RunAccess, ServicesDep
-from pubswap_server.runs import viewers
-from pubswap_server.runs.auth import Operator
+from pubswap_server.runs.auth import Operator, is_viewer
 from pubswap_server.web.rendering import SignedOut
 
 COOKIE = "pubswap_session"
@@ -40,7 +39,6 @@ def _signer(operator_sha256: str) -> URLSafeTimedSerializer:
 
 
 def new_cookie(operator_sha256: str, viewer: str = "") -> str:
-    """A new session's cookie."""
     session = WebSession(secrets.token_urlsafe(16), viewer)
     return str(_signer(operator_sha256).dumps(asdict(session)))
 
@@ -57,7 +55,7 @@ async def get_session(request: Request, services: ServicesDep) -> WebSession:
     """The session of the request's cookie; raises SignedOut, also for a viewer that was removed."""
     session = session_of(services.operator_sha256, request.cookies.get(COOKIE, ""))
     if session.viewer and not await services.database.read(
-        lambda database: viewers.exists(database, session.viewer)
+        lambda database: is_viewer(database, session.viewer)
     ):
         raise SignedOut
     return session
@@ -99,16 +97,7 @@ async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
 OwnForm = Annotated[Mapping[str, str], Depends(get_own_form)]
 
 
-async def get_operator_form(_: OperatorSession, form: OwnForm) -> Mapping[str, str]:
-    """A form of the operator's."""
-    return form
-
-
-OperatorForm = Annotated[Mapping[str, str], Depends(get_operator_form)]
-
-
 async def get_run(run: Word, session: SessionDep, services: ServicesDep) -> RunAccess[Operator]:
-    """Any run."""
     return RunAccess(run, Operator(), services)
 
 

@@ -55,7 +55,7 @@ ACTS: dict[str, Act] = {
     "reinstate": Act(
         "Reinstate",
         "{member} takes part again, from the round under way on.",
-        lambda session, run, form: members.reinstate(session, run, form.get("member", "")),
+        lambda session, run, form: members.suspend(session, run, form.get("member", ""), False),
     ),
     "exclude": Act(
         "Exclude the update",
@@ -74,7 +74,6 @@ def act_named(name: str) -> Act:
 
 
 def possible(run: RunRow) -> list[str]:
-    """The acts on a run as it is now."""
     state = RunState(run.state)
     if state in ENDED:
         return []

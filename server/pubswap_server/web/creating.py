@@ -58,7 +58,12 @@ def read_wish(run: RunRow, text: str) -> Wish:
     except ValidationError as error:
         raise InvalidSettings(first_fault(error)) from None
     _check_model_fits(runs.settings_of(run), settings)
-    return Wish(request, _changes(runs.settings_of(run), settings), ignored)
+    before, after = (
+        dict(_flat(each.model_dump(mode="json"))) for each in (runs.settings_of(run), settings)
+    )
+    pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
+    changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    return Wish(request, changed, ignored)
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
@@ -72,13 +77,6 @@ def _check_model_fits(old: RunSettings, new: RunSettings) -> None:
             f"A prompt and its response would have up to {new.grpo.longest_row} tokens, more than "
             f"the {old.grpo.longest_row} that the model was checked for; {command}."
         )
-
-
-def _changes(old: RunSettings, new: RunSettings) -> dict[str, tuple[Any, Any]]:
-    before, after = (dict(_flat(each.model_dump(mode="json"))) for each in (old, new))
-    keys = dict.fromkeys([*before, *after])
-    pairs = {key: (before.get(key), after.get(key)) for key in keys}
-    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,14 +12,13 @@ from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import PeerDep, ServicesDep
-from pubswap_server.runs import runs, viewers
-from pubswap_server.runs.auth import authenticate, require_operator, sha256
+from pubswap_server.runs import runs
+from pubswap_server.runs.auth import authenticate, is_viewer, require_operator, sha256
 from pubswap_server.web import acts, creating
 from pubswap_server.web.access import (
     COOKIE,
     SECONDS,
     FormDep,
-    OperatorForm,
     OperatorSession,
     OwnForm,
     WebRun,
@@ -76,7 +75,7 @@ def _viewer(session: Session, token: str, operator_sha256: str) -> str:
 
     Raises Unauthenticated, or Forbidden for a member's.
     """
-    if viewers.exists(session, sha256(token)):
+    if is_viewer(session, sha256(token)):
         return sha256(token)
     require_operator(authenticate(session, token, operator_sha256))
     return ""
@@ -107,7 +106,7 @@ async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word
 
 
 @router.post("/runs/{run}/acts/{act}")
-async def do(run: WebRun, form: OperatorForm, act: Word) -> Response:
+async def do(run: WebRun, _: OperatorSession, form: OwnForm, act: Word) -> Response:
     """Do it, and go back to the run."""
     chosen = acts.act_named(act)
 
@@ -120,7 +119,7 @@ async def do(run: WebRun, form: OperatorForm, act: Word) -> Response:
 
 @router.post("/runs/{run}/invites")
 async def invite(
-    run: WebRun, form: OperatorForm, session: OperatorSession, request: Request
+    run: WebRun, form: OwnForm, session: OperatorSession, request: Request
 ) -> Response:
     """A new invite; its code is shown once, with the command that takes it."""
     code = await run.write(lambda database, row: acts.invited(database, row, form))
@@ -141,7 +140,7 @@ async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
 
 
 @router.post("/runs/{run}/new")
-async def create(run: WebRun, form: OperatorForm, session: OperatorSession) -> Response:
+async def create(run: WebRun, form: OwnForm, session: OperatorSession) -> Response:
     """Check the file and say what it changes; with `sure`, create the run and open it."""
     text = form.get("text", "")
     view, row, sets = await run.read(

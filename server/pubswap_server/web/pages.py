@@ -97,8 +97,8 @@ def _curves(database: Session, row: RunRow) -> Values:
     """A chart by round for each measure, and each topic's pass@1, first and last evaluated."""
     rounds, charts = history.curves(database, row.id), {}
     for title, name in CURVES.items():
-        points = [(point.round, getattr(point, name)) for point in rounds]
-        known = [(float(round_), value) for round_, value in points if value is not None]
+        points = [(float(point.round), point.value(name)) for point in rounds]
+        known = [(round_, value) for round_, value in points if value is not None]
         if known or name != "epsilon":  # which only runs with privacy.epsilon ever have
             charts[title] = chart(title, known)
     steps, by_step = runs.settings_of(row).local_steps, []
@@ -114,19 +114,18 @@ def _curves(database: Session, row: RunRow) -> Values:
 
 def _times(rounds: Sequence[history.CurvePoint]) -> list[tuple[str, Values]]:
     """What each round's time went into, as means over its members."""
-    return [
-        (
-            f"round {point.round}",
-            {
-                "sampling": point.sampling_seconds,
-                "update": max(0.0, point.seconds - point.sampling_seconds),
-                "waiting": point.waiting_seconds or 0.0,
-                "transfer": point.transfer_seconds or 0.0,
-            },
-        )
-        for point in rounds
-        if point.seconds is not None and point.sampling_seconds is not None
-    ]
+    times = []
+    for point in rounds:
+        means = point.means
+        if means.seconds is not None and means.sampling_seconds is not None:
+            parts = {
+                "sampling": means.sampling_seconds,
+                "update": max(0.0, means.seconds - means.sampling_seconds),
+                "waiting": means.waiting_seconds or 0.0,
+                "transfer": means.transfer_seconds or 0.0,
+            }
+            times.append((f"round {point.round}", parts))
+    return times
 
 
 def _steps(database: Session, row: RunRow) -> Values:

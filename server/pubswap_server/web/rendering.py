@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,22 +43,16 @@ class PageRoute(APIRoute):
                 return await handle(request)
             except SignedOut:
                 return RedirectResponse(f"/sign-in?to={quote(request.url.path)}", 303)
-            except PubSwapError as error:
-                return refusal(error)
-            except RequestValidationError as error:
-                return refusal(Invalid(fault_text(error.errors()[0])))
+            except (PubSwapError, RequestValidationError) as error:
+                if isinstance(error, RequestValidationError):
+                    error = Invalid(fault_text(error.errors()[0]))
+                return page("error.html", error.status, problem=error.problem(), session=None)
 
         return answer
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A template's page, or a part of one."""
     return HTMLResponse(_environment.get_template(template).render(values), status, headers=HEADERS)
-
-
-def refusal(error: PubSwapError) -> HTMLResponse:
-    """The page of an error."""
-    return page("error.html", error.status, problem=error.problem(), session=None)
 
 
 class ImmutableFiles(StaticFiles):
@@ -77,14 +70,6 @@ class ImmutableFiles(StaticFiles):
 @cache
 def _static_url(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256((_STATIC / name).read_bytes()).hexdigest()[:12]}"
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _until(moment: datetime) -> str:
-    return duration_text(max(0.0, (moment - now()).total_seconds()))
 
 
 def _number(value: float | None) -> str:
@@ -114,12 +99,13 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters |= {
-    "moment": _moment,
+_FILTERS: dict[str, Callable[..., str]] = {
+    "moment": lambda moment: f"{moment:%Y-%m-%d %H:%M:%S} UTC",
     "span": duration_text,
-    "until": _until,
+    "until": lambda moment: duration_text(max(0.0, (moment - now()).total_seconds())),
     "size": size_text,
     "number": _number,
     "detail": detail_text,
 }
+_environment.filters |= _FILTERS
 _environment.globals |= {"static": _static_url}

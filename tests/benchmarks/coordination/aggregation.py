@@ -18,8 +18,7 @@ import numpy as np
 from coordination.payload import TOLERANCE, Array, Payload, shapes, tensors
 from coordination.telling import Tell
 from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout
-from pubswap_server.aggregation.means import Means
-from pubswap_server.aggregation.rules import FedIT
+from pubswap_server.aggregation.rules import FedIT, Means
 from pubswap_server.aggregation.updates import Updates
 
 SIZES = ((4, 35), (16, 35), (4, 140))

@@ -26,10 +26,9 @@ from pubswap_protocol.tensors.adapter import (
     open_stack,
     sent_layout,
 )
-from pubswap_server.aggregation.gram import MOST_IN_DRIFT, Gram, gram_of, sampled
-from pubswap_server.aggregation.means import Means
+from pubswap_server.aggregation.gram import MOST_IN_DRIFT, drift_of, gram_of, sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
-from pubswap_server.aggregation.rules import FedIT
+from pubswap_server.aggregation.rules import FedIT, Means
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import Updates, shares_of, weight_of
 from support.client import dense
@@ -306,7 +305,7 @@ def test_stacks_of_stacks_keep_the_sum_of_the_products(store: Folder) -> None:
         assert layout.tensors[name][0] <= min(product.shape)
 
 
-def drift_of(made: Sequence[Adapter]) -> tuple[float, float]:
+def distances(made: Sequence[Adapter]) -> tuple[float, float]:
     """The mean distances between pairs, and from the mean."""
     vectors = [dense.flat(one) for one in made]
     pairs = [float(np.linalg.norm(x - y)) for x, y in itertools.combinations(vectors, 2)]
@@ -325,7 +324,7 @@ def test_drift_is_the_distance_between_clients_and_from_their_mean(
     monkeypatch.setattr("pubswap_server.aggregation.updates.SLICE", slice_)
     previous, *made = adapters(count + 1)
     measured = round_of(store, made, previous, **rules).drift
-    pairwise, from_mean = drift_of(made)
+    pairwise, from_mean = distances(made)
     assert measured.pairwise == pytest.approx(pairwise, rel=1e-5)
     assert measured.from_mean == pytest.approx(from_mean, rel=1e-5, abs=1e-5)
 
@@ -426,7 +425,7 @@ def test_a_pass_reads_each_file_once(store: Folder) -> None:
     updates = Updates(("a", "b"), sources, (1.0, 1.0), files[2])
     assert sum(len(part) for part in Means(updates, FedIT()).adapter()) == LAYOUT.file_bytes
     assert [source.numbers for source in sources] == [LAYOUT.parameters] * 2
-    assert gram_of(updates).drift().pairwise > 0
+    assert drift_of(gram_of(updates)).pairwise > 0
     assert [source.numbers for source in sources] == [2 * LAYOUT.parameters] * 2
 
 
@@ -449,7 +448,7 @@ def test_the_drift_of_many_clients_is_that_of_some(store: Folder, rules: dict[st
         assert note.kind == same.kind
         assert note.details["member"] == same.details["member"]
         assert note.details["norm"] == pytest.approx(same.details["norm"], rel=1e-5)
-    expected = drift_of([made[place] for place in drawn])
+    expected = distances([made[place] for place in drawn])
     assert found[1].drift.pairwise == pytest.approx(expected[0], rel=1e-4)
     assert found[1].drift.from_mean == pytest.approx(expected[1], rel=1e-4)
 
@@ -540,6 +539,6 @@ def test_every_rule_takes_the_largest_updates_and_measures_them(store: Folder, r
 def test_a_drift_that_is_no_number_is_said() -> None:
     """It is no number of the message, but a line in the log."""
     with np.errstate(invalid="ignore"):
-        assert Gram(np.array([[np.nan, 0.0], [0.0, 1.0]])).drift() is None
-        assert Gram(np.array([[np.inf, 0.0], [0.0, 1.0]])).drift() is None
-    assert Gram(np.diag([1.0, 1.0])).drift() is not None
+        assert drift_of(np.array([[np.nan, 0.0], [0.0, 1.0]])) is None
+        assert drift_of(np.array([[np.inf, 0.0], [0.0, 1.0]])) is None
+    assert drift_of(np.diag([1.0, 1.0])) is not None

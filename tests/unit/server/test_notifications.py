@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from pubswap_server.notifications import ChangeNotifier, SingleFlight
-from pubswap_server.turns import AT_ONCE, Turns
+from pubswap_server.notifications import AT_ONCE, ChangeNotifier, SingleFlight, Turns
 
 
 class Readings:

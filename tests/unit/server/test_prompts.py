@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 
 from pubswap_protocol.settings import GrpoSettings, RunSettings
-from pubswap_server.exchange.prompts import AskedPrompts, PromptCounts, informative_batch
+from pubswap_server.database.tables import PromptsRow
+from pubswap_server.exchange.prompts import PromptCounts, informative_batch
 
 RUN = RunSettings(grpo=GrpoSettings(prompts_per_step=4))
 
 
-def shown(size: int, earlier: Sequence[AskedPrompts]) -> PromptCounts:
+def asked_prompts(
+    prompts: list[int], right: list[int] | None = None, responses: int = 0
+) -> PromptsRow:
+    """A public step; one whose exchange is closed has verdicts."""
+    return PromptsRow(prompts=prompts, right=right, responses=responses)
+
+
+def shown(size: int, earlier: Sequence[PromptsRow]) -> PromptCounts:
     """What these steps have shown."""
     found = PromptCounts(size)
     for asked in earlier:
@@ -22,7 +30,7 @@ def shown(size: int, earlier: Sequence[AskedPrompts]) -> PromptCounts:
 
 def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
     """Against the posterior's integral, taken numerically."""
-    asked = AskedPrompts([0, 1, 2], right=[0, 5, 16], responses=16)
+    asked = asked_prompts([0, 1, 2], right=[0, 5, 16], responses=16)
     p = np.linspace(0, 1, 200001)
     for found, right in zip(shown(4, [asked]).variances(), (0, 5, 16, None), strict=True):
         density = np.ones_like(p) if right is None else p**right * (1 - p) ** (16 - right)
@@ -32,7 +40,7 @@ def test_worth_is_the_expected_variance_under_a_uniform_prior() -> None:
 
 def test_the_order_of_worth() -> None:
     """Half right before never asked, before nearly always right, before always right."""
-    asked = AskedPrompts([0, 1, 2], right=[16, 30, 32], responses=32)
+    asked = asked_prompts([0, 1, 2], right=[16, 30, 32], responses=32)
     worth = shown(4, [asked]).variances()
     assert worth[0] > worth[3] > worth[1] > worth[2] > 0
 
@@ -40,8 +48,8 @@ def test_the_order_of_worth() -> None:
 def test_what_was_seen_last_counts_most() -> None:
     """A prompt that has just been solved is worth less than one that has just become solvable."""
     turned = [
-        AskedPrompts([0, 1], right=[16, 32], responses=32),
-        AskedPrompts([0, 1], right=[32, 16], responses=32),
+        asked_prompts([0, 1], right=[16, 32], responses=32),
+        asked_prompts([0, 1], right=[32, 16], responses=32),
     ]
     worth = shown(2, turned).variances()
     assert worth[0] < worth[1]
@@ -49,16 +57,16 @@ def test_what_was_seen_last_counts_most() -> None:
 
 def test_an_exchange_that_is_not_closed_has_shown_nothing() -> None:
     """Its prompts are worth what they were."""
-    assert np.array_equal(shown(3, [AskedPrompts([0, 1])]).variances(), shown(3, []).variances())
+    assert np.array_equal(shown(3, [asked_prompts([0, 1])]).variances(), shown(3, []).variances())
 
 
 def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
     """Whatever they are worth, and also where a batch crosses the end of the set."""
-    earlier: list[AskedPrompts] = []
+    earlier: list[PromptsRow] = []
     for swap in range(1, 6):
         batch = informative_batch(RUN, PromptCounts(10), 3, swap, earlier)
         assert len(set(batch)) == 4
-        earlier.append(AskedPrompts(batch, right=[swap] * 4, responses=8))
+        earlier.append(asked_prompts(batch, right=[swap] * 4, responses=8))
     asked = [prompt for step in earlier for prompt in step.prompts]
     assert Counter(asked) == dict.fromkeys(range(10), 2)
     assert set(asked[:10]) == set(asked[10:]) == set(range(10))
@@ -68,7 +76,7 @@ def test_no_prompt_comes_twice_in_a_round_before_all_have_come() -> None:
 def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
     """Of forty prompts, eight whose rewards vary get most draws; the others get some."""
     right = [16] * 8 + [0] * 16 + [32] * 16
-    earlier = [AskedPrompts(list(range(40)), right, responses=32)]
+    earlier = [asked_prompts(list(range(40)), right, responses=32)]
     counts: Counter[int] = Counter()
     for swap in range(1, 1001):
         counts.update(informative_batch(RUN, shown(40, earlier), 2, swap, []))
@@ -79,7 +87,7 @@ def test_informative_prompts_come_more_often_and_none_is_forgotten() -> None:
 
 def test_a_batch_is_a_function_of_seed_round_step_and_what_was_seen() -> None:
     """Asked again it is the same; a change of any gives another."""
-    earlier = [AskedPrompts([0, 1], right=[4, 0], responses=8)]
+    earlier = [asked_prompts([0, 1], right=[4, 0], responses=8)]
     first = informative_batch(RUN, shown(40, earlier), 2, 1, [])
     assert first == informative_batch(RUN, shown(40, earlier), 2, 1, [])
     others = [

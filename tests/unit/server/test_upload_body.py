@@ -11,9 +11,8 @@ import pytest
 from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_protocol.files import syncing, write_pieces
 from pubswap_server.http.upload_body import chunk_range
-from pubswap_server.storage.pieces import ROOM as PIECE
-from pubswap_server.storage.pieces import body_under_way, piece_bytes
-from pubswap_server.storage.spool import Writer
+from pubswap_server.storage.spool import ROOM as PIECE
+from pubswap_server.storage.spool import Writer, body_under_way, piece_bytes
 
 
 @pytest.mark.parametrize("size", [1, 1000, PIECE - 1, 3 * PIECE + 7])

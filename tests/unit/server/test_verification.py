@@ -72,28 +72,26 @@ def test_slow_answers_made_to_measure_are_bounded() -> None:
 
 def test_runs_take_turns_and_so_do_their_members() -> None:
     """One member with many submissions does not come before others with one."""
-    turns: FairQueue[str] = FairQueue()
-    for number in range(5):
-        turns.add("one", "a", f"a{number}")
-    turns.add("one", "b", "b")
-    turns.add("two", "c", "c")
+    turns, many = FairQueue(), [("one", 1, step, "a") for step in range(5)]
+    other, alone = ("one", 1, 0, "b"), ("two", 1, 0, "c")
+    for key in (*many, other, alone):
+        turns.add(key)
     order = []
-    while (turn := turns.take()) is not None:
-        run, member, work = turn
-        order.append(work)
-        turns.give_back(run, member, done=True)
-    assert order == ["a0", "c", "b", "a1", "a2", "a3", "a4"]
+    while (key := turns.take()) is not None:
+        order.append(key)
+        turns.give_back(key, done=True)
+    assert order == [many[0], alone, other, *many[1:]]
 
 
 def test_a_member_has_one_turn_at_a_time() -> None:
     """Its next begins where that ended; what is done is done."""
-    turns: FairQueue[str] = FairQueue()
-    turns.add("one", "a", "first")
-    turns.add("one", "a", "second")
-    assert turns.take() == ("one", "a", "first")
+    turns, first, second = FairQueue(), ("one", 1, 0, "a"), ("one", 1, 1, "a")
+    turns.add(first)
+    turns.add(second)
+    assert turns.take() == first
     assert turns.take() is None
-    turns.give_back("one", "a", done=False)
-    assert turns.take(lambda work: work != "first") is None
-    assert turns.take() == ("one", "a", "first")
-    turns.give_back("one", "a", done=True)
-    assert turns.take() == ("one", "a", "second")
+    turns.give_back(first, done=False)
+    assert turns.take(lambda key: key != first) is None
+    assert turns.take() == first
+    turns.give_back(first, done=True)
+    assert turns.take() == second

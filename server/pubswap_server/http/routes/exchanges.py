@@ -12,7 +12,7 @@ from pubswap_protocol.messages import PublicPrompt, Receipt, Role, SwapPrompts
 from pubswap_protocol.tensors.responses import UNVERIFIED, ResponseRules, decode_responses
 from pubswap_protocol.tensors.responses import Response as ModelResponse
 from pubswap_server.clock import now
-from pubswap_server.database.tables import RunRow, SetRow
+from pubswap_server.database.tables import MemberRow, RunRow, SetRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.prompts import choose as choose_prompts
 from pubswap_server.exchange.prompts import to_be_chosen
@@ -28,7 +28,7 @@ from pubswap_server.http.dependencies import (
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
 from pubswap_server.http.upload_body import receive
-from pubswap_server.runs import members, runs, traffic
+from pubswap_server.runs import runs, traffic
 from pubswap_server.runs.auth import MemberPrincipal, require_going, require_own
 from pubswap_server.runs.snapshot import RunSnapshot, settled, waits_for
 
@@ -52,11 +52,9 @@ async def get_swap(run: PrincipalRun, round: Number, swap: SwapNumber) -> SwapPr
         exchanges.check_step(row, round, swap)
         return to_be_chosen(session, row, round, swap)
 
-    def choose(session: Session, row: RunRow) -> None:
-        choose_prompts(session, row, round, swap, services.past_counts)
-
     if client is not None and await run.read(undecided):
-        await run.write(choose)
+        past = services.past_counts
+        await run.write(partial(choose_prompts, round_=round, swap=swap, past=past))
     row, rules, digest = await run.read(partial(_asked, round=round, swap=swap))
     problems = await to_thread.run_sync(services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
@@ -97,7 +95,7 @@ async def submit_responses(
 
     row, rules, public = await run.read(partial(_asked, round=round, swap=swap))
     received = await receive(services, request, rules.max_bytes())
-    arrived = now()
+    arrived, settings = now(), runs.settings_of(row)
     try:
         before = await services.database.read(
             lambda session: exchanges.earlier(session, row, member, round, swap, received.digest)
@@ -110,7 +108,7 @@ async def submit_responses(
         known = await to_thread.run_sync(services.problems, public)
         problems = [known[index] for index in rules.prompts]
         correct = await services.verification.at_once(
-            runs.settings_of(row).verifier, row.tokenizer or "", problems, groups
+            settings.verifier, row.tokenizer or "", problems, groups
         )
         await to_thread.run_sync(services.blobs.keep, received.path, received.digest)
     finally:
@@ -118,9 +116,12 @@ async def submit_responses(
 
     def work(session: Session, locked: RunRow) -> Receipt:
         traffic.count(session, row.id, round, member.name, "responses_up", received.size)
+        # Whether they came without the seeds by which they could be checked.
         unverified = seed is not None and groups[0][0].seed == UNVERIFIED
-        members.note_sampler(session, member, unverified)
-        donatable = _donatable(row, groups)
+        session.get_one(MemberRow, member.id).unverified = unverified
+        most, donatable = settings.swap.max_donated_tokens, None
+        if most is not None:
+            donatable = [[len(each.tokens) <= most for each in group] for group in groups]
         return exchanges.submit(
             *(session, locked, member, round, swap, received.digest, correct, donatable),
             arrived=arrived,
@@ -139,13 +140,6 @@ def _decode(data: bytes, rules: ResponseRules, seed: int | None) -> list[list[Mo
         raise InvalidResponses("`donors` is the coordinator's to say; leave it out.")
     check_seeds(groups, seed)
     return groups
-
-
-def _donatable(row: RunRow, groups: list[list[ModelResponse]]) -> list[list[bool]] | None:
-    most = runs.settings_of(row).swap.max_donated_tokens
-    if most is None:
-        return None
-    return [[len(response.tokens) <= most for response in group] for group in groups]
 
 
 @router.get(

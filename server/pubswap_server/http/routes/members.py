@@ -85,7 +85,7 @@ async def suspend_member(run: OperatorRun, member: Word) -> Response:
 @router.post(paths.RUN_MEMBER_REINSTATE, status_code=204, summary="Reinstate")
 async def reinstate_member(run: OperatorRun, member: Word) -> Response:
     """A suspended member goes on, and rounds wait for it again."""
-    await run.write(lambda session, row: members.reinstate(session, row, member))
+    await run.write(lambda session, row: members.suspend(session, row, member, False))
     return Response(status_code=204)
 
 

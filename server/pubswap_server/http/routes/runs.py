@@ -19,6 +19,7 @@ from pubswap_protocol.errors import (
     InvalidProblems,
     NotFound,
     UnknownRun,
+    WrongState,
 )
 from pubswap_protocol.messages import (
     BlobReceipt,
@@ -34,7 +35,7 @@ from pubswap_protocol.messages import (
     SetKind,
     SetReceipt,
 )
-from pubswap_protocol.model import ModelCard, fingerprint
+from pubswap_protocol.model import fingerprint
 from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
@@ -135,7 +136,17 @@ async def list_rounds(
 async def put_tokenizer(run: OperatorRun, request: Request) -> BlobReceipt:
     """Its digest must be the model card's; the coordinator decodes responses with it."""
     model = await run.read(lambda session, row: runs.model_of(row))
-    received, _ = await _stored(run, request, partial(_check_tokenizer, model=model))
+
+    def check(received: Received) -> None:
+        data = received.path.read_bytes()
+        if fingerprint(data) != model.tokenizer_digest:
+            raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
+        try:
+            load_tokenizer(data)
+        except ValueError as error:
+            raise Invalid(str(error)) from None
+
+    received, _ = await _stored(run, request, check)
 
     def note(session: Session, row: RunRow) -> None:
         row.tokenizer = received.digest
@@ -157,16 +168,6 @@ async def _stored(
     return received, checked
 
 
-def _check_tokenizer(received: Received, model: ModelCard) -> None:
-    data = received.path.read_bytes()
-    if fingerprint(data) != model.tokenizer_digest:
-        raise BaseModelMismatch("This is not the tokenizer.json of the run's base model.")
-    try:
-        load_tokenizer(data)
-    except ValueError as error:
-        raise Invalid(str(error)) from None
-
-
 @router.put(
     paths.RUN_SET,
     status_code=201,
@@ -179,7 +180,10 @@ async def put_set(run: OperatorRun, kind: SetKind, request: Request) -> SetRecei
     received, problems = await _stored(run, request, partial(_count_problems, kind=kind))
 
     def note(session: Session, row: RunRow) -> None:
-        runs.require_created(row)
+        if row.state != RunState.CREATED:
+            raise WrongState(
+                f"The run is {row.state}; its sets can be sent before it is opened only."
+            )
         digest = received.digest
         session.merge(SetRow(run_id=row.id, kind=kind, digest=digest, problems=problems))
 

@@ -1,9 +1,7 @@
 """Resumable uploads of adapters, after the OCI distribution specification."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -21,9 +19,6 @@ from pubswap_protocol.errors import (
     WrongOffset,
 )
 from pubswap_protocol.messages import BlobReceipt, Digest, OpenUpload, UploadPart, UploadSession
-from pubswap_protocol.settings import Precision
-from pubswap_protocol.tensors.adapter import AdapterLayout
-from pubswap_protocol.tensors.update_encoding import largest_update
 from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
 from pubswap_server.http.bodies import CHUNK_REPLIES, UPDATE, binary_body
 from pubswap_server.http.dependencies import ClientRun, Direct
@@ -64,7 +59,7 @@ async def open_upload(
     free = await to_thread.run_sync(services.blobs.free_bytes)
 
     def work(session: Session, row: RunRow) -> tuple[UploadRow | None, list[str]]:
-        spare, largest = services.settings.spare_bytes, largest_update(*_form(row)[:2])
+        spare, largest = services.settings.spare_bytes, runs.largest_update_of(row)
         return uploads.open_session(session, row, run.principal, body, largest, spare, free)
 
     try:
@@ -85,12 +80,6 @@ async def open_upload(
             expires_at=None,
         )
     return await _session(services, upload_row, direct)
-
-
-def _form(run: RunRow) -> tuple[AdapterLayout, Precision, int | None]:
-    """What the run's updates look like, and their least rank if that is not the layout's."""
-    settings = runs.settings_of(run)
-    return runs.sent_layout_of(run), settings.wire.precision, settings.lora.min_rank
 
 
 async def _session(services: Services, row: UploadRow, direct: bool = False) -> UploadSession:
@@ -144,7 +133,7 @@ async def send_chunk(
         response = refusal(error, request.scope)
         response.headers["Range"] = f"0-{max(0, here - 1)}"
         return response
-    services.limits.forgive_member(run.principal.id)  # quotas limit chunks, and no rate
+    services.limits.members.give_back(run.principal.id)  # quotas limit chunks, and no rate
     return Response(status_code=202, headers={"Range": f"0-{first + count - 1}"})
 
 
@@ -173,34 +162,23 @@ async def finish_upload(
         return BlobReceipt(digest=digest, size=blob.size if blob else 0)
     if upload_row.digest != digest:
         raise DigestMismatch(f"The upload was announced as {upload_row.digest}, not {digest}.")
-    with _alone(services, upload_row.id):
-        await _store(run, upload_row, *_form(row))
+    if upload_row.id in services.finishing:  # by a request that nobody has waited for
+        raise Unavailable("This upload is being checked already; ask again.", retry_after=2)
+    services.finishing.add(upload_row.id)
+    try:
+        await _store(run, row, upload_row)
+    finally:
+        services.finishing.discard(upload_row.id)
     return BlobReceipt(digest=digest, size=upload_row.size)
 
 
-@contextmanager
-def _alone(services: Services, upload: str) -> Iterator[None]:
-    """Raises Unavailable while another request finishes the upload: one has not waited for it."""
-    if upload in services.finishing:
-        raise Unavailable("This upload is being checked already; ask again.", retry_after=2)
-    services.finishing.add(upload)
-    try:
-        yield
-    finally:
-        services.finishing.discard(upload)
-
-
-async def _store(run: ClientRun, row: UploadRow, *form: Any) -> None:
+async def _store(run: ClientRun, of: RunRow, row: UploadRow) -> None:
     """Check the bytes, keep them, and note that the upload is a blob."""
     services = run.services
     try:
-        stored = await to_thread.run_sync(
-            store_upload, services, row, *form, limiter=services.checks
-        )
-    except UnknownUpload:
-        raise
+        stored = await to_thread.run_sync(store_upload, services, of, row, limiter=services.checks)
     except PubSwapError as error:
-        if not error.retryable and not isinstance(error, LengthMismatch):
+        if not error.retryable and not isinstance(error, LengthMismatch | UnknownUpload):
             await _forget(services, row.id)
         raise
     member = run.principal

@@ -1,13 +1,17 @@
-"""Viewers of the dashboard."""
+"""Viewers: people whom the operator lets look at the dashboard."""
 
 from fastapi import APIRouter, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.messages import CreateViewer, ViewerList, ViewerToken
+from pubswap_protocol.errors import NameTaken, NotFound
+from pubswap_protocol.messages import CreateViewer, Viewer, ViewerList, ViewerToken
+from pubswap_server.database.tables import ViewerRow
 from pubswap_server.http.dependencies import OperatorDep, ServicesDep
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.runs import viewers
+from pubswap_server.runs.auth import new_secret, sha256
 
 router = APIRouter(tags=["viewers"], route_class=PlainJsonRoute)
 
@@ -15,13 +19,28 @@ router = APIRouter(tags=["viewers"], route_class=PlainJsonRoute)
 @router.post(paths.VIEWERS, status_code=201, summary="Let somebody look at the dashboard")
 async def create_viewer(_: OperatorDep, services: ServicesDep, body: CreateViewer) -> ViewerToken:
     """The token in the answer is shown once; it serves to sign in there, and nowhere else."""
-    return await services.database.write(lambda session: viewers.add(session, body.name))
+
+    def work(session: Session) -> ViewerToken:
+        name, token = body.name, new_secret()
+        if session.get(ViewerRow, name) is not None:
+            raise NameTaken(f"There is a viewer {name!r} already; remove it first for a new token.")
+        row = ViewerRow(name=name, token_sha256=sha256(token))
+        session.add(row)
+        session.flush()
+        return ViewerToken(name=name, created_at=row.created_at, token=token)
+
+    return await services.database.write(work)
 
 
 @router.get(paths.VIEWERS, summary="Who may look at the dashboard")
 async def list_viewers(_: OperatorDep, services: ServicesDep) -> ViewerList:
     """By name, without their tokens."""
-    return await services.database.read(lambda session: ViewerList(viewers=viewers.views(session)))
+
+    def work(session: Session) -> ViewerList:
+        rows = session.scalars(select(ViewerRow).order_by(ViewerRow.name))
+        return ViewerList(viewers=[Viewer(name=r.name, created_at=r.created_at) for r in rows])
+
+    return await services.database.read(work)
 
 
 @router.delete(
@@ -29,5 +48,12 @@ async def list_viewers(_: OperatorDep, services: ServicesDep) -> ViewerList:
 )
 async def delete_viewer(_: OperatorDep, services: ServicesDep, viewer: Word) -> Response:
     """Its sessions end at once."""
-    await services.database.write(lambda session: viewers.remove(session, viewer))
+
+    def work(session: Session) -> None:
+        row = session.get(ViewerRow, viewer)
+        if row is None:
+            raise NotFound(f"There is no viewer {viewer!r}.")
+        session.delete(row)
+
+    await services.database.write(work)
     return Response(status_code=204)
