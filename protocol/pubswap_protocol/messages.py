@@ -127,7 +127,7 @@ class Drift(Message):
     """How far the clients' factors moved apart in a round, as L2 norms over all A and B.
 
     Of the adapters as they were handed in, each after the local steps that its member made. Of
-    more than 64 clients, it is that of 64 drawn for the round.
+    more than 32 clients, it is that of 32 drawn for the round.
     """
 
     pairwise: Norm = Field(description="Mean of |theta_n - theta_m| over pairs of clients.")

@@ -22,7 +22,7 @@ from pubswap_server.aggregation.updates import DerivedSource, Updates, slices, w
 Matrix = NDArray[np.float64]
 
 FEW = 8
-MOST_IN_DRIFT = 64
+MOST_IN_DRIFT = 32
 
 
 def squared_distances(gram: Matrix) -> Matrix:
