@@ -87,15 +87,14 @@ def enroll(
     The TLS files stay where they are; their paths are kept beside the token. Should anything go
     wrong in the middle, the same command with the same folder gets the same token again.
     """
-    from pubswap_client.coordinator.tls import TlsFiles, absolute
+    from pubswap_client.coordinator.tls import TlsFiles
     from pubswap_client.organisation import enrolling
     from pubswap_client.state.membership import membership_path
 
     if (client_cert is None) != (client_key is None):
         raise InvalidSettings("--client-cert and --client-key go together.")
-    tls = TlsFiles(
-        ca_file=absolute(ca_file), certificate=absolute(client_cert), key=absolute(client_key)
-    )
+    ca, certificate, key = (file and file.absolute() for file in (ca_file, client_cert, client_key))
+    tls = TlsFiles(ca_file=ca, certificate=certificate, key=key)
     stored = enrolling.enroll(coordinator, invite, state, tls)
     membership, path = stored.membership, membership_path(state)
     typer.echo(f"Enrolled as {membership.name} in run {membership.run_name}; token in {path}.")

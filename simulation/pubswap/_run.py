@@ -116,11 +116,12 @@ class Run:
         Raises InvalidSettings if something is there already, WrongState if the run has no last
         round yet.
         """
-        from pubswap_client.organisation.adapter import take_adapter
+        from pubswap_client.operator.adapter_folder import take_adapter, which_adapter
 
         folder = Path(out)
         with explained():
-            take_adapter(self._api, self.show(), folder, round)
+            run = self.show()
+            take_adapter(self._api, run, which_adapter(run, round), folder)
         return folder
 
     def peft(self, base_model: "PreTrainedModel", round: int | None = None) -> "PeftModel":

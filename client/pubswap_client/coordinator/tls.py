@@ -55,19 +55,18 @@ def public_authorities() -> ssl.SSLContext:
         ) from None
 
 
-def absolute(file: Path | None) -> Path | None:
-    """A file as it can be found from any working directory."""
-    return file.absolute() if file is not None else None
-
-
-def from_environment() -> TlsFiles:
-    """The operator's: PUBSWAP_CA_FILE, PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE."""
+def from_environment(ca_file: Path | None = None) -> TlsFiles:
+    """The operator's: PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE, and PUBSWAP_CA_FILE
+    unless it is given.
+    """
     names = {
         "ca_file": "PUBSWAP_CA_FILE",
         "certificate": "PUBSWAP_CLIENT_CERT_FILE",
         "key": "PUBSWAP_CLIENT_KEY_FILE",
     }
     found = {key: Path(os.environ[name]) for key, name in names.items() if os.environ.get(name)}
+    if ca_file is not None:
+        found["ca_file"] = ca_file
     if ("certificate" in found) != ("key" in found):
         raise InvalidSettings("PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE go together.")
     return TlsFiles(**found)

@@ -1,12 +1,17 @@
 """A round's adapter as a folder to keep: for PEFT and vLLM, or merged into its base model."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pubswap_protocol.errors import WrongState
+from pubswap_protocol.files import require_vacant, whole_folder
+
 if TYPE_CHECKING:
+    from pubswap_client.coordinator.client import CoordinatorClient
     from pubswap_protocol.messages import WholeRun
 
 CARD = "README.md"
@@ -19,10 +24,18 @@ class Format(StrEnum):
     MERGED = "merged"
 
 
+def _require_torch(format_: Format) -> Format:
+    """Raises ModuleNotFoundError, before anything is asked for, if the format needs torch."""
+    if format_ is Format.MERGED:
+        import pubswap_client.rollout.merged_model  # noqa: F401
+    return format_
+
+
 FormatOption = Annotated[
     Format,
     typer.Option(
         "--format",
+        callback=_require_torch,
         help="peft: a folder that peft and vLLM load. merged: the base model with the adapter in "
         "its weights.",
     ),
@@ -35,10 +48,44 @@ BaseOption = Annotated[
 ]
 
 
-def require_torch(format_: Format) -> None:
-    """Raises ModuleNotFoundError, before anything is downloaded, if the format needs torch."""
-    if format_ is Format.MERGED:
-        import pubswap_client.rollout.merged_model  # noqa: F401
+def which_adapter(run: "WholeRun", round_: int | None) -> str:
+    """`final`, or a round's number; raises WrongState if a run has no final adapter yet."""
+    if round_ is not None:
+        return str(round_)
+    if run.state != "finished":
+        made = [each.round for each in run.rounds if each.adapter is not None]
+        raise WrongState(
+            f"Run {run.name} is {run.state}, so it has no final adapter. For a round's so far give "
+            f"--round, from 0 (untrained) to {max(made, default=0)}."
+        )
+    return "final"
+
+
+def take_adapter(
+    api: "CoordinatorClient",
+    run: "WholeRun",
+    which: str,
+    out: Path,
+    format_: Format = Format.PEFT,
+    base: str | None = None,
+    finish: Callable[[Path], object] = lambda folder: None,
+) -> list[str]:
+    """Write the `final`, the `best` or a round's adapter to the folder `out`; what to say of it.
+
+    The folder is there whole or not at all; `finish` adds to it. `base` is where a merged one's
+    base model is, if not where the run says. Raises InvalidSettings if something is there already.
+    """
+    from pubswap_client.operator.adapter_card import adapter_text, loading
+
+    require_vacant(out)
+    number, adapter = api.adapter_of_round(run.id, which)
+    with whole_folder(out) as making:
+        write_adapter(making, run, number, adapter, format_, base)
+        finish(making)
+    best = ", the best so far," if which == "best" and number else ""
+    wrote = f"Wrote {adapter_text(run, number)}{best} of {run.name} to {out}. Load it with"
+    lines = loading(run, adapter, str(out), format_ is Format.MERGED)
+    return [wrote, *(f"  {line}" for line in lines)]
 
 
 def write_adapter(

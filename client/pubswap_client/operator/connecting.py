@@ -67,9 +67,7 @@ def client_with(
     from pubswap_client.coordinator.retry import ONCE
     from pubswap_client.coordinator.tls import from_environment
 
-    tls = from_environment()
-    if ca_file is not None:
-        tls = tls.model_copy(update={"ca_file": ca_file})
+    tls = from_environment(ca_file)
     return CoordinatorClient(url, token or operator_token(token_file), ONCE, tls=tls)
 
 

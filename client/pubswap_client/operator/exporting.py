@@ -11,8 +11,7 @@ from pubswap_client.operator.adapter_folder import (
     BaseOption,
     Format,
     FormatOption,
-    require_torch,
-    write_adapter,
+    take_adapter,
 )
 from pubswap_client.operator.connecting import connected
 
@@ -38,24 +37,17 @@ def export(
 
     The folder is there whole or not at all, and nothing is written over.
     """
-    from pubswap_client.operator.adapter_card import adapter_text, loading
     from pubswap_client.signed_manifest import make_key, sign
-    from pubswap_protocol.files import require_vacant, whole_folder
 
-    require_vacant(out)
-    require_torch(format_)
-    view = api.whole_run(run)
-    number, adapter = api.adapter_of_round(view.id, which)
     signed = shutil.which("ssh-keygen") is not None
-    with whole_folder(out) as making:
-        write_adapter(making, view, number, adapter, format_, model)
+
+    def finish(making: Path) -> None:
         if signed:
             make_key(key)
             sign(making, [path.name for path in making.iterdir()], key)
-    best = ", the best so far," if which == "best" and number else ""
-    typer.echo(f"Wrote {adapter_text(view, number)}{best} of {view.name} to {out}. Load it with")
-    for line in loading(view, adapter, str(out), format_ is Format.MERGED):
-        typer.echo(f"  {line}")
+
+    for line in take_adapter(api, api.whole_run(run), which, out, format_, model, finish):
+        typer.echo(line)
     if not signed:
         typer.echo("It is not signed: install OpenSSH's ssh-keygen and export again.", err=True)
         return

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import typer
 
@@ -13,31 +13,20 @@ from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Event
 
 
-@dataclass(frozen=True)
-class Filter:
-    """What is wanted of a log: some kinds and one member, or all."""
-
-    kinds: frozenset[str] = frozenset()
-    member: str | None = None
-
-    def wants(self, event: Event) -> bool:
-        """Whether an event is of a wanted kind, and names the member."""
-        return (not self.kinds or event.kind in self.kinds) and (
-            self.member is None or self.member == event.details.get("member")
-        )
-
-
 def lines(
     api: CoordinatorClient,
     run: str,
-    wanted: Filter,
     follow: bool,
     as_json: bool,
+    kinds: Collection[str] = (),
+    member: str | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
-    """The log's lines; followed, until the run has ended and all is told."""
-    for event in filter(wanted.wants, events(api, run, follow, _tell, pause)):
-        yield event.model_dump_json() if as_json else line(event)
+    """The log's lines, of some kinds and one member, or all; followed, until the run has ended."""
+    for event in events(api, run, follow, partial(typer.echo, err=True), pause):
+        of_member = member is None or member == event.details.get("member")
+        if of_member and (not kinds or event.kind in kinds):
+            yield event.model_dump_json() if as_json else line(event)
 
 
 def events(
@@ -76,10 +65,6 @@ def events(
             after = page[-1].id
         elif ended:
             return
-
-
-def _tell(reason: str) -> None:
-    typer.echo(reason, err=True)
 
 
 def line(event: Event) -> str:

@@ -193,9 +193,9 @@ def log(
 
     Followed, it goes on after a restart of the coordinator and leaves nothing out.
     """
-    from pubswap_client.operator.run_log import Filter, lines
+    from pubswap_client.operator.run_log import lines
 
-    for line in lines(api, run, Filter(frozenset(kind or ()), member), follow, as_json):
+    for line in lines(api, run, follow, as_json, kind or (), member):
         typer.echo(line)
 
 

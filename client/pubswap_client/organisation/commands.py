@@ -54,11 +54,19 @@ def leave(config: Config = None, state: State = None) -> None:
     What it has handed in counts. Nothing is lost in the state folder, and `pubswap client start`
     comes back at any time before the run ends: at the next round, from that one's adapter.
     """
-    from pubswap_client.organisation.leaving import leave as leave_run
+    from pubswap_client.consent.member_client import member_client
+    from pubswap_client.coordinator.retry import Backoff
     from pubswap_client.settings import load_settings
+    from pubswap_client.state.lock import locked
+    from pubswap_client.state.membership import load_membership
+    from pubswap_protocol.messages import Away
 
     folder = load_settings(config, state=state).state
-    member = leave_run(folder)
+    stored = load_membership(folder)
+    member = stored.membership
+    left = Away(code="left", detail="It left with `pubswap client leave`.")
+    with locked(folder), member_client(folder, stored, Backoff(tries=3)) as api:
+        api.away(member.run, left)
     typer.echo(f"{member.name} has left run {member.run_name}, and nobody waits for it.")
     typer.echo(f"To come back: pubswap client start --state {folder}")
 
@@ -77,7 +85,7 @@ def adapter(
     """Download the run's adapter as a folder, with a model card."""
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.coordinator.retry import Backoff
-    from pubswap_client.organisation.adapter import take_adapter
+    from pubswap_client.operator.adapter_folder import take_adapter, which_adapter
     from pubswap_client.settings import load_settings
     from pubswap_client.state.membership import load_membership
 
@@ -85,6 +93,6 @@ def adapter(
     stored = load_membership(settings.state)
     with member_client(settings.state, stored, Backoff(tries=3)) as api:
         run = api.whole_run(stored.membership.run)
-        said = take_adapter(api, run, out, round_, format_, settings.model)
-    for line in said:
-        typer.echo(line)
+        which = which_adapter(run, round_)
+        for line in take_adapter(api, run, which, out, format_, settings.model):
+            typer.echo(line)

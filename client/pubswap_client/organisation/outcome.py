@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
-from pubswap_client.organisation.adapter import take_adapter
+from pubswap_client.operator.adapter_folder import take_adapter
 from pubswap_client.organisation.scores import held_out_text, lines
 from pubswap_client.organisation.summary import page
 from pubswap_client.state.history import held_out_scores, history_path, read
@@ -41,7 +41,7 @@ def conclude(state: Path) -> None:
             write_whole(state / SUMMARY, page(run, member.name, history, held_out).encode())
             log.info("A summary with plots: %s", state / SUMMARY)
             if run.state is RunState.FINISHED and not (state / ADAPTER).exists():
-                take_adapter(api, run, state / ADAPTER)
+                take_adapter(api, run, "final", state / ADAPTER)
         if (state / ADAPTER).exists():
             log.info("The adapter, which peft and vLLM load: %s", state / ADAPTER)
     except (PubSwapError, OSError) as error:

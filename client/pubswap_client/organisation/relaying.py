@@ -41,9 +41,7 @@ def relay(
     from pubswap_client.coordinator.tls import from_environment
     from pubswap_client.daemon.signals import until_stopped
 
-    tls = from_environment()
-    if ca_file is not None:
-        tls = tls.model_copy(update={"ca_file": ca_file})
+    tls = from_environment(ca_file)
     log_to(sys.stderr, "console")
     with until_stopped():
         try:

@@ -7,7 +7,7 @@ from pubswap_client.base_model import own_model
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.distributed.launch import load_policy
-from pubswap_client.organisation.adapter import adapter_of
+from pubswap_client.operator.adapter_folder import which_adapter
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.policy.tokenizer import PromptTokenizer
@@ -77,7 +77,7 @@ def _released(
                 "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
                 "not load."
             )
-        return run, *adapter_of(api, run, round_)
+        return run, *api.adapter_of_round(run.id, which_adapter(run, round_))
 
 
 def _data(settings: ClientSettings) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pubswap_client.operator.run_log import Filter, lines
+from pubswap_client.operator.run_log import lines
 from pubswap_client.operator.watching import watch
 from pubswap_protocol.errors import Unauthenticated, Unreachable
 from pubswap_protocol.messages import Event, Events, RunState
@@ -81,11 +81,8 @@ def log() -> Log:
     return Log(states, [[one], [], [two], [three, four], []])
 
 
-ALL = Filter()
-
-
-def followed(log: Any, wanted: Filter = ALL) -> Iterator[str]:
-    return lines(log, "run", wanted, follow=True, as_json=False, pause=never)
+def followed(log: Any, *wanted: Any) -> Iterator[str]:
+    return lines(log, "run", True, False, *wanted, pause=never)
 
 
 def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,5 +95,5 @@ def test_a_followed_log_leaves_nothing_out(log: Log, capsys: pytest.CaptureFixtu
 
 def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
     """What is left out is still passed: the next page begins behind it."""
-    told = list(followed(log, Filter(frozenset({"update"}), "b")))
+    told = list(followed(log, ["update"], "b"))
     assert len(told) == 1 and told[0].endswith("member b, round 1")

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.operator.adapter_folder import Format
-from pubswap_client.organisation.adapter import take_adapter
+from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
 from pubswap_client.organisation.outcome import evaluated
 from pubswap_client.organisation.scores import lines
 from pubswap_client.organisation.summary import page
@@ -164,27 +163,28 @@ def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: 
     api: Any = Api()
     going = ended(0.25, 0.5, None, state=RunState.TRAINING)
     with pytest.raises(WrongState, match=r"is training, .* from 0 \(untrained\) to 2"):
-        take_adapter(api, going, tmp_path / "a")
-    said = take_adapter(api, going, tmp_path / "a", 1)
+        which_adapter(going, None)
+    said = take_adapter(api, going, which_adapter(going, 1), tmp_path / "a")
     assert said[0].startswith("Wrote the adapter after round 1 of 3 of ")
     assert "from_pretrained" in said[1] and "--max-lora-rank 32" in said[2]
     (tmp_path / "empty").mkdir()
-    take_adapter(api, ended(0.25, 0.5, 0.75), tmp_path / "empty")
+    whole = ended(0.25, 0.5, 0.75)
+    take_adapter(api, whole, which_adapter(whole, None), tmp_path / "empty")
     assert asked == ["1", "final"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "empty"]
     for folder in ("a", "empty"):
         assert (tmp_path / folder / "adapter_model.safetensors").read_bytes() == data
     assert "Members" not in (tmp_path / "a" / "README.md").read_text()
-    assert "untrained" in take_adapter(api, going, tmp_path / "b", 0)[0]
+    assert "untrained" in take_adapter(api, going, "0", tmp_path / "b")[0]
     with pytest.raises(InvalidSettings, match="is there already"):
-        take_adapter(api, going, tmp_path / "a", 2)
+        take_adapter(api, going, "2", tmp_path / "a")
     assert asked == ["1", "final", "0"]
     # A merged one whose base model is another's leaves nothing.
     other = tmp_path / "other"
     shutil.copytree(MODEL, other)
     (other / "config.json").write_text((other / "config.json").read_text() + "\n")
     with pytest.raises(BaseModelMismatch):
-        take_adapter(api, going, tmp_path / "c", 1, Format.MERGED, str(other))
+        take_adapter(api, going, "1", tmp_path / "c", Format.MERGED, str(other))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "empty", "other"]
-    take_adapter(api, going, tmp_path / "c", 1, Format.MERGED, str(MODEL))
+    take_adapter(api, going, "1", tmp_path / "c", Format.MERGED, str(MODEL))
     assert (tmp_path / "c" / "model.safetensors").exists()
