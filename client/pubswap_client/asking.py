@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN
+from pubswap_protocol.bounds import MAX_NUMBER, NAME_FORM, NAME_PATTERN
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
 from pubswap_protocol.errors import InvalidSettings
 
@@ -23,6 +23,10 @@ Name = Annotated[
     str, typer.Argument(help="The member's name, such as hospital-a.", callback=valid_name)
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there is no terminal.")]
+Round = Annotated[
+    int | None,
+    typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokensPerSecond = Annotated[
     float | None,

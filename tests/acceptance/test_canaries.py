@@ -16,7 +16,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
-from pubswap_client.state.history import RoundFigures, history_path
+from pubswap_client.state.history import HISTORY, RoundFigures
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import CreateInvite, Role
 from pubswap_protocol.problems import Problem, write_problems
@@ -179,7 +179,7 @@ def test_no_canary_leaves(lived: LivedWithCanaries, search: Search) -> None:
     assert set().union(*(search(body) for body in set(bodies))) == set()
     for name in CORPORA:
         state = lived.folder / name
-        lines = history_path(state).read_text().splitlines()
+        lines = (state / HISTORY).read_text().splitlines()
         rounds = [RoundFigures.model_validate_json(line) for line in lines]
         assert len(rounds) == 2
         # Prompts with canaries have moved the adapter.

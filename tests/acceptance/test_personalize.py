@@ -12,7 +12,8 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from pubswap_client.demo.federation import MODEL
-from pubswap_client.state.history import held_out_scores
+from pubswap_client.state import history
+from pubswap_client.state.history import HeldOutScore
 from pubswap_client.state.membership import load_membership
 from support.coordinator.processes import (
     ONE_THREAD,
@@ -46,7 +47,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             start(coordinator, run)
             wait_finished(coordinator, run)
             until(lambda: (state / "adapter" / "adapter_model.safetensors").exists())
-            until(lambda: len(held_out_scores(state, run.id)) == 2)
+            until(lambda: len(history.read(state / history.HELD_OUT, run.id, HeldOutScore)) == 2)
     yield state
 
 
@@ -100,7 +101,11 @@ def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
     found = re.search(r"on 4 held-out .* shared (\S+), personal (\S+) \(", done.stdout)
     assert found is not None, done.stdout
     run = load_membership(member).membership.run
-    [last] = [each for each in held_out_scores(member, run) if each.round == 1]
+    [last] = [
+        each
+        for each in history.read(member / history.HELD_OUT, run, HeldOutScore)
+        if each.round == 1
+    ]
     assert found[1] == f"{last.pass_at_1:.3f}"
     assert difference(member / "adapter", tmp_path / "personal") > 1e-3
 

@@ -1,17 +1,23 @@
 """`pubswap client policy`, `approve` and `deny`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Column, Table
 
 from pubswap_client.asking import Yes, confirm
-
-if TYPE_CHECKING:
-    from pubswap_client.consent.ask import Ask
-    from pubswap_client.consent.local_policy import LocalPolicy
-    from pubswap_client.state.membership import StoredMembership
-    from pubswap_protocol.messages import RunView
+from pubswap_client.consent.approval import Approval, decide, read_approval
+from pubswap_client.consent.ask import Ask, ask_of, update_bytes
+from pubswap_client.consent.consent import adopt, local_now, refused_now
+from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
+from pubswap_client.consent.rules import compare
+from pubswap_client.consent.sent_today import sent_since
+from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
+from pubswap_protocol.errors import InvalidSettings, PubSwapError
+from pubswap_protocol.messages import RunView
+from pubswap_protocol.model import model_card
 
 policy_commands = typer.Typer(
     help="See what this organisation allows, and try it on a run.", no_args_is_help=True
@@ -27,22 +33,18 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the policy as JSON.")] = False,
 ) -> None:
     """Show the policy in force, what was decided on the run, and what was sent today."""
-    from pubswap_client.consent.approval import read_approval
-    from pubswap_client.consent.consent import local_now
-    from pubswap_client.consent.local_policy import policy_path
-    from pubswap_client.consent.sent_today import sent_since
-    from pubswap_client.consent.showing import approval_text, policy_table, sent_text
-    from pubswap_client.state.membership import load_membership, membership_path
-
     policy = _policy(policy_path(state))
     if as_json:
         typer.echo(policy.model_dump_json(indent=2))
         return
-    _print(policy_table(policy))
+    table = Table("key", Column("value", overflow="fold"), "meaning")
+    for name, field in LocalPolicy.model_fields.items():
+        table.add_row(name, _text(getattr(policy, name)), field.description)
+    Console().print(table)
     if membership_path(state).exists():
-        member = load_membership(state).membership
-        typer.echo(approval_text(read_approval(state, member.run)))
-        typer.echo(sent_text(sent_since(state, local_now())))
+        member, sent = load_membership(state).membership, sent_since(state, local_now())
+        typer.echo(_decision(read_approval(state, member.run)))
+        typer.echo(f"Sent today (UTC): {sent.size:,} bytes, in {len(sent.rounds)} rounds.")
 
 
 @policy_commands.command("check")
@@ -63,18 +65,13 @@ def check(
 
     Exit status: 0 if all is allowed, 1 otherwise.
     """
-    from pubswap_client.consent.ask import ask_of
-    from pubswap_client.consent.consent import refused_now
-    from pubswap_client.consent.local_policy import policy_path
-    from pubswap_client.consent.showing import refused_lines
-
     rules = _policy(policy or policy_path(state))
     if run_file is not None:
         asked = _ask_of_file(run_file)
-        refused = refused_lines(rules, asked)
+        refused = _refused(rules, asked)
     else:
-        stored, view = _asked(state)
-        asked = ask_of(view, stored.coordinator)
+        stored = load_membership(state)
+        asked = ask_of(_view(state, stored), stored.coordinator)
         refused = [f"{one.code}: {one.detail}" for one in refused_now(state, rules, asked)]
     _compare(rules, asked, refused)
     if refused:
@@ -88,15 +85,10 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     With approve = "every-round" in the policy, it is the round under way that is approved. A daemon
     that waits for it comes back by itself.
     """
-    from pubswap_client.consent.approval import decide
-    from pubswap_client.consent.ask import ask_of
-    from pubswap_client.consent.local_policy import policy_path
-    from pubswap_client.consent.showing import refused_lines
-
-    policy = _policy(policy_path(state))
-    stored, view = _asked(state)
+    policy, stored = _policy(policy_path(state)), load_membership(state)
+    view = _view(state, stored)
     asked = ask_of(view, stored.coordinator)
-    _compare(policy, asked, refused := refused_lines(policy, asked))
+    _compare(policy, asked, refused := _refused(policy, asked))
     if refused:
         typer.echo("The policy refuses this, whoever approves the run.")
     round_ = max(1, view.round)
@@ -108,22 +100,13 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
 
 def deny(state: State = STATE) -> None:
     """Take no part in the run until it is approved: a running daemon stays away from now on."""
-    from pubswap_client.consent.approval import decide
-    from pubswap_client.state.membership import load_membership
-
     member = load_membership(state).membership
     decide(state, member.run, False)
     typer.echo(f"Denied: run {member.run_name}. `pubswap client approve` takes it back.")
 
 
-def print_first_look(state: Path, stored: "StoredMembership") -> None:
+def print_first_look(state: Path, stored: StoredMembership) -> None:
     """After enrolment: what the run asks, and the policy that allows it, unless there is one."""
-    from pubswap_client.consent.ask import ask_of
-    from pubswap_client.consent.consent import adopt
-    from pubswap_client.consent.local_policy import policy_path
-    from pubswap_client.consent.showing import refused_lines
-    from pubswap_protocol.errors import PubSwapError
-
     try:
         view = _view(state, stored)
         made = adopt(state, view, stored.coordinator)
@@ -132,17 +115,14 @@ def print_first_look(state: Path, stored: "StoredMembership") -> None:
         typer.echo(f"The policy was not looked at: {error.detail}", err=True)
         return
     asked = ask_of(view, stored.coordinator)
-    _compare(policy, asked, refused_lines(policy, asked))
+    _compare(policy, asked, _refused(policy, asked))
     if made is not None:
         typer.echo(f"{made} allows this and no more: read it. It is taken as approved.")
     elif policy.approve != "never":
         typer.echo("Approve it with `pubswap client approve` before the daemon takes part.")
 
 
-def _policy(path: Path) -> "LocalPolicy":
-    from pubswap_client.consent.local_policy import load_policy
-    from pubswap_protocol.errors import InvalidSettings
-
+def _policy(path: Path) -> LocalPolicy:
     if not path.exists():
         raise InvalidSettings(
             f"There is no {path}. `pubswap client enroll` writes it, and `pubswap client start`; "
@@ -151,14 +131,7 @@ def _policy(path: Path) -> "LocalPolicy":
     return load_policy(path)
 
 
-def _asked(state: Path) -> "tuple[StoredMembership, RunView]":
-    from pubswap_client.state.membership import load_membership
-
-    stored = load_membership(state)
-    return stored, _view(state, stored)
-
-
-def _view(state: Path, stored: "StoredMembership") -> "RunView":
+def _view(state: Path, stored: StoredMembership) -> RunView:
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.coordinator.retry import ONCE
 
@@ -166,12 +139,10 @@ def _view(state: Path, stored: "StoredMembership") -> "RunView":
         return api.run(stored.membership.run)
 
 
-def _ask_of_file(run_file: str) -> "Ask":
+def _ask_of_file(run_file: str) -> Ask:
     from pubswap_client.base_model import local_folder
-    from pubswap_client.consent.ask import Ask, update_bytes
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
-    from pubswap_protocol.model import model_card
 
     recipe = read_recipe(run_file, parse_set([])).sound()
     settings, source = recipe.run_settings, recipe.model.source
@@ -184,15 +155,39 @@ def _ask_of_file(run_file: str) -> "Ask":
     return Ask(settings, recipe.name, model=source, weights=card.weights_digest, update_bytes=size)
 
 
-def _compare(policy: "LocalPolicy", asked: "Ask", refused: list[str]) -> None:
-    from pubswap_client.consent.showing import comparison
+def _refused(policy: LocalPolicy, asked: Ask) -> list[str]:
+    """What the policy refuses of the run, whatever the hour and whoever approves it."""
+    return [f"{line.code}: {line.what}" for line in compare(policy, asked) if line.code]
 
-    _print(comparison(policy, asked))
+
+def _compare(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
+    """Print one line for each thing that the run asks for, and whether that is allowed."""
+    table = Table(
+        Column(no_wrap=True),
+        Column("the run asks", overflow="fold"),
+        Column("the policy allows", overflow="fold"),
+        Column(no_wrap=True),
+    )
+    for line in compare(policy, asked):
+        table.add_row(line.what, line.asks, line.allows, "✗" if line.code else "✓")
+    Console().print(table)
     for reason in refused:
         typer.echo(f"refused: {reason}")
 
 
-def _print(table: object) -> None:
-    from rich.console import Console
+def _text(value: object) -> str:
+    if value is None:
+        return "any"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {limit}" for name, limit in value.items()) or "any"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
 
-    Console().print(table)
+
+def _decision(approval: Approval | None) -> str:
+    if approval is None:
+        return "Nobody has approved the run yet."
+    decision = "approved" if approval.approved else "denied"
+    round_ = f" in round {approval.round}" if approval.round else ""
+    return f"The run was {decision}{round_}, {approval.at.astimezone():%F %T}."

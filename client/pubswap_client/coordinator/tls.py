@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-import httpx
 from pydantic import BaseModel, model_validator
 
 from pubswap_protocol.errors import InvalidSettings
@@ -47,6 +46,8 @@ def public_authorities() -> ssl.SSLContext:
 
     Raises InvalidSettings if that file cannot be used.
     """
+    import httpx  # which the commands that only read the state folder do without
+
     try:
         return httpx.create_ssl_context()
     except OSError as error:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pubswap_client.daemon.reporters import Reporter
-from pubswap_client.state.history import HeldOutScore, append, held_out_path, held_out_scores
+from pubswap_client.state.history import HELD_OUT, HeldOutScore, append, read
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
@@ -40,7 +40,8 @@ class HeldOut:
 
         If it is measured, that adapter is left in the policy. Raises NotSaved.
         """
-        known = {score.key: score for score in held_out_scores(self.state, self.run)}
+        path = self.state / HELD_OUT
+        known = {score.key: score for score in read(path, self.run, HeldOutScore)}
         if (self.run, round_, digest) in known:
             return known[self.run, round_, digest].pass_at_1
         reporter.doing(f"measuring the global adapter on {len(self.problems)} held-out problems")
@@ -55,7 +56,7 @@ class HeldOut:
             problems=len(self.problems),
             seconds=time.monotonic() - began,
         )
-        append(held_out_path(self.state), score)
+        append(path, score)
         log.info(
             "The global adapter after round %d: pass@1 %.3f on our %d held-out problems.",
             *(round_, pass_at_1, len(self.problems)),

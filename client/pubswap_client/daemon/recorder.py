@@ -48,7 +48,7 @@ class Recorder(Reporter):
 
     def trained(self, report: RoundReport) -> None:
         figures = figures_of(self._status.run, report)
-        history.append(history.history_path(self._state), figures)
+        history.append(self._state / history.HISTORY, figures)
 
     def _note(self, **changes: Any) -> None:
         with self._lock:

@@ -1,14 +1,16 @@
 """`pubswap client audit`: read, check and hand on the ledger of what was sent."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from pubswap_client.ledger import report, showing, verifying
+from pubswap_client.ledger.entry import Damaged
+from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
-
-if TYPE_CHECKING:
-    from pubswap_client.ledger.showing import Decode
+from pubswap_protocol.files import require_vacant
+from pubswap_protocol.tokenizer import decode, load_tokenizer
 
 audit_commands = typer.Typer(
     help="Read, check and export the ledger of all that this organisation has sent.",
@@ -39,9 +41,6 @@ def show(
 
     Requests that only ask, without a body, are left out unless `--kind question` wants them.
     """
-    from pubswap_client.ledger import showing
-    from pubswap_client.ledger.entry import Damaged
-
     folder, decode = _existing(state), _decoder(model)
     try:
         for entry in showing.entries(folder):
@@ -73,9 +72,6 @@ def verify(
 
     Exit status: 0 if it is as it was written, 1 otherwise.
     """
-    from pubswap_client.ledger import verifying
-    from pubswap_client.ledger.ledger import at_rest, day_files
-
     folder = folder or _existing(state)
     if not any(day_files(folder)) and not (folder / "head").exists():
         raise InvalidSettings(f"{folder} holds no ledger.")
@@ -102,10 +98,6 @@ def export(
 
     It holds the responses that were sent: give it to nobody who may not read them.
     """
-    from pubswap_client.ledger import report
-    from pubswap_client.ledger.ledger import at_rest
-    from pubswap_protocol.files import require_vacant
-
     require_vacant(out)
     folder, key = _existing(state), key or state / "audit-key"
     with at_rest(folder):
@@ -116,8 +108,6 @@ def export(
 
 
 def _existing(state: Path) -> Path:
-    from pubswap_client.ledger.ledger import ledger_folder
-
     folder = ledger_folder(state)
     if not folder.is_dir():
         raise InvalidSettings(
@@ -126,11 +116,9 @@ def _existing(state: Path) -> Path:
     return folder
 
 
-def _decoder(model: Path | None) -> "Decode | None":
+def _decoder(model: Path | None) -> showing.Decode | None:
     if model is None:
         return None
-    from pubswap_protocol.tokenizer import decode, load_tokenizer
-
     try:
         tokenizer = load_tokenizer((model / "tokenizer.json").read_bytes())
     except (OSError, ValueError) as error:

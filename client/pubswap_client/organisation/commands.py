@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.asking import Round
 from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption
-from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_client.options import State
 
 Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
-State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
 
 
 def status(
@@ -73,10 +73,7 @@ def leave(config: Config = None, state: State = None) -> None:
 
 def adapter(
     out: Annotated[Path, typer.Option(help="The new folder to write.")],
-    round_: Annotated[
-        int | None,
-        typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
-    ] = None,
+    round_: Round = None,
     format_: FormatOption = Format.PEFT,
     model: BaseOption = None,
     config: Config = None,

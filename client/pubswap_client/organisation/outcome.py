@@ -10,7 +10,7 @@ from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.operator.adapter_folder import take_adapter
 from pubswap_client.organisation.scores import held_out_text, lines
 from pubswap_client.organisation.summary import page
-from pubswap_client.state.history import held_out_scores, history_path, read
+from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.files import write_whole
@@ -34,8 +34,8 @@ def conclude(state: Path) -> None:
             run = evaluated(lambda: api.whole_run(member.run))
             for line in lines(run):
                 log.info("%s", line)
-            history = read(history_path(state), run.id)
-            held_out = held_out_scores(state, run.id)
+            history = read(state / HISTORY, run.id, RoundFigures)
+            held_out = read(state / HELD_OUT, run.id, HeldOutScore)
             if held_out:
                 log.info("pass@1 %s.", held_out_text(held_out))
             write_whole(state / SUMMARY, page(run, member.name, history, held_out).encode())

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.operator.connecting import CaFile, Url
 from pubswap_protocol.command_line.locking import Held
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.errors import StateInUse
@@ -13,16 +14,8 @@ from pubswap_protocol.errors import StateInUse
 
 def relay(
     folder: Annotated[Path, typer.Argument(help="The folder that the other machines see, too.")],
-    coordinator: Annotated[
-        str, typer.Option(envvar="PUBSWAP_COORDINATOR", help="The coordinator's address.")
-    ],
-    ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PUBSWAP_CA_FILE",
-            help="The CA of the coordinator's certificate (PEM), if private.",
-        ),
-    ] = None,
+    coordinator: Url,
+    ca_file: CaFile = None,
     once: Annotated[
         bool, typer.Option("--once", help="End when nothing is asked any more, for cron.")
     ] = False,

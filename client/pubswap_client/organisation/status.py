@@ -14,13 +14,7 @@ from rich.text import Text
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import sparkline, state_text
 from pubswap_client.organisation.scores import held_out_text
-from pubswap_client.state.history import (
-    HeldOutScore,
-    RoundFigures,
-    held_out_scores,
-    history_path,
-    read,
-)
+from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status
@@ -85,7 +79,7 @@ class Observer:
     def look(self) -> MemberStatus:
         """The status now. Without the coordinator it is the state folder's alone."""
         state, run = self._state, self._member.run
-        process, daemon = holder(state), _daemon(state, run)
+        process, daemon = holder(state), read_status(state, run)
         place = process, daemon.round if daemon else 0
         if place != self._asked or self._clock() - self._asked_at >= ASK_SECONDS:
             self._ask()
@@ -94,10 +88,10 @@ class Observer:
             member=self._member,
             process=process,
             daemon=daemon,
-            history=read(history_path(state), run),
+            history=read(state / HISTORY, run, RoundFigures),
             run=self._run,
             fault=self._fault,
-            held_out=held_out_scores(state, run),
+            held_out=read(state / HELD_OUT, run, HeldOutScore),
         )
 
     def _ask(self) -> None:
@@ -106,11 +100,6 @@ class Observer:
             self._run = self._api.run(self._member.run)
         except PubSwapError as error:
             self._fault = error.detail
-
-
-def _daemon(state: Path, run: str) -> DaemonStatus | None:
-    status = read_status(state)
-    return status if status is not None and status.run == run else None
 
 
 def as_json(status: MemberStatus) -> str:

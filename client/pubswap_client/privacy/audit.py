@@ -16,7 +16,7 @@ from pubswap_client.privacy.problem_sets import checked, of_run
 from pubswap_client.privacy.report import AuditReport, audited
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
-from pubswap_client.state.history import history_path, read
+from pubswap_client.state.history import HISTORY, RoundFigures, read
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.memory import default_budget
 from pubswap_protocol.digests import digest_of
@@ -44,8 +44,8 @@ def audit(
     stored = load_membership(settings.state)
     run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
-        trained = {each.round for each in read(history_path(settings.state), run.id)}
-        rounds = [each for each in trained if each <= number]
+        history = read(settings.state / HISTORY, run.id, RoundFigures)
+        rounds = {each.round for each in history if each.round <= number}
         client = stored.membership.name
         data, holdout = _data(settings), settings.holdout
         sets = of_run(data, others, run.settings, client, rounds, holdout)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.asking import AsJson, Round
 from pubswap_client.options import Given, computing
-from pubswap_protocol.bounds import MAX_NUMBER
 
 privacy_commands = typer.Typer(
     help="Measure what an adapter tells of this organisation's problems.", no_args_is_help=True
@@ -28,11 +28,8 @@ def audit(
         Path | None,
         typer.Option(help="Problems of the same kind, in no run; by default --data's undrawn."),
     ] = None,
-    round_: Annotated[
-        int | None,
-        typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    round_: Round = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure how well an attacker tells problems that were trained on from others.
 

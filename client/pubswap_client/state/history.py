@@ -61,14 +61,7 @@ class HeldOutScore(BaseModel, frozen=True):
 Line = TypeVar("Line", RoundFigures, HeldOutScore)
 
 
-def history_path(state: Path) -> Path:
-    """Where a state folder keeps its history."""
-    return state / "history.jsonl"
-
-
-def held_out_path(state: Path) -> Path:
-    """Where a state folder keeps the scores on held-out problems."""
-    return state / "held-out.jsonl"
+HISTORY, HELD_OUT = "history.jsonl", "held-out.jsonl"
 
 
 def append(path: Path, figures: Line) -> None:
@@ -92,17 +85,8 @@ def append(path: Path, figures: Line) -> None:
         ) from None
 
 
-def read(path: Path, run: str) -> list[RoundFigures]:
-    """The rounds of a run, in the order in which they were trained; no line that is none."""
-    return _of_run(path, run, RoundFigures)
-
-
-def held_out_scores(state: Path, run: str) -> list[HeldOutScore]:
-    """The scores of a run's global adapters, in the order in which they were measured."""
-    return _of_run(held_out_path(state), run, HeldOutScore)
-
-
-def _of_run(path: Path, run: str, kind: type[Line]) -> list[Line]:
+def read(path: Path, run: str, kind: type[Line]) -> list[Line]:
+    """A run's lines, in the order in which they were written; none that is torn, or no line."""
     data = path.read_bytes() if path.exists() else b""
     whole = data[: data.rfind(b"\n") + 1].splitlines()
     return [one for one in _parsed(whole, kind) if one.run == run]

@@ -8,6 +8,8 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from pubswap_protocol.messages import RunView
 
+STATUS = "status.json"
+
 
 class DaemonStatus(BaseModel, frozen=True):
     """A daemon at one moment; figures are of the last round of which it has made a step."""
@@ -30,17 +32,18 @@ class DaemonStatus(BaseModel, frozen=True):
         return None if self.step_seconds is None else self.step_seconds * (self.steps - self.step)
 
 
-def read_status(state: Path) -> DaemonStatus | None:
-    """The last one written; None if there is none, or a power cut has left none that is whole."""
+def read_status(state: Path, run: str) -> DaemonStatus | None:
+    """The last one written, if it is of the run and a power cut has left it whole."""
     with suppress(FileNotFoundError, ValidationError):
-        return DaemonStatus.model_validate_json(_path(state).read_bytes())
+        status = DaemonStatus.model_validate_json((state / STATUS).read_bytes())
+        return status if status.run == run else None
     return None
 
 
 def status_so_far(state: Path, run: RunView) -> DaemonStatus:
     """What a daemon of this run has noted last, or the status of one that has done nothing."""
-    steps, last = run.settings.local_steps, read_status(state)
-    if last is None or last.run != run.id:
+    steps, last = run.settings.local_steps, read_status(state, run.id)
+    if last is None:
         return DaemonStatus(run=run.id, steps=steps, at=run.created_at)
     return last.model_copy(update={"steps": steps})
 
@@ -53,12 +56,8 @@ def note_doing(state: Path, run: RunView, doing: str) -> None:
 
 def write_status(state: Path, status: DaemonStatus) -> None:
     """Replace it. It is not worth waiting for the disk, or failing for it."""
-    temporary = _path(state).with_suffix(".tmp")
+    temporary = (state / STATUS).with_suffix(".tmp")
     with suppress(OSError):
         temporary.touch(mode=0o600)
         temporary.write_text(status.model_dump_json(), encoding="utf-8")
-        temporary.replace(_path(state))
-
-
-def _path(state: Path) -> Path:
-    return state / "status.json"
+        temporary.replace(state / STATUS)

@@ -1,5 +1,6 @@
 """Policies in a federation of real processes."""
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from pubswap_client.consent.local_policy import DAYS, policy_path
 from pubswap_client.ledger.entry import Entry
 from pubswap_client.ledger.ledger import ledger_folder
 from pubswap_client.ledger.showing import entries
-from pubswap_client.state.status import read_status
+from pubswap_client.state.status import STATUS
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Away
 from support.coordinator.processes import (
@@ -39,8 +40,8 @@ def updates(coordinator: Coordinator, run: str) -> list[int]:
 
 def doing(state: Path) -> str:
     """What a member's daemon does, as `client status` says it."""
-    status = read_status(state)
-    return status.doing if status is not None else ""
+    path = state / STATUS
+    return str(json.loads(path.read_text())["doing"]) if path.exists() else ""
 
 
 def last_sent(state: Path) -> Entry:

@@ -9,7 +9,8 @@ import pytest
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines
-from pubswap_client.state.history import held_out_path, held_out_scores
+from pubswap_client.state import history
+from pubswap_client.state.history import HeldOutScore
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ServerFault
 from pubswap_protocol.messages import RunState, Task, TaskKind
@@ -21,10 +22,14 @@ from support.client.one_client import ROUNDS, World, kill_again_and_again
 HELD_OUT = [Problem(id=f"h{n}", prompt=f"5+{n}=", answer="?") for n in range(6)]
 
 
+def kept(one: World) -> list[HeldOutScore]:
+    """What the state folder has."""
+    return history.read(one.state / history.HELD_OUT, one.coordinator.run.id, HeldOutScore)
+
+
 def scores_of(one: World) -> list[tuple[Any, ...]]:
     """What is kept, but for when and how long."""
-    found = held_out_scores(one.state, one.coordinator.run.id)
-    return [(each.round, each.adapter, each.pass_at_1, each.problems) for each in found]
+    return [(each.round, each.adapter, each.pass_at_1, each.problems) for each in kept(one)]
 
 
 def test_holding_out_changes_no_bit_and_each_adapter_is_scored_once(
@@ -41,7 +46,7 @@ def test_holding_out_changes_no_bit_and_each_adapter_is_scored_once(
     assert killed.adapters() == undisturbed.adapters()
     assert scores_of(killed) == scores_of(undisturbed)
     assert [score[0] for score in scores_of(killed)] == list(range(ROUNDS))
-    assert not held_out_path(without.state).exists()
+    assert not (without.state / history.HELD_OUT).exists()
 
 
 def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) -> None:
@@ -85,7 +90,7 @@ def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
     assert plain.adapters() == undisturbed.adapters() == killed.adapters()
     assert told(plain) == [None, None]
     trainer, layout = plain.trainer(None), plain.coordinator.run.model.layout
-    befores = [each.pass_at_1 for each in held_out_scores(plain.state, plain.coordinator.run.id)]
+    befores = [each.pass_at_1 for each in kept(plain)]
     gained = [
         trainer.pass_at_1(decode_adapter(layout, data), HELD_OUT) - before
         for data, before in zip(plain.adapters(), befores, strict=True)

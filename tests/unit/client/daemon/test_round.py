@@ -20,7 +20,7 @@ from pubswap_client.rollout.transformers_engine import (
     SamplingParameters,
     TransformersEngine,
 )
-from pubswap_client.state.history import history_path, read
+from pubswap_client.state.history import HISTORY, RoundFigures, read
 from pubswap_client.state.journal import Journal, JournalOwner, ReducedUpdate
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.metrics import StepMetrics
@@ -55,7 +55,7 @@ def recorder(one: World) -> Recorder:
 
 def rounds_of(one: World) -> list[dict[str, Any]]:
     """The history, but for when, and how long it took."""
-    found = read(history_path(one.state), one.coordinator.run.id)
+    found = read(one.state / HISTORY, one.coordinator.run.id, RoundFigures)
     return [each.model_dump(exclude={"at", "seconds", "waited"}) for each in found]
 
 

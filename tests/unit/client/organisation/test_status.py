@@ -114,7 +114,7 @@ def shown(state: Path, answer: Any) -> tuple[str, MemberStatus]:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     write_status(tmp_path, DAEMON)
-    history.append(history.history_path(tmp_path), ROUND)
+    history.append(tmp_path / history.HISTORY, ROUND)
     return tmp_path
 
 
@@ -138,7 +138,7 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
 
 def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None:
     """Of the only adapter that is measured, or from the first to the last; of this run."""
-    path = history.held_out_path(state)
+    path = state / history.HELD_OUT
     assert "held-out" not in shown(state, run(RunState.TRAINING))[0]
     other = HELD_OUT.model_copy(update={"run": "r0", "pass_at_1": 0.75})
     for score in (other, HELD_OUT):
@@ -223,7 +223,7 @@ def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
     assert (state / "status.json").stat().st_mode & 0o777 == 0o600
     for kept in range(len(whole)):
         (state / "status.json").write_bytes(whole[:kept])
-        assert read_status(state) is None
+        assert read_status(state, DAEMON.run) is None
     write_status(state, DAEMON.model_copy(update={"run": "another"}))
     assert shown(state, run(RunState.OPEN))[1].daemon is None
     write_status(state / "no such folder", DAEMON)

@@ -43,7 +43,7 @@ def test_a_history_torn_at_any_byte_goes_on(tmp_path: Path) -> None:
     first = whole.index(b"\n") + 1
     for kept in range(len(whole)):
         path.write_bytes(whole[:kept])
-        assert [one.round for one in history.read(path, "r1")] == [1, 2][
+        assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2][
             : whole[:kept].count(b"\n")
         ]
         for number in (1, 2) if kept < first else (2,):
@@ -56,10 +56,10 @@ def test_a_round_is_there_once_for_each_time_it_was_trained(tmp_path: Path) -> N
     path = tmp_path / "history.jsonl"
     for one in (figures(1), figures(1), figures(2), figures(2, "rolled back"), figures(3)):
         history.append(path, one)
-    assert [one.round for one in history.read(path, "r1")] == [1, 2, 2, 3]
-    assert history.read(path, "another run") == []
+    assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2, 2, 3]
+    assert history.read(path, "another run", RoundFigures) == []
     assert path.stat().st_mode & 0o777 == 0o600
-    assert history.read(path, "r1")[0].rewards == [0.25, None]
+    assert history.read(path, "r1", RoundFigures)[0].rewards == [0.25, None]
 
 
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_line_that_is_none_is_passed_over(tmp_path: Path) -> None:
     line = figures(1).model_dump_json()
     path.write_text(f'rubbish\n{line[:-1]},"more":1}}\n[]\n')
     history.append(path, figures(2))
-    assert [one.round for one in history.read(path, "r1")] == [1, 2]
+    assert [one.round for one in history.read(path, "r1", RoundFigures)] == [1, 2]
 
 
 def test_a_full_disk_is_said_and_leaves_what_was_there(
