@@ -14,15 +14,16 @@ from pubswap_client.consent.ask import Ask, ask_of
 from pubswap_client.consent.local_policy import (
     COUNTERS,
     LocalPolicy,
+    default_text,
     load_policy,
     policy_path,
-    write_default,
 )
 from pubswap_client.consent.rules import NOT_TRUSTED, Code, Moment, Refusal, judge, trusts
 from pubswap_client.consent.sent_today import Sent, sent_since
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
+from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunView, SubmitUpdate
 
 log = logging.getLogger(__name__)
@@ -149,12 +150,14 @@ def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:
     What a person has decided before stands. Returns the policy's path, or None if there was one.
     Raises NotSaved.
     """
-    if policy_path(state).exists():
+    path = policy_path(state)
+    if path.exists():
         return None
     ask = ask_of(view, coordinator)
     if read_approval(state, view.id) is None:
         decide(state, view.id, True, ask.facts(), ask.round)
-    return write_default(state, ask)
+    write_whole(path, default_text(ask).encode())
+    return path
 
 
 def without(message: M, allowed: str | Iterable[str]) -> M:

@@ -12,7 +12,6 @@ from pubswap_client.consent.ask import Ask
 from pubswap_client.consent.limits import Limits
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
-from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import ModelDigest, Progress, UpdateMetrics
 
 COUNTERS = tuple(
@@ -129,15 +128,8 @@ def load_policy(path: Path) -> LocalPolicy:
         raise InvalidSettings(f"{path}: {first_fault(error)}") from None
 
 
-def write_default(state: Path, ask: Ask) -> Path:
-    """Write a policy that allows what the run asks now, and no more; raises NotSaved."""
-    path = policy_path(state)
-    write_whole(path, default_text(ask).encode())
-    return path
-
-
 def default_text(ask: Ask) -> str:
-    """The text of `write_default`."""
+    """The text of a policy that allows what the run asks now, and no more."""
     grpo, epsilon = ask.settings.grpo, ask.settings.privacy.epsilon
     pinned = {
         "coordinators": [ask.coordinator],

@@ -7,9 +7,9 @@ from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.held_out import HeldOut
+from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.reporters import ASKING, Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.state.journal import Journal
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.state.residuals import Residuals

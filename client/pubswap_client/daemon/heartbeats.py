@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_protocol.errors import PubSwapError
@@ -13,6 +13,7 @@ from pubswap_protocol.messages import Progress
 # A coordinator that answers is waited for so long, beside the next step: one that says "cancelled"
 # ends the round with that. One that does not answer is not waited for until it does.
 GRACE_SECONDS = 0.2
+_FIGURES = ("reward", "loss", "kl", "memory_bytes", "tokens_per_second")
 
 
 class Heartbeats(Reporter):
@@ -48,20 +49,10 @@ class Heartbeats(Reporter):
             raise self._refusal
 
     def _progress(self, report: StepReport) -> Progress:
-        place = Progress(round=report.round, step=report.step, steps=report.steps)
-        if self._private and not report.public:
-            return place
-        metrics = report.metrics
-        return Progress(
-            round=report.round,
-            step=report.step,
-            steps=report.steps,
-            reward=metrics.reward,
-            loss=metrics.loss,
-            kl=metrics.kl,
-            memory_bytes=metrics.memory_bytes,
-            tokens_per_second=metrics.tokens_per_second,
-        )
+        told: dict[str, Any] = {}
+        if report.public or not self._private:
+            told = {name: getattr(report.metrics, name) for name in _FIGURES}
+        return Progress(round=report.round, step=report.step, steps=report.steps, **told)
 
     def _put(self, progress: Progress | None) -> None:
         with suppress(queue.Empty):

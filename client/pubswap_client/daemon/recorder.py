@@ -1,17 +1,15 @@
 """Keep what the daemon does where other programs find it: `status.json` and `history.jsonl`."""
 
 import threading
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from pubswap_client.coordinator.connection import Connection
-from pubswap_client.daemon.reporters import Reporter, RoundReport, StepReport
+from pubswap_client.daemon.reporters import MEANS, Reporter, RoundReport, StepReport, total
 from pubswap_client.state import history
 from pubswap_client.state.history import RoundFigures
 from pubswap_client.state.status import status_so_far, write_status
-from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.messages import RunView
 
 
@@ -64,7 +62,6 @@ class Recorder(Reporter):
 def figures_of(run: str, report: RoundReport) -> RoundFigures:
     """A round's line of the history."""
     steps = report.steps
-    means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
     return RoundFigures(
         run=run,
         round=report.round,
@@ -73,11 +70,7 @@ def figures_of(run: str, report: RoundReport) -> RoundFigures:
         steps=len(steps),
         rewards=[step.reward for step in steps],
         tokens=sum(step.tokens for step in steps),
-        seconds=_total(steps, "seconds"),
-        waited=_total(steps, "waited"),
-        **{name: _total(steps, name) / len(steps) for name in means},
+        seconds=total(steps, "seconds"),
+        waited=total(steps, "waited"),
+        **{name: total(steps, name) / len(steps) for name in MEANS},
     )
-
-
-def _total(steps: Sequence[StepMetrics], name: str) -> float:
-    return sum(float(getattr(step, name)) for step in steps)

@@ -66,6 +66,14 @@ class RoundReport:
     steps: Sequence[StepMetrics]
 
 
+# What is told of a round as means over its steps.
+MEANS = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
+
+
+def total(steps: Sequence[StepMetrics], name: str) -> float:
+    return sum(float(getattr(step, name)) for step in steps)
+
+
 class Reporter:
     """Somewhere a daemon reports its progress to; what is not overridden is not shown there."""
 

@@ -19,15 +19,16 @@ from itertools import zip_longest
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.reporters import Reporter, Reporters, RoundReport, StepReport
-from pubswap_client.daemon.round_limits import RoundLimits
-from pubswap_client.state.journal import (
-    Checkpoint,
-    ExchangeKey,
-    Journal,
-    ReducedUpdate,
-    SampledResponses,
+from pubswap_client.daemon.own_settings import RoundLimits
+from pubswap_client.daemon.reporters import (
+    MEANS,
+    Reporter,
+    Reporters,
+    RoundReport,
+    StepReport,
+    total,
 )
+from pubswap_client.state.journal import Checkpoint, ExchangeKey, Journal, ReducedUpdate
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
@@ -257,15 +258,15 @@ class LocalRound:
         problems, key, rules = _problems(prompts), self._key(prompts), self._rules(prompts)
         kept = self.journal.sampled(key)
         if kept is not None:
-            groups = decode_responses(kept.body, rules)
-            self.trainer.resume_rollout(problems, groups, kept.seconds)
-            return prompts, kept.body
+            body, seconds = kept
+            self.trainer.resume_rollout(problems, decode_responses(body, rules), seconds)
+            return prompts, body
         groups = self.trainer.public_rollout(step, problems, prompts.sampling_seed)
         body = encode_responses(rules.prompts, groups)
         # What the coordinator would refuse must not be kept, or no restart could mend it.
         decode_responses(body, rules)
         self._wait_until_kept()
-        self.journal.save_sampled(key, SampledResponses(body, self.trainer.rollout_seconds))
+        self.journal.save_sampled(key, body, self.trainer.rollout_seconds)
         return prompts, body
 
     def _prompts(self, swap: int) -> SwapPrompts:
@@ -325,9 +326,10 @@ class LocalRound:
             return own, 0.0
         started = time.monotonic()
         try:
-            on_wait = partial(self._waiting, step)
+            waiting = f"public step {step}: waiting for"
             answer = self.api.exchanged(
-                *(self.run.id, self.number, prompts.swap, on_wait),
+                *(self.run.id, self.number, prompts.swap),
+                lambda reason: self.reporter.doing(f"{waiting} {reason}"),
                 seeds=prompts.sampling_seed is not None,
             )
         except RoundClosed as error:
@@ -339,9 +341,6 @@ class LocalRound:
         rules = self._rules(prompts)
         chosen = self.trainer.choose(_problems(prompts), decode_offers(answer, rules))
         return encode_responses(rules.prompts, chosen), waited
-
-    def _waiting(self, step: int, reason: str) -> None:
-        self.reporter.doing(f"public step {step}: waiting for {reason}")
 
     def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
@@ -369,19 +368,18 @@ class LocalRound:
             for metrics, step in made
         ]
         steps = [metrics for metrics in told if metrics is not None]
-        means = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
         return UpdateMetrics(
             examples=examples,
             steps=len(self._done),
-            seconds=None if self.privacy else _total(steps, "seconds"),
-            sampling_seconds=None if self.privacy else _total(steps, "sampling"),
-            waiting_seconds=_total(self._done, "waited"),
+            seconds=None if self.privacy else total(steps, "seconds"),
+            sampling_seconds=None if self.privacy else total(steps, "sampling"),
+            waiting_seconds=total(self._done, "waited"),
             transfer_seconds=self._transfer,
             step_rewards=[metrics and metrics.reward for metrics in told[:MAX_STEPS_TOLD]],
             epsilon=self.privacy.epsilon if self.privacy else None,
             improvement=self._improvement(),
             donors=_donors(steps)[:MAX_DONORS_TOLD],
-            **{name: _mean(steps, name) for name in means},
+            **{name: total(steps, name) / len(steps) if steps else None for name in MEANS},
         )
 
     def _improvement(self) -> float | None:
@@ -418,11 +416,3 @@ def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
         for donor, (count, evidence, hotter) in sorted(sums.items(), key=lambda s: -s[1][0])
         if math.isfinite(evidence) and math.isfinite(hotter)
     ]
-
-
-def _mean(steps: list[StepMetrics], name: str) -> float | None:
-    return _total(steps, name) / len(steps) if steps else None
-
-
-def _total(steps: list[StepMetrics], name: str) -> float:
-    return sum(float(getattr(step, name)) for step in steps)

@@ -20,10 +20,9 @@ from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.held_out import HeldOut
-from pubswap_client.daemon.own_settings import own_rank, own_settings
+from pubswap_client.daemon.own_settings import RoundLimits, own_rank, own_settings
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
-from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
@@ -128,14 +127,7 @@ def make_daemon(
         session.api,
         run,
         make_trainer(
-            settings,
-            policy,
-            engine,
-            session.name,
-            problems,
-            score,
-            process_group,
-            privacy,
+            *(settings, policy, engine, session.name, problems, score, process_group, privacy)
         ),
         Journal(settings.state / "progress", JournalOwner.of(run, session.name)),
         reporter,
@@ -277,7 +269,11 @@ def _open_session(
         api.check_version()
         run = api.run(membership.run)
         if attendance is not None:
-            _agreed(settings.state, run, attendance)
+            if (path := adopt(settings.state, run, stored.coordinator)) is not None:
+                log.warning(
+                    "There was no policy. %s now allows what run %s asks; read it.", path, run.name
+                )
+            attendance.wait(partial(note_doing, settings.state, run))
         check_known(run.requires)
         check_possible(run.settings, settings, alone=process_group is None)
         if role is Role.CLIENT:
@@ -324,10 +320,3 @@ def _connected(
         buckets=consent.buckets,
     ) as api:
         yield api, Attendance(api, member.run, consent)
-
-
-def _agreed(state: Path, run: RunView, attendance: Attendance) -> None:
-    """Return when the policy allows the run; a folder from before policies gets one."""
-    if (path := adopt(state, run, attendance.consent.coordinator)) is not None:
-        log.warning("There was no policy. %s now allows what run %s asks; read it.", path, run.name)
-    attendance.wait(partial(note_doing, state, run))

@@ -210,27 +210,20 @@ def choose(policy: Policy, prompt: Sequence[int], offer: Offer, budget: int) -> 
     count = len(offer.candidates)
     if count == len(offer.places):
         return offer.taken(range(count))
-    scores = mean_logprobs(policy, prompt, offer.candidates, budget)
+    [scores] = mean_logprobs(policy, [prompt], [offer.candidates], budget)
     return offer.taken(sorted(range(count), key=lambda candidate: -scores[candidate]))
 
 
 def mean_logprobs(
-    policy: Policy, prompt: Sequence[int], responses: Sequence[Response], budget: int
-) -> list[float]:
-    """(1/|y|) sum_t log pi(y_t) of each response to a prompt, at the training temperature.
-
-    The mean, for a sum would rank by length.
-    """
-    return mean_logprobs_of_groups(policy, [prompt], [responses], budget)[0]
-
-
-def mean_logprobs_of_groups(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
     responses: Sequence[Sequence[Response]],
     budget: int,
 ) -> list[list[float]]:
-    """The same for G prompts with K responses each."""
+    """(1/|y|) sum_t log pi(y_t), at the training temperature, of K responses to each of G prompts.
+
+    The mean, for a sum would rank by length.
+    """
     groups = [
         Group(prompt, group, [0.0] * len(group))
         for prompt, group in zip(prompts, responses, strict=True)

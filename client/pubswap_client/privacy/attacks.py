@@ -13,7 +13,7 @@ from statistics import fmean
 
 import numpy as np
 
-from pubswap_client.policy.logprobs import mean_logprobs_of_groups
+from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import Scores
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
@@ -99,9 +99,9 @@ class Attacker:
                 [self._answer(problem), *responses]
                 for problem, responses in zip(part, groups, strict=True)
             ]
-            released = mean_logprobs_of_groups(self.policy, prompts, rows, self.budget)
+            released = mean_logprobs(self.policy, prompts, rows, self.budget)
             with self.policy.reference():
-                base = mean_logprobs_of_groups(self.policy, prompts, rows, self.budget)
+                base = mean_logprobs(self.policy, prompts, rows, self.budget)
             for (answer, *own), (answer_base, *own_base) in zip(released, base, strict=True):
                 yield Likelihoods(answer, answer_base, fmean(own), fmean(own_base))
 

@@ -46,9 +46,10 @@ def audit(
     if members is None:
         history = read(settings.state / HISTORY, run.id, RoundFigures)
         rounds = {each.round for each in history if each.round <= number}
-        client = stored.membership.name
-        data, holdout = _data(settings), settings.holdout
-        sets = of_run(data, others, run.settings, client, rounds, holdout)
+        if settings.data is None:
+            raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
+        client, data = stored.membership.name, settings.data
+        sets = of_run(data, others, run.settings, client, rounds, settings.holdout)
     elif others is None:
         raise InvalidSettings("--members needs --others, problems that were not trained on.")
     else:
@@ -78,12 +79,6 @@ def _released(
                 "not load."
             )
         return run, *api.adapter_of_round(run.id, which_adapter(run, round_))
-
-
-def _data(settings: ClientSettings) -> Path:
-    if settings.data is None:
-        raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
-    return settings.data
 
 
 def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:

@@ -79,14 +79,6 @@ class ExchangeKey:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledResponses:
-    """Our responses to a public step's prompts: the very bytes, sent or about to be."""
-
-    body: bytes
-    seconds: float  # that sampling them took
-
-
-@dataclass(frozen=True, slots=True)
 class ReducedUpdate:
     """A round's update in reduced precision: the very bytes, and the residual for the next one."""
 
@@ -134,14 +126,14 @@ class Journal:
         for name in () if under_way else (_RECEIVED, _SAMPLED):
             self._path(name).unlink(missing_ok=True)
 
-    def sampled(self, key: ExchangeKey) -> SampledResponses | None:
-        """Our responses of a public step, if they were kept."""
+    def sampled(self, key: ExchangeKey) -> tuple[bytes, float] | None:
+        """Our responses of a public step and the seconds of sampling them, if they were kept."""
         batch = self._batch(_SAMPLED, key)
-        return None if batch is None else SampledResponses(batch[1], float(batch[0]["seconds"]))
+        return None if batch is None else (batch[1], float(batch[0]["seconds"]))
 
-    def save_sampled(self, key: ExchangeKey, own: SampledResponses) -> None:
-        """Keep our responses of a public step. Raises NotSaved."""
-        self._save(_SAMPLED, {"step": asdict(key), "seconds": own.seconds}, _body(own.body))
+    def save_sampled(self, key: ExchangeKey, body: bytes, seconds: float) -> None:
+        """Keep the very bytes of our responses, sent or about to be. Raises NotSaved."""
+        self._save(_SAMPLED, {"step": asdict(key), "seconds": seconds}, _body(body))
 
     def received(self, key: ExchangeKey) -> bytes | None:
         """The groups to train on in a public step, if they were kept."""

@@ -32,7 +32,7 @@ def seal(facts: Facts, tensors: Tensors) -> list[memoryview]:
 
     A tensor is copied only if it is not contiguous: the pieces are its own bytes.
     """
-    whole = {**tensors, _FACTS: _bytes_of(json.dumps(facts).encode())}
+    whole = {**tensors, _FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8)}
     specs, position = {}, 0
     for name, array in whole.items():
         dtype = f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}"
@@ -59,7 +59,3 @@ def unseal(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         return json.loads(tensors.pop(_FACTS).tobytes()), tensors
     except (ValueError, LookupError, SafetensorError) as error:
         raise BrokenSeal(f"it cannot be read: {error}") from None
-
-
-def _bytes_of(data: bytes) -> NDArray[Any]:
-    return np.frombuffer(data, np.uint8)

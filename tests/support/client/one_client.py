@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pubswap_client.daemon.held_out import HeldOut
+from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.reporters import LogLines, Reporter
 from pubswap_client.daemon.round import LocalRound
-from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.state.journal import Journal, JournalOwner
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.trainer import LocalTrainer

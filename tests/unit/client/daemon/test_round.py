@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from pubswap_client.daemon.daemon import Daemon
+from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, Reporter, StepReport
-from pubswap_client.daemon.round_limits import RoundLimits
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import (
     Prompts,
@@ -286,7 +286,7 @@ def test_a_client_trains_on_the_candidates_that_it_finds_likely(
             chosen = choose(problems, offers)
             for problem, offer, group in zip(problems, offers, chosen, strict=True):
                 prompt = made.policy.encode(problem.prompt)
-                scores = mean_logprobs(made.policy, prompt, offer.candidates, 400)
+                [scores] = mean_logprobs(made.policy, [prompt], [offer.candidates], 400)
                 best = sorted(range(len(scores)), key=lambda k: -scores[k])[:2]
                 taken = [offer.candidates[k].tokens.tolist() for k in best]
                 assert [r.tokens.tolist() for r in group[2:]] == taken

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pubswap_client.daemon.round_limits import RoundLimits
+from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.settings import ClientSettings
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.errors import InvalidSettings

@@ -34,7 +34,8 @@ def test_scores_are_the_policy_s_own_per_token(
     responses = make_responses([3, 12, 1, 7], seed=5)
     wanted = [plain(policy, response) for response in responses]
     for budget in (1, 20, 10_000):
-        assert mean_logprobs(policy, PROMPT, responses, budget) == pytest.approx(wanted, abs=1e-5)
+        [found] = mean_logprobs(policy, [PROMPT], [responses], budget)
+        assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_what_a_peer_sent_after_the_end_is_not_scored(
@@ -47,7 +48,7 @@ def test_what_a_peer_sent_after_the_end_is_not_scored(
         np.append(short.logprobs, [-1, -1, -1]).astype(np.float32),
     )
     assert short.tokens[-1] == EOS
-    first, second = mean_logprobs(policy, PROMPT, [short, more], 1000)
+    [[first, second]] = mean_logprobs(policy, [PROMPT], [[short, more]], 1000)
     assert first == pytest.approx(second, abs=1e-6)
 
 
