@@ -34,7 +34,7 @@ AWAY_SECONDS = 600.0
 class Bucket:
     """Requests to addresses that the coordinator has signed: each is one try."""
 
-    def __init__(self, allowed: Allowed, tls: TlsFiles | None, hooks: Hooks) -> None:
+    def __init__(self, allowed: Allowed, tls: TlsFiles, hooks: Hooks) -> None:
         self._allowed = allowed
         self._tls = tls
         self._hooks = hooks
@@ -106,10 +106,10 @@ class Bucket:
         if address.netloc not in self._clients:
             # It is shown no certificate of ours; its own is a public authority's or our own one's.
             trusted = httpx.create_ssl_context()
-            if self._tls and self._tls.ca_file:
+            if self._tls.ca_file:
                 trusted.load_verify_locations(self._tls.ca_file)
             proxy = proxy_to(address, self._tls)
-            http = open_http(address, None, proxy, verify=trusted, event_hooks=self._hooks)
+            http = open_http(address, self._tls, proxy, verify=trusted, event_hooks=self._hooks)
             self._clients[address.netloc] = self._closing.enter_context(http)
         return self._clients[address.netloc]
 

@@ -15,7 +15,7 @@ from pubswap_client.coordinator.bucket import Allowed, Bucket, Hooks
 from pubswap_client.coordinator.retry import FOREVER, Backoff, retrying
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS, open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
-from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -52,7 +52,7 @@ class Connection:
         token: str | None = None,
         backoff: Backoff = FOREVER,
         transport: httpx.BaseTransport | None = None,
-        tls: TlsFiles | None = None,
+        tls: TlsFiles = PUBLIC,
         on_send: OnSend | None = None,
         withhold: Withhold = lambda message: message,
         buckets: Allowed = tuple,

@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from pubswap_client.coordinator.answered import AnsweredRequests
 from pubswap_client.coordinator.route import open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spool import (
     ANSWER,
@@ -36,12 +35,14 @@ from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol import paths
 from pubswap_protocol.command_line.locking import lock
 from pubswap_protocol.errors import Unreachable
+from pubswap_protocol.files import write_whole
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 IDLE_SECONDS = 3.0  # without a request, after which `once` is over
 AT_ONCE = 64
+REMEMBERED = 100_000  # requests that were answered: such a one may not come again
 KEPT_SECONDS = 24 * 3600.0  # of what nobody has taken
 # All that a member's requests have; what else a file says is not forwarded.
 FORWARDED = {
@@ -54,6 +55,34 @@ ANSWERED = {
     *("content-encoding", "content-length", "content-range", "content-type", "etag", "location"),
     *("retry-after", paths.ROUND_HEADER.lower(), paths.WAITS_HEADER.lower()),
 }
+
+
+class AnsweredRequests:
+    """The names of the last requests that were answered, in a file; safe to use from threads."""
+
+    def __init__(self, path: Path, most: int = REMEMBERED) -> None:
+        """Read what an earlier process wrote; `most` to twice as many are remembered."""
+        self._path, self._most, self._lock = path, most, threading.Lock()
+        names = path.read_text(errors="replace").split() if path.exists() else []
+        self._names = dict.fromkeys(names)  # in their order
+        self._shorten()  # also for what a kill has left of a line
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def add(self, name: str) -> None:
+        """Remember a name, also after a kill."""
+        with self._lock:
+            self._names[name] = None
+            if len(self._names) > 2 * self._most:
+                self._shorten()
+            else:
+                with self._path.open("a") as file:
+                    file.write(f"{name}\n")
+
+    def _shorten(self) -> None:
+        self._names = dict.fromkeys([*self._names][-self._most :])
+        write_whole(self._path, "".join(f"{name}\n" for name in self._names).encode())
 
 
 class Relay:

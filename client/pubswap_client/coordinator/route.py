@@ -1,13 +1,12 @@
 """The way to a coordinator: direct, or through the forward proxy that the environment names."""
 
 import ipaddress
-import ssl
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from pubswap_client.coordinator.tls import TlsFiles, public_authorities
+from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
 LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
@@ -25,7 +24,7 @@ def parsed_url(url: str) -> httpx.URL:
 
 
 def open_http(
-    url: httpx.URL, tls: TlsFiles | None, proxy: httpx.Proxy | None, **options: Any
+    url: httpx.URL, tls: TlsFiles, proxy: httpx.Proxy | None, **options: Any
 ) -> httpx.Client:
     """A client for one coordinator, through a proxy or none; `options` are httpx's own."""
     # Some proxies close without a word a connection that is not tunnelled.
@@ -37,7 +36,7 @@ def open_http(
             limits=httpx.Limits(max_connections=100, max_keepalive_connections=kept),
             **{
                 "timeout": httpx.Timeout(LONG_POLL_SECONDS + 30, connect=10),
-                "verify": context_of(tls),
+                "verify": tls.context(),
                 **options,
             },
         )
@@ -45,12 +44,7 @@ def open_http(
         raise InvalidSettings(str(error)) from None
 
 
-def context_of(tls: TlsFiles | None) -> ssl.SSLContext:
-    """What the coordinator's certificate is verified with."""
-    return tls.context() if tls else public_authorities()
-
-
-def proxy_to(url: httpx.URL, tls: TlsFiles | None) -> httpx.Proxy | None:
+def proxy_to(url: httpx.URL, tls: TlsFiles) -> httpx.Proxy | None:
     """The proxy of HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, unless NO_PROXY names the host.
 
     None to this machine itself, which no proxy elsewhere could reach. Raises InvalidSettings for
@@ -76,7 +70,7 @@ def proxy_to(url: httpx.URL, tls: TlsFiles | None) -> httpx.Proxy | None:
             "other than letters and digits as %XX)."
         )
     if proxy.url.scheme == "https":
-        proxy.ssl_context = context_of(tls)
+        proxy.ssl_context = tls.context()
     return proxy
 
 

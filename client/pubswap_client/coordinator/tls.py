@@ -24,12 +24,10 @@ class TlsFiles(BaseModel, extra="forbid", frozen=True):
             raise ValueError("a client certificate and its key go together")
         return self
 
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return self != TlsFiles()
-
     def context(self) -> ssl.SSLContext:
         """What httpx verifies with; raises InvalidSettings for a file that cannot be used."""
+        if self == PUBLIC:
+            return public_authorities()
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate is not None:
@@ -38,6 +36,9 @@ class TlsFiles(BaseModel, extra="forbid", frozen=True):
             named = ", ".join(str(file) for file in self.model_dump().values() if file)
             raise InvalidSettings(f"The TLS files {named} cannot be used: {error}") from None
         return context
+
+
+PUBLIC = TlsFiles()
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -22,19 +22,6 @@ from pubswap_protocol.tensors.peft_folder import WEIGHTS
 
 REFERENCE = "all"  # the folder that those beside it are compared with
 NORMAL = 1.96  # P(|Z| <= 1.96) = 0.95
-
-
-@dataclass(frozen=True)
-class ScoredAdapter:
-    """An adapter, and each problem's mean reward (P,)."""
-
-    name: str
-    rewards: list[float]
-
-    @property
-    def mean(self) -> float:
-        """pass@1."""
-        return fmean(self.rewards)
 
 
 @dataclass(frozen=True)
@@ -104,29 +91,24 @@ def load_stack(policy: Policy, stack: AdapterFile) -> None:
         policy.load_adapter(initial_adapter(layout, policy.settings.seed))  # B = 0: no product
 
 
-def compared(scored: Sequence[ScoredAdapter]) -> list[Compared]:
-    """Each with its interval, and against `all` beside it, if that is there."""
-    by_name = {each.name: each for each in scored}
+def compared(scored: Mapping[str, Sequence[float]]) -> list[Compared]:
+    """By each problem's mean reward (P,): with intervals, and against `all` beside an adapter."""
     found = []
-    for each in scored:
-        reference = str(Path(each.name).parent / REFERENCE)
-        other = by_name.get(reference) if each.name != reference else None
-        found.append(
-            Compared(
-                each.name,
-                len(each.rewards),
-                each.mean,
-                half_width(each.rewards),
-                None if other is None else _difference(each, other),
-            )
-        )
+    for name, rewards in scored.items():
+        reference = str(Path(name).parent / REFERENCE)
+        other = scored.get(reference) if name != reference else None
+        difference = None if other is None else _difference(rewards, reference, other)
+        mean, half = fmean(rewards), half_width(rewards)
+        found.append(Compared(name, len(rewards), mean, half, difference))
     return found
 
 
-def _difference(scored: ScoredAdapter, reference: ScoredAdapter) -> PairedDifference:
-    values = [a - b for a, b in zip(scored.rewards, reference.rewards, strict=True)]
+def _difference(
+    rewards: Sequence[float], reference: str, others: Sequence[float]
+) -> PairedDifference:
+    values = [a - b for a, b in zip(rewards, others, strict=True)]
     better, worse = sum(value > 0 for value in values), sum(value < 0 for value in values)
-    return PairedDifference(reference.name, fmean(values), half_width(values), better, worse)
+    return PairedDifference(reference, fmean(values), half_width(values), better, worse)
 
 
 def half_width(values: Sequence[float]) -> float | None:

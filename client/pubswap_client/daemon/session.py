@@ -14,7 +14,7 @@ from pubswap_client.base_model import own_model
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.daemon.comparison import ScoredAdapter, adapter_names, load_stack, open_adapter
+from pubswap_client.daemon.comparison import adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
@@ -187,8 +187,8 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     return Evaluator(session.api, run, len(problems), evaluate, residuals)
 
 
-def compare_adapters(settings: ClientSettings, folder: Path) -> list[ScoredAdapter]:
-    """Score the adapters in a folder on the run's test set, each with the same draws.
+def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[float]]:
+    """Each test problem's mean reward with each adapter in a folder, by the same draws.
 
     Raises InvalidSettings if there is none, InvalidAdapter if one is not of this run.
     """
@@ -196,15 +196,15 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> list[ScoredAdapt
     with _open_session(settings, Role.EVALUATOR) as session:
         problems, run, policy = _problem_set(session, SetKind.TEST), session.run, session.policy
         stacks = {name: open_adapter(folder / name, run) for name in names}
-        scored = []
+        seed = seed_for(run.settings.seed, "evaluation")
+        scored = {}
         for name, stack in stacks.items():
             load_stack(policy, stack)
-            seed = seed_for(run.settings.seed, "evaluation")
             rewards = rewards_of(
                 policy, session.engine, problems, session.score, run.settings, seed
             )
-            scored.append(ScoredAdapter(name, [fmean(each) for each in rewards]))
-            log.info("%s: pass@1 %.3f on %d problems.", name, scored[-1].mean, len(problems))
+            scored[name] = [fmean(each) for each in rewards]
+            log.info("%s: pass@1 %.3f on %d problems.", name, fmean(scored[name]), len(problems))
     return scored
 
 

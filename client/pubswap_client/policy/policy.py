@@ -78,14 +78,13 @@ class Policy:
     @classmethod
     def load(
         cls,
-        source: Path | str,
+        folder: Path,
         card: ModelCard,
         settings: RunSettings,
         device: Device | torch.device = "auto",
-        revision: str | None = None,
         mesh: "DeviceMesh | None" = None,
     ) -> Self:
-        """Load the base model from a folder, or from the hub at a revision.
+        """Load the base model from a folder.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
         has not the layers that the card's adapter belongs to. With a `mesh`, the base's layers are
@@ -95,13 +94,13 @@ class Policy:
         transformers_logging.disable_progress_bar()
         device = find_device(device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
         if device.type == "cuda":
             fuse_layers(model)
             # It makes a plan for each new length, tens of milliseconds for each decoded token. And
             # float32 products stay exact: in some versions of transformers RoPE's angles are one.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        tokenizer = PromptTokenizer(source, revision)
+        tokenizer = PromptTokenizer(folder)
         model = _with_lora(model if mesh else model.to(device), card, settings.lora)
         if mesh is not None:
             _shard(model, mesh)

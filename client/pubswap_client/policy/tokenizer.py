@@ -5,7 +5,6 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
-from transformers.utils import cached_file
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import PromptLimit
@@ -18,11 +17,9 @@ _REPLY = "PubSwap"
 class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
-    def __init__(self, source: Path | str, revision: str | None = None) -> None:
-        self._full = AutoTokenizer.from_pretrained(source, revision=revision)
-        self.plain = load_tokenizer(
-            Path(cached_file(source, "tokenizer.json", revision=revision)).read_bytes()
-        )
+    def __init__(self, folder: Path) -> None:
+        self._full = AutoTokenizer.from_pretrained(folder)
+        self.plain = load_tokenizer((folder / "tokenizer.json").read_bytes())
 
     @property
     def has_template(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE, Backoff
-from pubswap_client.coordinator.tls import TlsFiles, public_authorities
+from pubswap_client.coordinator.tls import PUBLIC, TlsFiles, public_authorities
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings, ProxyFault, Unreachable
 from pubswap_protocol.messages import CreateInvite, TaskKind
@@ -54,7 +54,7 @@ class Site:
         ) as thread:
             return thread.submit(call).result(120)
 
-    def version(self, url: str | None = None, tls: TlsFiles | None = None) -> str:
+    def version(self, url: str | None = None, tls: TlsFiles = PUBLIC) -> str:
         """What the member's network hears of the coordinator, at once or not at all."""
 
         def ask() -> str:
@@ -128,7 +128,7 @@ def opened(site: Site) -> Federation:
     return fed
 
 
-def takes_part(site: Site, fed: Federation, tls: TlsFiles | None = None) -> None:
+def takes_part(site: Site, fed: Federation, tls: TlsFiles = PUBLIC) -> None:
     """A member enrols, says hello, sends an adapter and reads it again."""
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="a")).invite
     data = encode_adapter(fed.run.model.layout, fed.adapter(1))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pubswap_client.coordinator.answered import AnsweredRequests
+from pubswap_client.coordinator.relay import AnsweredRequests
 
 
 def test_the_last_requests_are_remembered_and_no_more_than_twice_as_many(tmp_path: Path) -> None:

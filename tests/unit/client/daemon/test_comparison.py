@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.daemon.comparison import (
-    ScoredAdapter,
     adapter_names,
     compared,
     half_width,
@@ -26,9 +25,7 @@ def test_a_difference_is_paired_by_problem_with_all_beside_it() -> None:
         name: rng.integers(0, 2, 50).astype(float).tolist()
         for name in ("round-1/all", "round-1/without-a", "round-2/without-a")
     }
-    found = {
-        each.adapter: each for each in compared([ScoredAdapter(*one) for one in draws.items()])
-    }
+    found = {each.adapter: each for each in compared(draws)}
     assert found["round-1/all"].difference is found["round-2/without-a"].difference is None
     paired = found["round-1/without-a"].difference
     gains = np.array(draws["round-1/without-a"]) - draws["round-1/all"]
@@ -49,7 +46,7 @@ def test_the_interval_holds_the_mean_as_often_as_it_says() -> None:
 
 def test_one_problem_has_no_interval() -> None:
     """Nor does it end the command."""
-    found = compared([ScoredAdapter("all", [1.0]), ScoredAdapter("without-a", [0.0])])
+    found = compared({"all": [1.0], "without-a": [0.0]})
     assert found[1].half_width is None
     assert found[1].difference is not None and found[1].difference.half_width is None
     console = Console(file=io.StringIO(), width=100)

@@ -117,7 +117,7 @@ def test_encoding_is_the_policy_s(policy: Policy, data: Path) -> None:
     """What the doctor measures is what training measures."""
     from pubswap_client.policy.tokenizer import PromptTokenizer
 
-    tokenizer = PromptTokenizer(policy.model.config._name_or_path)
+    tokenizer = PromptTokenizer(Path(policy.model.config._name_or_path))
     for problem in survey(data).problems[:3]:
         assert tokenizer.encode(problem.prompt, chat=True) == policy.encode(problem.prompt)
 
