@@ -14,7 +14,6 @@ _LARGEST = 4 << 20
 
 
 def card_bytes(run: CreateRun | RunView) -> bytes:
-    """The file of a run's card."""
     card = CreateRun(name=run.name, settings=run.settings, model=run.model)
     return card.model_dump_json(indent=1).encode() + b"\n"
 

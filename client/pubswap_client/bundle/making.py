@@ -58,7 +58,6 @@ class Wanted:
 
     @property
     def constraints(self) -> Path:
-        """The versions of everything that is installed with us."""
         return self.checkout / "constraints.txt"
 
     def digest(self) -> str:

@@ -20,7 +20,6 @@ class Approval(BaseModel, extra="forbid", frozen=True):
     at: AwareDatetime
 
     def changed(self, asked: Mapping[str, str]) -> list[str]:
-        """What is asked now and was not then, in words."""
         return [
             f"{what} {self.asked.get(what, 'unsaid')} -> {value}"
             for what, value in asked.items()

@@ -95,7 +95,6 @@ class Ask:
 
 
 def ask_of(view: RunView, coordinator: str) -> Ask:
-    """What a coordinator's run asks now."""
     return Ask(
         settings=view.settings,
         name=view.name,

@@ -34,7 +34,6 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def local_now() -> datetime:
-    """The local time, with its zone."""
     return datetime.now().astimezone()
 
 
@@ -173,5 +172,4 @@ def without(message: M, allowed: str | Iterable[str]) -> M:
 
 
 def words(refusals: Iterable[Refusal]) -> str:
-    """All reasons, one sentence after another."""
     return " ".join(refusal.detail for refusal in refusals)

@@ -44,7 +44,6 @@ class Bucket:
         self._closing = ExitStack()
 
     def close(self) -> None:
-        """End its connections."""
         self._closing.close()
 
     @property

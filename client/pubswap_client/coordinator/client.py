@@ -73,7 +73,6 @@ class CoordinatorClient(Connection):
         return self.call(messages.BlobReceipt, "PUT", paths.RUN_TOKENIZER.format(run=run), data)
 
     def put_set(self, run: str, kind: messages.SetKind, data: bytes) -> messages.SetReceipt:
-        """Send the public or the test set as JSONL."""
         path = paths.RUN_SET.format(run=run, kind=kind.value)
         return self.call(messages.SetReceipt, "PUT", path, data)
 
@@ -82,11 +81,9 @@ class CoordinatorClient(Connection):
         return self.call(RunView, "POST", path.format(run=run))
 
     def change_run(self, run: str, body: messages.ChangeRun) -> RunView:
-        """Change settings of a run that has not been started."""
         return self.call(RunView, "PATCH", paths.RUN_SETTINGS.format(run=run), body)
 
     def delete_run(self, run: str) -> None:
-        """Delete a run that has ended, by its id."""
         self.request("DELETE", paths.RUN.format(run=run))
 
     def invite(self, run: str, body: messages.CreateInvite) -> messages.Invite:
@@ -101,11 +98,9 @@ class CoordinatorClient(Connection):
         return self.call(messages.MemberList, "GET", paths.RUN_MEMBERS.format(run=run))
 
     def revoke(self, run: str, member: str) -> None:
-        """Make a member's token worthless."""
         self.request("DELETE", paths.RUN_MEMBER.format(run=run, member=member))
 
     def exclude(self, run: str, round_: int, member: str) -> RunView:
-        """Leave a member's update out of the round under way."""
         path = paths.EXCLUDE.format(run=run, round=round_, member=member)
         return self.call(RunView, "POST", path)
 
@@ -118,7 +113,6 @@ class CoordinatorClient(Connection):
         self.request("POST", path.format(run=run, member=member))
 
     def bind_certificate(self, run: str, member: str, sha256: str | None) -> None:
-        """Bind a member's token to another client certificate, or to none."""
         path = paths.RUN_MEMBER_CERTIFICATE.format(run=run, member=member)
         self.request("PUT", path, messages.BindCertificate(sha256=sha256))
 
@@ -144,11 +138,9 @@ class CoordinatorClient(Connection):
         return self.call(messages.ViewerToken, "POST", paths.VIEWERS, body)
 
     def viewers(self) -> list[messages.Viewer]:
-        """Who may look at the dashboard."""
         return self.call(messages.ViewerList, "GET", paths.VIEWERS).viewers
 
     def remove_viewer(self, name: str) -> None:
-        """Let a viewer look no more."""
         self.request("DELETE", paths.VIEWER.format(viewer=name))
 
     def events(self, run: str, after: int = 0) -> messages.Events:
@@ -199,17 +191,14 @@ class CoordinatorClient(Connection):
         return digest
 
     def submit_update(self, run: str, round_: int, body: messages.SubmitUpdate) -> Receipt:
-        """Hand in a round's adapter."""
         path = paths.UPDATE.format(run=run, round=round_)
         return self.call(Receipt, "POST", path, self.withhold(body))
 
     def swap_prompts(self, run: str, round_: int, swap: int) -> messages.SwapPrompts:
-        """A public step's prompts."""
         path = paths.SWAP.format(run=run, round=round_, swap=swap)
         return self.call(messages.SwapPrompts, "GET", path)
 
     def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
-        """Hand in the responses to a public step's prompts."""
         path = paths.SWAP_RESPONSES.format(run=run, round=round_, swap=swap)
         return self.call(Receipt, "POST", path, data)
 
@@ -242,7 +231,6 @@ class CoordinatorClient(Connection):
         return self.request("GET", paths.RUN_SET.format(run=run, kind=kind.value)).text
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:
-        """Hand in pass@1 of a round's global adapter."""
         self.request("POST", paths.EVALUATION.format(run=run, round=round_), body)
 
     def _log_wait(self, reason: str | None) -> None:

@@ -103,7 +103,6 @@ class Connection:
         key: str | None = None,
         **params: Any,
     ) -> M:
-        """The parsed answer to a `request`."""
         return parse(answer, self.request(method, path, body, key, **params))
 
     def request(

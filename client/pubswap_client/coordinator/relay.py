@@ -71,7 +71,6 @@ class AnsweredRequests:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Remember a name, also after a kill."""
         with self._lock:
             self._names[name] = None
             if len(self._names) > 2 * self._most:

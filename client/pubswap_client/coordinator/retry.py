@@ -32,8 +32,6 @@ ONCE = Backoff(tries=1)
 
 
 class RetryState:
-    """Counts the failures of one undertaking, and waits after each."""
-
     def __init__(
         self,
         backoff: Backoff,
@@ -60,7 +58,6 @@ class RetryState:
         self._sleep(seconds)
 
     def renew(self) -> None:
-        """Something was achieved: count from zero again."""
         self._failures = 0
 
 

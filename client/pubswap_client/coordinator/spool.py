@@ -108,11 +108,9 @@ class Draft:
         self._temporary.unlink(missing_ok=True)
 
     def add(self, piece: bytes | memoryview) -> None:
-        """More of the body."""
         files.write_all(self._descriptor, piece)
 
     def finish(self, message: Envelope) -> None:
-        """Give it its name."""
         line = message.model_dump_json().encode()
         self.add(line + b"%08d" % len(line) + _MARK)
         files.publish(self._temporary, self._path)

@@ -66,7 +66,6 @@ class BlobRequests:
         return session if all(allowed) else session.model_copy(update={"parts": []})
 
     def put(self, part: UploadPart, chunk: memoryview) -> None:
-        """Write a part of the blob to the bucket."""
         self.connection.bucket.put(part.url, chunk, BLOCK_BYTES)
 
     def send(self, upload: str, first: int, chunk: memoryview) -> None:
@@ -81,7 +80,6 @@ class BlobRequests:
         self.connection.once("PATCH", path, content=blocks, headers=headers)
 
     def finish(self, upload: str, digest: str) -> None:
-        """Make a blob of a session that is complete."""
         path = paths.UPLOAD.format(run=self.run, upload=upload)
         parse(BlobReceipt, self.connection.once("PUT", path, params={"digest": digest}))
 

@@ -21,7 +21,6 @@ class Deadline(Reporter):
         self._over = False
 
     def step(self, report: StepReport) -> None:
-        """It is on disk, and perhaps the last that fits."""
         longest = max(metrics.seconds for metrics in report.made)
         self._over = time.monotonic() + longest > self._end
         if self._over and not report.last:

@@ -50,7 +50,6 @@ class Evaluator:
                 self.evaluate(task)
 
     def evaluate(self, task: Task) -> None:
-        """Evaluate one round's adapter and hand in the figures."""
         if task.adapter is None:
             raise WrongState("The coordinator gave an evaluation task without an adapter.")
         started = time.monotonic()

@@ -60,7 +60,6 @@ class Recorder(Reporter):
 
 
 def figures_of(run: str, report: RoundReport) -> RoundFigures:
-    """A round's line of the history."""
     steps = report.steps
     return RoundFigures(
         run=run,

@@ -42,7 +42,6 @@ class StepReport:
 
     @property
     def metrics(self) -> StepMetrics:
-        """This step's."""
         return self.made[-1]
 
     @property
@@ -96,7 +95,6 @@ class LogLines(Reporter):
     """One line for each step, for a log file or a journal."""
 
     def step(self, report: StepReport) -> None:
-        """The figures that show whether training goes well."""
         metrics = report.metrics
         figures = {
             "reward": metrics.reward,
@@ -120,8 +118,6 @@ class LogLines(Reporter):
 
 @dataclass(frozen=True)
 class Reporters(Reporter):
-    """Several as one."""
-
     reporters: Sequence[Reporter]
 
     def doing(self, what: str) -> None:
@@ -216,7 +212,6 @@ class Tracking(Reporter):
     trackers: Sequence[GeneralTracker]
 
     def step(self, report: StepReport) -> None:
-        """All metrics under `train/`, by the step's number in the whole run."""
         figures = asdict(replace(report.metrics, donors={}))
         left_out = {"donors"}
         if not report.metrics.donated_tokens:  # a curve of the steps that have some

@@ -170,7 +170,6 @@ def run_evaluator(settings: ClientSettings) -> RunState:
 
 
 def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
-    """An evaluator on the coordinator's test set."""
     problems, run = _problem_set(session, SetKind.TEST), session.run
 
     def evaluate(

@@ -29,17 +29,14 @@ LARGEST_CONTENT = 1 << 20  # bytes of a body that is held in an entry; a larger 
 
 
 def ledger_folder(state: Path) -> Path:
-    """Where a state folder keeps its ledger."""
     return state / "ledger"
 
 
 def day_files(folder: Path) -> list[Path]:
-    """The days, in order."""
     return sorted(folder.glob("????-??-??.jsonl"))
 
 
 def body_path(folder: Path, digest: str) -> Path:
-    """Where a kept body is."""
     return folder / "bodies" / hexadecimal(digest)
 
 

@@ -18,8 +18,6 @@ CARD = "README.md"
 
 
 class Format(StrEnum):
-    """How an adapter is written."""
-
     PEFT = "peft"
     MERGED = "merged"
 

@@ -52,7 +52,6 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 
 def members_table(members: list[MemberView]) -> Table:
-    """One line a member: what it does now."""
     active = Column("active", overflow="fold")  # a code is searched for
     table = Table(
         _whole("member"), "role", active, "last seen", "round", "step", "reward", "tokens/s"

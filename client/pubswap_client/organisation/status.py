@@ -128,7 +128,6 @@ def as_json(status: MemberStatus) -> str:
 
 
 def rendered(status: MemberStatus, now: datetime | None = None) -> RenderableType:
-    """The status for people."""
     run, member = status.run, status.member
     head = f"{member.name} in {member.run_name}"
     if run is not None:

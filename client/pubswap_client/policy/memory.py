@@ -13,8 +13,6 @@ _INTERMEDIATE = ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a decoder that memory and work depend on."""
-
     hidden: int
     intermediate: int
     layers: int

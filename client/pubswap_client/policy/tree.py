@@ -49,7 +49,6 @@ class Tree:
 
     @cached_property
     def query_counts(self) -> list[int]:
-        """Queries of each span."""
         return [span.end - span.start for span in self.spans]
 
     @cached_property

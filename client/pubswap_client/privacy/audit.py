@@ -69,7 +69,6 @@ def audit(
 def _released(
     state: Path, stored: StoredMembership, round_: int | None
 ) -> tuple[WholeRun, int, bytes]:
-    """The run, and the round and bytes of the adapter."""
     with member_client(state, stored, Backoff(tries=3)) as api:
         run = api.whole_run(stored.membership.run)
         check_known(run.requires)

@@ -23,8 +23,6 @@ Looks = Sequence[Likelihoods]
 
 
 class AttackResult(BaseModel, frozen=True):
-    """What one attack achieves."""
-
     attack: str
     words: str
     auc: float = Field(description="The share of pairs of a member and another that it gets right.")
@@ -65,8 +63,6 @@ class AttackResult(BaseModel, frozen=True):
 
 
 class AuditReport(BaseModel, frozen=True):
-    """A membership audit of one adapter."""
-
     run: str
     round: int
     adapter: Digest
@@ -84,7 +80,6 @@ class AuditReport(BaseModel, frozen=True):
 
     @property
     def text(self) -> str:
-        """The verdict in plain words."""
         return " ".join(_sentences(self))
 
     @property
@@ -94,7 +89,6 @@ class AuditReport(BaseModel, frozen=True):
         return json.dumps(self.model_dump(mode="json") | verdict, indent=2, ensure_ascii=False)
 
     def rendered(self) -> RenderableType:
-        """A table of the attacks, and the verdict."""
         table = Table("attack on", "AUC", "interval", "found at 1 % false alarms")
         for each in (*self.outcomes, self.control):
             interval = f"{each.lower:.3f} to {each.upper:.3f}"
@@ -107,7 +101,6 @@ class AuditReport(BaseModel, frozen=True):
 
 
 def audited(run: str, round_: int, adapter: Digest, members: Looks, others: Looks) -> AuditReport:
-    """The report on what the members and the others gave."""
     return AuditReport(
         run=run,
         round=round_,

@@ -37,7 +37,6 @@ class RoundFigures(BaseModel, frozen=True):
 
     @property
     def key(self) -> tuple[str, int, Digest]:
-        """What no other line says."""
         return self.run, self.round, self.start
 
 
@@ -54,7 +53,6 @@ class HeldOutScore(BaseModel, frozen=True):
 
     @property
     def key(self) -> tuple[str, int, Digest]:
-        """What no other line says."""
         return self.run, self.round, self.adapter
 
 

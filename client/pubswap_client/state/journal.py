@@ -141,7 +141,6 @@ class Journal:
         return None if batch is None else batch[1]
 
     def save_received(self, key: ExchangeKey, body: bytes) -> None:
-        """Keep the groups to train on in a public step. Raises NotSaved."""
         self._save(_RECEIVED, {"step": asdict(key)}, _body(body))
 
     def replay(self) -> dict[int, list[Response]]:
@@ -149,7 +148,6 @@ class Journal:
         return self._load(_REPLAY, lambda _, tensors: decode_kept(tensors)) or {}
 
     def save_replay(self, kept: Kept) -> None:
-        """Replace the kept responses. Raises NotSaved."""
         self._save(_REPLAY, {}, encode_kept(kept))
 
     def update(self) -> ReducedUpdate | None:

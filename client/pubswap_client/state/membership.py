@@ -19,7 +19,6 @@ class StoredMembership(BaseModel, extra="forbid", frozen=True):
 
 
 def membership_path(state: Path) -> Path:
-    """Where a state folder keeps its membership."""
     return state / "membership.json"
 
 

@@ -57,7 +57,6 @@ class PrivacyBudget:
 
     @property
     def epsilon(self) -> float:
-        """Of the run so far."""
         return epsilon_of(self.spent, self._delta)
 
     def next_beginning(self) -> int:
