@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -32,10 +32,7 @@ from pubswap_protocol.command_line.amounts import seconds_of
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
-
-if TYPE_CHECKING:
-    from pubswap_client.settings import ClientSettings
-    from pubswap_protocol.messages import RunState
+from pubswap_protocol.messages import Role, RunState
 
 client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
 
@@ -152,9 +149,7 @@ def doctor(
     data: Data = None,
     engine: Engine = None,
     processes: Processes = None,
-    role: Annotated[
-        Literal["client", "evaluator"], typer.Option(help="What this member does in the run.")
-    ] = "client",
+    role: Annotated[Role, typer.Option(help="What this member does in the run.")] = Role.CLIENT,
     run: Annotated[
         Path | None,
         typer.Option(help="A bundle's run.json: examine for that run, without a coordinator."),
@@ -184,12 +179,11 @@ def doctor(
     """
     from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.doctor.examination import run_doctor
-    from pubswap_protocol.messages import Role
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     options = {**given.values, "data": data, "engine": engine, "processes": processes}
     with until_stopped():
-        healthy = run_doctor(given.config, options, not no_trial, as_json, Role(role), run)
+        healthy = run_doctor(given.config, options, not no_trial, as_json, role, run)
     raise typer.Exit(0 if healthy else 1)
 
 
@@ -215,32 +209,22 @@ def evaluate(
 
     settings = given.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
-    if adapters is not None:
-        _compare(settings, adapters, as_json)
-        return
     with until_stopped():
-        from pubswap_client.daemon.session import run_evaluator
+        from pubswap_client.daemon.comparison import compared, table
+        from pubswap_client.daemon.session import compare_adapters, run_evaluator
 
-        ended = run_evaluator(settings)
-    _exit_as(ended)
-
-
-def _compare(settings: "ClientSettings", folder: Path, as_json: bool) -> None:
-    from rich.console import Console
-
-    from pubswap_client.daemon.comparison import compared, table
-    from pubswap_client.daemon.signals import until_stopped
-
-    with until_stopped():
-        from pubswap_client.daemon.session import compare_adapters
-
-        found = compared(compare_adapters(settings, folder))
+        if adapters is None:
+            _exit_as(run_evaluator(settings))
+            return
+        found = compared(compare_adapters(settings, adapters))
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
+        from rich.console import Console
+
         Console().print(table(found))
 
 
-def _exit_as(ended: "RunState | None") -> None:
+def _exit_as(ended: RunState | None) -> None:
     if ended == "cancelled":
         raise typer.Exit(CANCELLED)

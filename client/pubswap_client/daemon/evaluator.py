@@ -15,7 +15,6 @@ from pubswap_protocol.draws import seed_for
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.messages import Evaluation, RunState, RunView, Task, TaskKind
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, decode_adapter
 
 log = logging.getLogger(__name__)
@@ -70,12 +69,11 @@ def pass_at_1(
     engine: RolloutEngine,
     problems: Sequence[Problem],
     scorer: Scorer,
-    settings: RunSettings,
     seed: int,
 ) -> tuple[float, dict[str, float]]:
     """The mean reward over all problems, and by topic; `evaluation.samples` for each problem."""
     by_topic: dict[str, list[float]] = defaultdict(list)
-    rewards = rewards_of(policy, engine, problems, scorer, settings, seed)
+    rewards = rewards_of(policy, engine, problems, scorer, seed)
     for problem, scores in zip(problems, rewards, strict=True):
         by_topic[problem.topic] += scores
     everything = [score for scores in by_topic.values() for score in scores]
@@ -87,17 +85,16 @@ def rewards_of(
     engine: RolloutEngine,
     problems: Sequence[Problem],
     scorer: Scorer,
-    settings: RunSettings,
     seed: int,
 ) -> list[list[float]]:
     """The rewards (P, S) of `evaluation.samples` responses to each problem."""
     rewards: list[list[float]] = []
-    evaluation = settings.evaluation
+    grpo, evaluation = policy.settings.grpo, policy.settings.evaluation
     for start in range(0, len(problems), evaluation.batch_size):
         part = problems[start : start + evaluation.batch_size]
         sampling = SamplingParameters(
             count=evaluation.samples,
-            max_tokens=settings.grpo.max_response_tokens,
+            max_tokens=grpo.max_response_tokens,
             temperature=evaluation.temperature,
             seed=seed_for(seed, "batch", start),
         )

@@ -178,9 +178,7 @@ def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
         session.policy.rebase(residuals)
         session.policy.load_adapter(adapter)
         seed = seed_for(run.settings.seed, "evaluation")
-        return pass_at_1(
-            session.policy, session.engine, problems, session.score, run.settings, seed
-        )
+        return pass_at_1(session.policy, session.engine, problems, session.score, seed)
 
     residuals = Residuals(session.api, run, settings.state / "residuals")
     return Evaluator(session.api, run, len(problems), evaluate, residuals)
@@ -199,9 +197,7 @@ def compare_adapters(settings: ClientSettings, folder: Path) -> dict[str, list[f
         scored = {}
         for name, stack in stacks.items():
             load_stack(policy, stack)
-            rewards = rewards_of(
-                policy, session.engine, problems, session.score, run.settings, seed
-            )
+            rewards = rewards_of(policy, session.engine, problems, session.score, seed)
             scored[name] = [fmean(each) for each in rewards]
             log.info("%s: pass@1 %.3f on %d problems.", name, fmean(scored[name]), len(problems))
     return scored

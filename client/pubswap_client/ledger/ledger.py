@@ -75,31 +75,24 @@ class Ledger:
             if kept:
                 (self._folder / "bodies").mkdir(mode=0o700, exist_ok=True)
                 write_whole(body_path(self._folder, digester.digest()), bytes(held))
-            self._append(
-                lambda number, at, previous: Entry(
-                    **what,
-                    number=number,
-                    at=at,
-                    method=method,
-                    target=target,
-                    size=size,
-                    digest=digester.digest(),
-                    content=json.loads(bytes(held)) if readable and held else None,
-                    kept=kept,
-                    previous=previous,
-                )
+            last_file, last = self._last()
+            now = self._clock().astimezone(UTC)
+            entry = Entry(
+                **what,
+                number=last.number + 1 if last else 1,
+                at=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z",
+                method=method,
+                target=target,
+                size=size,
+                digest=digester.digest(),
+                content=json.loads(bytes(held)) if readable and held else None,
+                kept=kept,
+                previous=last.hash if last else BEGINNING,
             )
-
-    def _append(self, make: Callable[[int, str, str], Entry]) -> None:
-        last_file, last = self._last()
-        now = self._clock().astimezone(UTC)
-        at = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03}Z"
-        # A clock that goes back must not bring the days out of order.
-        path = max(self._folder / f"{at[:10]}.jsonl", last_file or self._folder)
-        entry = make(last.number + 1 if last else 1, at, last.hash if last else BEGINNING)
-        size = append_durably(path, entry.line())
-        self._seen = (path, size, entry)
-        write_head(self._folder, entry.number, entry.hash)
+            # A clock that goes back must not bring the days out of order.
+            path = max(self._folder / f"{entry.at[:10]}.jsonl", last_file or self._folder)
+            self._seen = (path, append_durably(path, entry.line()), entry)
+            write_head(self._folder, entry.number, entry.hash)
 
     def _last(self) -> tuple[Path | None, Entry | None]:
         """The last day's file and the last entry; raises LedgerDamaged if an end is missing."""

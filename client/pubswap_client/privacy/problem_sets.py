@@ -41,14 +41,6 @@ def drawn(settings: RunSettings, client: str, size: int, rounds: Iterable[int]) 
     }
 
 
-def trained_and_not(
-    problems: Sequence[Problem], indices: Collection[int]
-) -> tuple[list[Problem], list[Problem]]:
-    """The problems of these indices, and the rest."""
-    members = [problem for index, problem in enumerate(problems) if index in indices]
-    return members, [problem for index, problem in enumerate(problems) if index not in indices]
-
-
 def of_run(
     data: Path,
     others: Path | None,
@@ -70,7 +62,9 @@ def of_run(
             + _GIVE_BOTH
         )
     problems, held_out = split(read_problems(data), holdout)
-    members, rest = trained_and_not(problems, drawn(settings, client, len(problems), rounds))
+    indices = drawn(settings, client, len(problems), rounds)
+    members = [problem for index, problem in enumerate(problems) if index in indices]
+    rest = [problem for index, problem in enumerate(problems) if index not in indices]
     return members, read_problems(others) if others else [*rest, *held_out]
 
 

@@ -215,7 +215,10 @@ def test_a_private_prompt_that_is_too_long_is_found_at_the_start(
 
 
 def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
-    policy: Policy, problems: list[Problem], run_settings: RunSettings
+    policy: Policy,
+    problems: list[Problem],
+    run_settings: RunSettings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A scorer that knows the topic gives its share; topics come sorted."""
     asked: list[int] = []
@@ -226,17 +229,14 @@ def test_pass_at_1_is_the_mean_reward_overall_and_by_topic(
 
     evaluation = run_settings.evaluation.model_copy(update={"samples": 2, "batch_size": 3})
     settings = run_settings.model_copy(update={"evaluation": evaluation})
-    overall, by_topic = pass_at_1(
-        policy, TransformersEngine(policy), problems, scorer, settings, seed=1
-    )
+    monkeypatch.setattr(policy, "settings", settings)
+    overall, by_topic = pass_at_1(policy, TransformersEngine(policy), problems, scorer, seed=1)
     assert asked == [6, 6, 4]
     assert overall == pytest.approx(5 / 8)
     assert list(by_topic.items()) == [("even", pytest.approx(0.25)), ("odd", 1.0)]
 
 
-def test_pass_at_1_is_a_function_of_the_seed(
-    policy: Policy, problems: list[Problem], run_settings: RunSettings
-) -> None:
+def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Problem]) -> None:
     """The texts scored are the same when asked again, and others with another seed."""
     seen: list[list[str]] = []
 
@@ -245,5 +245,5 @@ def test_pass_at_1_is_a_function_of_the_seed(
         return [0.0] * len(cases)
 
     for seed in (1, 1, 2):
-        pass_at_1(policy, TransformersEngine(policy), problems, scorer, run_settings, seed)
+        pass_at_1(policy, TransformersEngine(policy), problems, scorer, seed)
     assert seen[0] == seen[1] != seen[2]
