@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pubswap_client.bundle.commands import bundle_commands
 from pubswap_client.consent.commands import approve, deny, policy_commands, print_first_look
+from pubswap_client.coordinator.tls import TlsFiles
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.ledger.commands import audit_commands
@@ -28,6 +31,7 @@ from pubswap_client.organisation.relaying import relay
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
+from pubswap_client.state.membership import membership_path
 from pubswap_protocol.command_line.amounts import seconds_of
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
@@ -84,9 +88,7 @@ def enroll(
     The TLS files stay where they are; their paths are kept beside the token. Should anything go
     wrong in the middle, the same command with the same folder gets the same token again.
     """
-    from pubswap_client.coordinator.tls import TlsFiles
     from pubswap_client.organisation import enrolling
-    from pubswap_client.state.membership import membership_path
 
     if (client_cert is None) != (client_key is None):
         raise InvalidSettings("--client-cert and --client-key go together.")
@@ -127,8 +129,6 @@ def start(
     Exit status: 0 if the run is finished, 3 if it is cancelled, 75 if the time of --until is up,
     130 if this was stopped, 1 if it failed.
     """
-    from pubswap_client.daemon.signals import until_stopped
-
     end = time.monotonic() + seconds_of(until, "--until") if until is not None else None
     settings = given.settings(data=data, engine=engine, processes=processes)
     log_to(sys.stderr, settings.log_format)
@@ -177,7 +177,6 @@ def doctor(
 
     Exit status: 0 if nothing failed (there may be warnings), 1 otherwise.
     """
-    from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.doctor.examination import run_doctor
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -205,8 +204,6 @@ def evaluate(
     adapter of the run, and hands nothing in. Each answers the same problems with the same draws.
     Where a folder `all` lies beside an adapter, the difference is paired by problem.
     """
-    from pubswap_client.daemon.signals import until_stopped
-
     settings = given.settings(engine=engine)
     log_to(sys.stderr, settings.log_format)
     with until_stopped():
@@ -220,8 +217,6 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
-        from rich.console import Console
-
         Console().print(table(found))
 
 

@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.daemon.signals import until_stopped
+from pubswap_client.operator.exporting import end_with
+from pubswap_client.signed_manifest import SUMS, faults
+from pubswap_protocol.command_line.amounts import size_text
+from pubswap_protocol.digests import sha256_of
+from pubswap_protocol.files import require_vacant
+
 bundle_commands = typer.Typer(help="Take a run to machines without internet.", no_args_is_help=True)
 
 
@@ -37,12 +44,9 @@ def make(
     """
     from pubswap_client.bundle.making import make as make_bundle
     from pubswap_client.bundle.making import wanted
-    from pubswap_client.daemon.signals import until_stopped
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
-    from pubswap_client.signed_manifest import SUMS
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
-    from pubswap_protocol.files import require_vacant
 
     require_vacant(out)
     with until_stopped():
@@ -69,9 +73,6 @@ def verify(
 
     Exit status: 0 if each file is as it was made, 1 otherwise.
     """
-    from pubswap_client.operator.exporting import end_with
-    from pubswap_client.signed_manifest import faults
-
     end_with(faults(folder, key))
     signed = f", as the holder of {key} signed it" if key else ""
     typer.echo(f"{folder} is whole{signed}: {_summed(folder)}.")
@@ -79,10 +80,6 @@ def verify(
 
 def _summed(folder: Path) -> str:
     """How large a bundle is, and the digest of its digests."""
-    from pubswap_client.signed_manifest import SUMS
-    from pubswap_protocol.command_line.amounts import size_text
-    from pubswap_protocol.digests import sha256_of
-
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     text = f"{len(sizes)} files, {size_text(sum(sizes))}"
     return f"{text}; the SHA-256 of {SUMS} is {sha256_of(folder / SUMS)}"

@@ -14,6 +14,7 @@ from pubswap_client.consent.consent import adopt, local_now, refused_now
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
 from pubswap_client.consent.rules import compare
 from pubswap_client.consent.sent_today import sent_since
+from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
 from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.messages import RunView
@@ -133,7 +134,6 @@ def _policy(path: Path) -> LocalPolicy:
 
 def _view(state: Path, stored: StoredMembership) -> RunView:
     from pubswap_client.consent.member_client import member_client
-    from pubswap_client.coordinator.retry import ONCE
 
     with member_client(state, stored, ONCE) as api:
         return api.run(stored.membership.run)

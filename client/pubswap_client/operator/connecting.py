@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from pubswap_client.coordinator.retry import ONCE
+from pubswap_client.coordinator.tls import from_environment
 from pubswap_protocol.command_line.sharing import sharing
 from pubswap_protocol.errors import InvalidSettings
 
@@ -64,8 +66,6 @@ def client_with(
 ) -> "CoordinatorClient":
     """The same with a token that may be known; other TLS files are named by the environment."""
     from pubswap_client.coordinator.client import CoordinatorClient
-    from pubswap_client.coordinator.retry import ONCE
-    from pubswap_client.coordinator.tls import from_environment
 
     tls = from_environment(ca_file)
     return CoordinatorClient(url, token or operator_token(token_file), ONCE, tls=tls)

@@ -6,6 +6,7 @@ import typer
 
 from pubswap_client.asking import Name, Run, Yes, confirm
 from pubswap_client.operator.connecting import connected
+from pubswap_client.operator.tables import state_text
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER
 from pubswap_protocol.messages import Rollback, RunView
@@ -112,8 +113,6 @@ def revoke(api: "CoordinatorClient", run: Run, name: Name, yes: Yes = False) -> 
 
 
 def _described(view: RunView) -> str:
-    from pubswap_client.operator.tables import state_text
-
     members = ", ".join(member.name for member in view.members if member.active) or "nobody"
     return (
         f"Run {view.name} ({view.id}) is {state_text(view)}, in round {view.round} of "

@@ -14,6 +14,7 @@ from pubswap_client.operator.adapter_folder import (
     take_adapter,
 )
 from pubswap_client.operator.connecting import connected
+from pubswap_client.signed_manifest import faults, make_key, sign
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -37,8 +38,6 @@ def export(
 
     The folder is there whole or not at all, and nothing is written over.
     """
-    from pubswap_client.signed_manifest import make_key, sign
-
     signed = shutil.which("ssh-keygen") is not None
 
     def finish(making: Path) -> None:
@@ -63,17 +62,15 @@ def verify(
 
     Exit status: 0 if each file is as the operator signed it, 1 otherwise.
     """
-    from pubswap_client.signed_manifest import faults
-
     end_with(faults(folder, key))
     typer.echo(f"{folder} is as the holder of {key} signed it.")
 
 
-def end_with(faults: list[str]) -> None:
+def end_with(found: list[str]) -> None:
     """Print the first of a folder's faults, if there are any, and end the command with status 1."""
-    for fault in faults[:_SHOWN]:
+    for fault in found[:_SHOWN]:
         typer.echo(fault, err=True)
-    if len(faults) > _SHOWN:
-        typer.echo(f"... and {len(faults) - _SHOWN} more", err=True)
-    if faults:
+    if len(found) > _SHOWN:
+        typer.echo(f"... and {len(found) - _SHOWN} more", err=True)
+    if found:
         raise typer.Exit(1)

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from pubswap_client.asking import AsJson, Name, Run
 from pubswap_client.operator.connecting import connected
+from pubswap_client.operator.tables import members_table
 from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateInvite, Invite, Reissue, Role
@@ -55,10 +57,6 @@ def print_invite(issued: Invite, url: str, quiet: bool) -> None:
 @connected
 def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) -> None:
     """List a run's members and where each is."""
-    from rich.console import Console
-
-    from pubswap_client.operator.tables import members_table
-
     found = api.members(run)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

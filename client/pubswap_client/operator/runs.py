@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console, Group, RenderableType
 
 from pubswap_client.asking import AsJson, Run, TokensPerSecond
 from pubswap_client.operator.connecting import (
@@ -17,13 +18,13 @@ from pubswap_client.operator.connecting import (
     connect,
     connected,
 )
+from pubswap_client.operator.tables import members_table, rounds_table, runs_table, state_text
+from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER
 from pubswap_protocol.messages import ChangeRun, RunView
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from pubswap_client.coordinator.client import CoordinatorClient
     from pubswap_client.recipes.recipe import Reading
 
@@ -118,10 +119,6 @@ def _print_plan(reading: "Reading", tokens_per_second: float | None) -> None:
 @connected
 def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     """List the runs, newest first."""
-    from rich.console import Console
-
-    from pubswap_client.operator.tables import runs_table
-
     found = api.runs()
     if as_json:
         typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
@@ -139,26 +136,18 @@ def show(
     ] = False,
 ) -> None:
     """Show a run: its last rounds, pass@1, bytes, and where each member is."""
-    from rich.console import Console
-
-    from pubswap_client.operator import watching
-
     if as_json:
         if watch:
             raise typer.BadParameter("--watch shows a table; ask again for --json.")
         typer.echo(api.whole_run(run).model_dump_json(indent=2))
     elif watch:
-        watching.watch(lambda: _read(api, run), Console())
+        watch_run(lambda: _read(api, run), Console())
     else:
         Console().print(_read(api, run)[0])
 
 
-def _read(api: "CoordinatorClient", run: str) -> "tuple[RenderableType, bool]":
+def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
     """A run for people, and whether it has ended."""
-    from rich.console import Group
-
-    from pubswap_client.operator.tables import members_table, rounds_table, state_text
-
     view = api.run(run)
     rounds = list(api.rounds(view.id, after=max(-1, view.round - SHOWN_ROUNDS)))
     lines = [
@@ -218,8 +207,6 @@ def set_(
 
 
 def _move(api: "CoordinatorClient", run: str, path: str) -> None:
-    from pubswap_client.operator.tables import state_text
-
     view: RunView = api.move_run(run, path)
     typer.echo(f"Run {view.name} is {state_text(view)}.")
 

@@ -4,10 +4,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console, RenderableType
 
 from pubswap_client.asking import Round
-from pubswap_client.operator.adapter_folder import BaseOption, Format, FormatOption
+from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_client.operator.adapter_folder import (
+    BaseOption,
+    Format,
+    FormatOption,
+    take_adapter,
+    which_adapter,
+)
+from pubswap_client.operator.watching import watch
 from pubswap_client.options import State
+from pubswap_client.state.lock import locked
+from pubswap_client.state.membership import load_membership
+from pubswap_protocol.messages import Away
 
 Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
 
@@ -22,14 +34,9 @@ def status(
     Beside a running daemon it is a live view on a terminal, until Ctrl-C. If none runs, it says
     when one last did. It only asks the coordinator, and works without it.
     """
-    from rich.console import Console, RenderableType
-
     from pubswap_client.consent.member_client import member_client
-    from pubswap_client.coordinator.retry import ONCE
-    from pubswap_client.operator.watching import watch
     from pubswap_client.organisation import status as view
     from pubswap_client.settings import load_settings
-    from pubswap_client.state.membership import load_membership
 
     folder, console = load_settings(config, state=state).state, Console()
     stored = load_membership(folder)
@@ -55,11 +62,7 @@ def leave(config: Config = None, state: State = None) -> None:
     comes back at any time before the run ends: at the next round, from that one's adapter.
     """
     from pubswap_client.consent.member_client import member_client
-    from pubswap_client.coordinator.retry import Backoff
     from pubswap_client.settings import load_settings
-    from pubswap_client.state.lock import locked
-    from pubswap_client.state.membership import load_membership
-    from pubswap_protocol.messages import Away
 
     folder = load_settings(config, state=state).state
     stored = load_membership(folder)
@@ -81,10 +84,7 @@ def adapter(
 ) -> None:
     """Download the run's adapter as a folder, with a model card."""
     from pubswap_client.consent.member_client import member_client
-    from pubswap_client.coordinator.retry import Backoff
-    from pubswap_client.operator.adapter_folder import take_adapter, which_adapter
     from pubswap_client.settings import load_settings
-    from pubswap_client.state.membership import load_membership
 
     settings = load_settings(config, state=state, model=model)
     stored = load_membership(settings.state)

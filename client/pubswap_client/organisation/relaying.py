@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.coordinator.tls import from_environment
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.connecting import CaFile, Url
 from pubswap_protocol.command_line.locking import Held
 from pubswap_protocol.command_line.logs import log_to
@@ -31,8 +33,6 @@ def relay(
     PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE.
     """
     from pubswap_client.coordinator.relay import Relay
-    from pubswap_client.coordinator.tls import from_environment
-    from pubswap_client.daemon.signals import until_stopped
 
     tls = from_environment(ca_file)
     log_to(sys.stderr, "console")

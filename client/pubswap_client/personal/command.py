@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.options import Data, Given, computing
 
 
@@ -35,7 +36,6 @@ def personalize(
 
     Stop at any time and start again: it goes on after its last step.
     """
-    from pubswap_client.daemon.signals import until_stopped
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from pubswap_client.asking import AsJson, Round
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.options import Given, computing
 
 privacy_commands = typer.Typer(
@@ -38,9 +40,6 @@ def audit(
     coin. At most 500 problems of each are taken, and each is answered four times. Nothing is
     changed or sent, and the report quotes no problem.
     """
-    from rich.console import Console
-
-    from pubswap_client.daemon.signals import until_stopped
     from pubswap_protocol.command_line.progress_bar import progress_bar
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
