@@ -63,7 +63,7 @@ class Run:
         ended; or with what is there, without `follow`. While the coordinator does not answer, a
         warning is logged.
         """
-        from pubswap_client.operator.run_log import events
+        from pubswap_client.operator.watching import events
 
         return events(self._api, self.id, follow, log.warning)
 

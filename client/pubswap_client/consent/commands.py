@@ -10,10 +10,9 @@ from rich.table import Column, Table
 from pubswap_client.asking import Yes, confirm
 from pubswap_client.consent.approval import Approval, decide, read_approval
 from pubswap_client.consent.ask import Ask, ask_of, update_bytes
-from pubswap_client.consent.consent import adopt, local_now, refused_now
+from pubswap_client.consent.consent import adopt, local_now, refused_now, sent_since
 from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy_path
 from pubswap_client.consent.rules import compare
-from pubswap_client.consent.sent_today import sent_since
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
 from pubswap_protocol.errors import InvalidSettings, PubSwapError

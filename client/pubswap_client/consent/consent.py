@@ -1,9 +1,10 @@
 """The policy at work beside a daemon: read from the state folder, asked before anything leaves."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,11 +19,10 @@ from pubswap_client.consent.local_policy import (
     load_policy,
     policy_path,
 )
-from pubswap_client.consent.rules import NOT_TRUSTED, Code, Moment, Refusal, judge, trusts
-from pubswap_client.consent.sent_today import Sent, sent_since
+from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, Sent, judge, trusts
 from pubswap_client.ledger.entry import described
-from pubswap_client.ledger.ledger import Ledger
-from pubswap_protocol.errors import InvalidSettings, RefusedByPolicy
+from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
+from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunView, SubmitUpdate
 
@@ -35,6 +35,36 @@ M = TypeVar("M", bound=BaseModel)
 
 def local_now() -> datetime:
     return datetime.now().astimezone()
+
+
+def sent_since(state: Path, now: datetime) -> Sent:
+    """What was sent since the day (UTC) of `now` began.
+
+    Should the clock have gone back, what was sent on later days counts too: no limit is passed by
+    it. Entries are read as they are; `pubswap client audit verify` checks them. Raises
+    LedgerDamaged for what is no entry: what was sent is not known then.
+    """
+    today = now.astimezone(UTC).date().isoformat()
+    size, rounds, last = 0, set[tuple[str, int]](), None
+    for path in day_files(ledger_folder(state)):
+        if path.stem < today:
+            continue
+        for line in path.read_bytes().splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                continue  # a crash came in the middle of it: nothing of it was sent
+            try:
+                entry = json.loads(line)
+                size += entry["size"]
+                last = max(last or entry["at"], entry["at"])
+                if entry["kind"] in ("responses", "update"):
+                    rounds.add((entry["run"], entry["round"]))
+            except (ValueError, LookupError, TypeError):
+                raise LedgerDamaged(
+                    f"{path} is not as it was written, so that what was sent today is not known. "
+                    "See `pubswap client audit verify`, and restore its files; or, to begin a new "
+                    f"ledger, move {path.parent} away and keep it."
+                ) from None
+    return Sent(size, frozenset(rounds), None if last is None else datetime.fromisoformat(last))
 
 
 @dataclass
@@ -79,7 +109,7 @@ class Consent:
         self._fault, now = "", self.clock()
         counts = policy.max_bytes_a_day is not None or policy.max_rounds_a_day is not None
         sent = sent_since(self.state, now) if counts else Sent()
-        return judge(policy, self._ask, approval, Moment(now, sent, next_bytes))
+        return judge(policy, self._ask, approval, now, sent, next_bytes)
 
     def silence(self) -> tuple[Refusal, ...]:
         """Why this coordinator may not even be asked anything: nothing while it is trusted.
@@ -139,8 +169,8 @@ class Consent:
 def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ...]:
     """What a policy refuses of a run at this moment, for a person who asks."""
     now = local_now()
-    moment = Moment(now, sent_since(state, now), ask.update_bytes or 0)
-    return judge(policy, ask, read_approval(state, ask.run or ""), moment)
+    approval, sent = read_approval(state, ask.run or ""), sent_since(state, now)
+    return judge(policy, ask, approval, now, sent, ask.update_bytes or 0)
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:

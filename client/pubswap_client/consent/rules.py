@@ -9,11 +9,9 @@ from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.ask import FACTS, SENDS_GAIN, Ask
 from pubswap_client.consent.limits import shown
 from pubswap_client.consent.local_policy import DAYS, LocalPolicy
-from pubswap_client.consent.sent_today import Sent
 from pubswap_protocol.command_line.amounts import size_text
 
 CLOCK_TOLERANCE = timedelta(minutes=5)
-NOTHING = Sent()
 
 
 class Code(StrEnum):
@@ -51,12 +49,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A local time, what was sent on its day, and how many bytes are to be sent next."""
+class Sent:
+    """Bytes of bodies, the rounds of which something was sent, by run and number, and when last."""
 
-    now: datetime
-    sent: Sent = NOTHING
-    next_bytes: int = 0
+    size: int = 0
+    rounds: frozenset[tuple[str, int]] = frozenset()
+    last: datetime | None = None
 
 
 def _not_allowed(code: Code, what: str) -> Refusal:
@@ -137,14 +135,22 @@ def _gain(counters: str | tuple[str, ...]) -> Line:
 
 
 def judge(
-    policy: LocalPolicy, ask: Ask, approval: Approval | None, moment: Moment
+    policy: LocalPolicy,
+    ask: Ask,
+    approval: Approval | None,
+    now: datetime,
+    sent: Sent = Sent(),
+    next_bytes: int = 0,
 ) -> tuple[Refusal, ...]:
-    """All reasons to stay away now; none if the organisation takes part."""
+    """All reasons to stay away at a local time; none if the organisation takes part.
+
+    `sent` is what was sent on its day, and `next_bytes` are to be sent next.
+    """
     return (
         *_asks_too_much(policy, ask),
         *_consent(policy, ask, approval),
-        *_hours(policy, moment.now),
-        *_day(policy, ask, moment),
+        *_hours(policy, now),
+        *_day(policy, ask, now, sent, next_bytes),
     )
 
 
@@ -198,15 +204,21 @@ def opens_at(policy: LocalPolicy, now: datetime) -> datetime:
     raise AssertionError("a week has none of its days")
 
 
-def _day(policy: LocalPolicy, ask: Ask, moment: Moment) -> Iterator[Refusal]:
-    sent, limit = moment.sent, policy.max_bytes_a_day
-    if limit is not None and sent.size + moment.next_bytes > limit:
+def _day(
+    policy: LocalPolicy, ask: Ask, now: datetime, sent: Sent, next_bytes: int
+) -> Iterator[Refusal]:
+    limit, went_back = policy.max_bytes_a_day, ""
+    if sent.last is not None and sent.last > now + CLOCK_TOLERANCE:
+        went_back = (
+            f" The clock went back: the last request was recorded at "
+            f"{sent.last.astimezone(UTC):%F %H:%M} UTC, and what was sent since this day counts."
+        )
+    if limit is not None and sent.size + next_bytes > limit:
         yield Refusal(
             Code.BYTES,
             # Without what is sent so far, which telling this would change.
             f"This organisation sends at most {limit:,} bytes a day; what comes next, of "
-            f"{moment.next_bytes:,} bytes, waits for the next day (UTC)."
-            f"{_clock_went_back(moment)}",
+            f"{next_bytes:,} bytes, waits for the next day (UTC).{went_back}",
         )
     rounds = policy.max_rounds_a_day
     new = ask.round is not None and (ask.run, ask.round) not in sent.rounds
@@ -214,15 +226,5 @@ def _day(policy: LocalPolicy, ask: Ask, moment: Moment) -> Iterator[Refusal]:
         yield Refusal(
             Code.ROUNDS,
             f"This organisation takes part in {rounds} rounds a day, and has today; it waits for "
-            f"the next day (UTC).{_clock_went_back(moment)}",
+            f"the next day (UTC).{went_back}",
         )
-
-
-def _clock_went_back(moment: Moment) -> str:
-    last = moment.sent.last
-    if last is None or last <= moment.now + CLOCK_TOLERANCE:
-        return ""
-    return (
-        f" The clock went back: the last request was recorded at {last.astimezone(UTC):%F %H:%M} "
-        "UTC, and what was sent since this day counts."
-    )

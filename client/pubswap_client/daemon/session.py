@@ -16,13 +16,19 @@ from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.daemon.comparison import adapter_names, load_stack, open_adapter
 from pubswap_client.daemon.daemon import Daemon
-from pubswap_client.daemon.deadline import Deadline
 from pubswap_client.daemon.evaluator import Evaluator, pass_at_1, rewards_of
 from pubswap_client.daemon.factories import make_engine, make_trainer, open_privacy
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits, own_rank, own_settings
 from pubswap_client.daemon.recorder import Recorder
-from pubswap_client.daemon.reporters import LiveDisplay, LogLines, Reporter, Reporters, tracking
+from pubswap_client.daemon.reporters import (
+    Deadline,
+    LiveDisplay,
+    LogLines,
+    Reporter,
+    Reporters,
+    tracking,
+)
 from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,

@@ -1,9 +1,8 @@
 """`pubswap run ...`: create, see and move runs."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -19,6 +18,7 @@ from pubswap_client.operator.connecting import (
     connected,
 )
 from pubswap_client.operator.tables import members_table, rounds_table, runs_table, state_text
+from pubswap_client.operator.watching import lines
 from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
 from pubswap_protocol.bounds import MAX_NUMBER
@@ -182,23 +182,15 @@ def log(
 
     Followed, it goes on after a restart of the coordinator and leaves nothing out.
     """
-    from pubswap_client.operator.run_log import lines
-
     for line in lines(api, run, follow, as_json, kind or (), member):
         typer.echo(line)
-
-
-class Changeable(StrEnum):
-    """A setting that a run may be given while nothing has begun."""
-
-    CLIENTS = "clients"
 
 
 @connected
 def set_(
     api: "CoordinatorClient",
     run: Run,
-    key: Annotated[Changeable, typer.Argument(help="The setting.")],
+    key: Annotated[Literal["clients"], typer.Argument(help="The setting.")],
     value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER)],
 ) -> None:
     """Change a setting of a run that has not been started: how many clients it starts with."""

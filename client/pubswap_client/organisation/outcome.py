@@ -8,8 +8,7 @@ from pathlib import Path
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.operator.adapter_folder import take_adapter
-from pubswap_client.organisation.scores import held_out_text, lines
-from pubswap_client.organisation.summary import page
+from pubswap_client.organisation.summary import held_out_text, lines, page
 from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
 from pubswap_client.state.membership import load_membership
 from pubswap_protocol.errors import PubSwapError

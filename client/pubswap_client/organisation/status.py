@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.operator.tables import sparkline, state_text
-from pubswap_client.organisation.scores import held_out_text
+from pubswap_client.organisation.summary import held_out_text
 from pubswap_client.state.history import HELD_OUT, HISTORY, HeldOutScore, RoundFigures, read
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership

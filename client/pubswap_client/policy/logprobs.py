@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pubswap_client.policy.groups import Batch, Group, collate
+from pubswap_client.policy.lora import product
 from pubswap_client.policy.packing import Pack, pack, plan
 from pubswap_client.policy.padded import PADDED, plan_padded
 from pubswap_client.policy.policy import Policy
-from pubswap_client.policy.products import product
 from pubswap_protocol.tensors.responses import Offer, Response
 
 # Logits in memory at a time: 32 MiB of float32 stays near a CPU's cache, 512 MiB feeds a GPU.

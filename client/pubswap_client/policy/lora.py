@@ -14,8 +14,6 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pubswap_client.policy.products import product
-
 
 def fuse_products(model: nn.Module) -> int:
     """Compute PEFT's linear modules over bfloat16 weights by the fused path; returns how many.
@@ -76,3 +74,12 @@ class _FusedLora(torch.autograd.Function):
         if ctx.needs_input_grad[4]:
             db = product(dy.t(), inner).mul_(ctx.scale)
         return dx, None, None, da, db, None
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """`left @ right` of two matrices, accumulated and given in float32."""
+    if left.dtype == torch.float32:
+        return left @ right
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,8 +40,7 @@ SCORE_FLOOR = {torch.float32: 1e-5, torch.bfloat16: 1e-3, torch.float16: 5e-4}
 GRADIENT_FLOOR = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 5e-3}
 
 
-@dataclass(frozen=True, slots=True)
-class PathDifference:
+class PathDifference(NamedTuple):
     """Of two paths: log-probabilities (root mean square, nats), and gradients (relative L2).
 
     `leak` is how much log-probabilities of one of them change with tokens and positions that they
@@ -54,11 +53,7 @@ class PathDifference:
 
     def within(self, limit: "PathDifference") -> bool:
         """Not so for what is no number."""
-        return (
-            self.scores <= limit.scores
-            and self.gradients <= limit.gradients
-            and self.leak <= limit.leak
-        )
+        return all(found <= most for found, most in zip(self, limit, strict=True))
 
     def __str__(self) -> str:
         return (

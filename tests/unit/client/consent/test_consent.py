@@ -7,7 +7,7 @@ import pytest
 
 from pubswap_client.consent.approval import approval_path, decide, read_approval
 from pubswap_client.consent.ask import ask_of
-from pubswap_client.consent.consent import Consent, adopt, without
+from pubswap_client.consent.consent import Consent, adopt, sent_since, without
 from pubswap_client.consent.limits import numbers
 from pubswap_client.consent.local_policy import (
     COUNTERS,
@@ -17,7 +17,6 @@ from pubswap_client.consent.local_policy import (
     policy_path,
 )
 from pubswap_client.consent.rules import Code
-from pubswap_client.consent.sent_today import sent_since
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
 from pubswap_client.ledger.showing import entries

@@ -9,8 +9,7 @@ import pytest
 from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.ask import SENDS_GAIN, Ask
 from pubswap_client.consent.local_policy import LocalPolicy
-from pubswap_client.consent.rules import Code, Moment, compare, judge, opens_at
-from pubswap_client.consent.sent_today import Sent
+from pubswap_client.consent.rules import Code, Sent, compare, judge, opens_at
 from support.coordinator.coordinator import merged
 
 WEIGHTS = "sha256:" + "a" * 64
@@ -32,10 +31,12 @@ def refused(
     policy: dict[str, Any],
     ask: Ask = ASK,
     approval: Approval | None = APPROVED,
-    moment: Moment = Moment(NOON),  # noqa: B008 - frozen
+    sent: Sent = Sent(),  # noqa: B008 - frozen
+    next_bytes: int = 0,
 ) -> list[Code]:
     """The codes of all refusals."""
-    return [one.code for one in judge(LocalPolicy.model_validate(policy), ask, approval, moment)]
+    parsed = LocalPolicy.model_validate(policy)
+    return [one.code for one in judge(parsed, ask, approval, NOON, sent, next_bytes)]
 
 
 def limit(setting: str, **sides: float) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def test_each_limit_refuses_what_is_beyond_it_alone(allowed: dict[str, Any], cod
 def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
     """In words that the operator understands."""
     asked = limit("lora.rank", max=1)["limits"] | limit("swap.period", min=4, max=5)["limits"]
-    rank, period = judge(LocalPolicy.model_validate({"limits": asked}), ASK, APPROVED, Moment(NOON))
+    rank, period = judge(LocalPolicy.model_validate({"limits": asked}), ASK, APPROVED, NOON)
     assert rank.detail == "The run asks for LoRA rank: 2. This organisation allows: at most 1."
     assert period.detail == (
         "The run asks for swap.period: 2. This organisation allows: at least 4, at most 5."
@@ -134,7 +135,7 @@ def test_the_first_approval_is_of_what_was_asked_then() -> None:
     assert refused({}, approval=None) == [Code.NOT_APPROVED]
     assert refused({}) == []
     more = replace(ASK, settings=merged({"lora": {"rank": 4}, "privacy": {"epsilon": 8.0}}))
-    (refusal,) = judge(LocalPolicy(), more, APPROVED, Moment(NOON))
+    (refusal,) = judge(LocalPolicy(), more, APPROVED, NOON)
     assert refusal.detail == ("Changed since this organisation approved the run: LoRA rank 2 -> 4.")
     # Fewer clients, decided by the operator before the start, ask nothing of this organisation.
     assert (
@@ -178,7 +179,7 @@ def test_hours_open_when_they_say(
     moment = datetime.fromisoformat(now).replace(tzinfo=zone)
     wanted = datetime.fromisoformat(opens).replace(tzinfo=zone)
     assert opens_at(policy, moment) == wanted
-    found = judge(policy, ASK, APPROVED, Moment(moment))
+    found = judge(policy, ASK, APPROVED, moment)
     assert [one.code for one in found] == ([] if wanted == moment else [Code.HOURS])
     if found:
         assert wanted.strftime("%F %H:%M") in found[0].detail
@@ -188,13 +189,13 @@ def test_a_day_s_bytes_and_rounds_are_counted() -> None:
     """What comes next has to fit; a round that was begun today is finished today."""
     sent = Sent(size=600, rounds=frozenset({("run1", 1)}), last=NOON)
     limit = {"max_bytes_a_day": 1000}
-    assert refused(limit, moment=Moment(NOON, sent, 400)) == []
-    assert refused(limit, moment=Moment(NOON, sent, 401)) == [Code.BYTES]
+    assert refused(limit, sent=sent, next_bytes=400) == []
+    assert refused(limit, sent=sent, next_bytes=401) == [Code.BYTES]
     one = {"max_rounds_a_day": 1}
-    assert refused(one, moment=Moment(NOON, sent)) == []
+    assert refused(one, sent=sent) == []
     next_round = replace(ASK, round=2)
-    assert refused(one, next_round, moment=Moment(NOON, sent)) == [Code.ROUNDS]
-    assert refused({"max_rounds_a_day": 2}, next_round, moment=Moment(NOON, sent)) == []
+    assert refused(one, next_round, sent=sent) == [Code.ROUNDS]
+    assert refused({"max_rounds_a_day": 2}, next_round, sent=sent) == []
 
 
 def test_a_clock_that_went_back_is_said() -> None:
@@ -202,7 +203,7 @@ def test_a_clock_that_went_back_is_said() -> None:
     policy = LocalPolicy(max_rounds_a_day=1, max_bytes_a_day=1000)
     for back, said in ((timedelta(minutes=4), False), (timedelta(hours=30), True)):
         sent = Sent(size=900, rounds=frozenset({("run1", 7)}), last=NOON + back)
-        found = judge(policy, ASK, APPROVED, Moment(NOON, sent, 200))
+        found = judge(policy, ASK, APPROVED, NOON, sent, 200)
         assert [one.code for one in found] == [Code.BYTES, Code.ROUNDS]
         assert all(("The clock went back" in one.detail) == said for one in found)
 

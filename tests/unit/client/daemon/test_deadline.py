@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pubswap_client.daemon.deadline import Deadline
-from pubswap_client.daemon.reporters import ASKING, StepReport
+from pubswap_client.daemon.reporters import ASKING, Deadline, StepReport
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.amounts import seconds_of

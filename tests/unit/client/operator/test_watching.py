@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pubswap_client.operator.run_log import lines
-from pubswap_client.operator.watching import watch
+from pubswap_client.operator.watching import lines, watch
 from pubswap_protocol.errors import Unauthenticated, Unreachable
 from pubswap_protocol.messages import Event, Events, RunState
 

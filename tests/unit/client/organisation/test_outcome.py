@@ -12,8 +12,7 @@ import pytest
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.operator.adapter_folder import Format, take_adapter, which_adapter
 from pubswap_client.organisation.outcome import evaluated
-from pubswap_client.organisation.scores import lines
-from pubswap_client.organisation.summary import page
+from pubswap_client.organisation.summary import lines, page
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings, WrongState
