@@ -6,7 +6,7 @@ Both are common formats: `sha256sum -c` and `ssh-keygen -Y verify` check them wi
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,7 +70,11 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
     lines = sums.decode(errors="replace").splitlines()
     found = [match for line in lines if (match := _LINE.fullmatch(line))]
     expected = {match[2]: match[1] for match in found}
-    there = set(_files(folder)) - {SUMS, SIGNATURE}
+    there = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    } - {SUMS, SIGNATURE}
     changed = [name for name in expected.keys() & there if not _same(folder / name, expected[name])]
     # `sha256sum` would read a line that is none otherwise than we do, or not at all.
     odd = [f"changed: {SUMS}"] if len(expected) < len(lines) else []
@@ -80,12 +84,6 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
         + [f"missing: {name}" for name in expected.keys() - there]
         + [f"added: {name}" for name in there - expected.keys()]
     )
-
-
-def _files(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not path.is_dir():
-            yield path.relative_to(folder).as_posix()
 
 
 def _same(path: Path, digest: str) -> bool:

@@ -1,16 +1,18 @@
 """Keep what the daemon does where other programs find it: `status.json` and `history.jsonl`."""
 
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from pubswap_client.coordinator.connection import Connection
-from pubswap_client.daemon.reporters import MEANS, Reporter, RoundReport, StepReport, total
+from pubswap_client.daemon.reporters import MEANS, Reporter, StepReport, total
 from pubswap_client.state import history
 from pubswap_client.state.history import RoundFigures
 from pubswap_client.state.status import status_so_far, write_status
-from pubswap_protocol.messages import RunView
+from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.messages import Digest, RunView
 
 
 class Recorder(Reporter):
@@ -44,8 +46,19 @@ class Recorder(Reporter):
             tokens_per_second=report.metrics.tokens_per_second,
         )
 
-    def trained(self, report: RoundReport) -> None:
-        figures = figures_of(self._status.run, report)
+    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
+        figures = RoundFigures(
+            run=self._status.run,
+            round=round_,
+            start=start,
+            at=datetime.now(UTC),
+            steps=len(steps),
+            rewards=[step.reward for step in steps],
+            tokens=sum(step.tokens for step in steps),
+            seconds=total(steps, "seconds"),
+            waited=total(steps, "waited"),
+            **{name: total(steps, name) / len(steps) for name in MEANS},
+        )
         history.append(self._state / history.HISTORY, figures)
 
     def _note(self, **changes: Any) -> None:
@@ -57,19 +70,3 @@ class Recorder(Reporter):
             }
             self._status = self._status.model_copy(update=changes | always)
             write_status(self._state, self._status)
-
-
-def figures_of(run: str, report: RoundReport) -> RoundFigures:
-    steps = report.steps
-    return RoundFigures(
-        run=run,
-        round=report.round,
-        start=report.start,
-        at=datetime.now(UTC),
-        steps=len(steps),
-        rewards=[step.reward for step in steps],
-        tokens=sum(step.tokens for step in steps),
-        seconds=total(steps, "seconds"),
-        waited=total(steps, "waited"),
-        **{name: total(steps, name) / len(steps) for name in MEANS},
-    )

@@ -62,15 +62,6 @@ class StepReport:
         return ("public" if self.public else "private") + (f", {late} late" if late else "")
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """A round all of whose local steps are on disk; not handed in yet."""
-
-    round: int
-    start: Digest  # of the global adapter that it began from
-    steps: Sequence[StepMetrics]
-
-
 # What is told of a round as means over its steps.
 MEANS = ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
 
@@ -88,8 +79,11 @@ class Reporter:
     def step(self, report: StepReport) -> None:
         """A step was made."""
 
-    def trained(self, report: RoundReport) -> None:
-        """All steps of a round were made; said again after a restart before the hand-in."""
+    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
+        """All steps of a round were made, from the global adapter `start`, and are on disk.
+
+        Said again after a restart before the hand-in.
+        """
 
     def transfer(self, what: str) -> Callable[[int, int], None]:
         """A transfer begins; the function reports how many bytes are done, and in all."""
@@ -134,9 +128,9 @@ class Reporters(Reporter):
         for reporter in self.reporters:
             reporter.step(report)
 
-    def trained(self, report: RoundReport) -> None:
+    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
         for reporter in self.reporters:
-            reporter.trained(report)
+            reporter.trained(round_, start, steps)
 
 
 class Deadline(Reporter):

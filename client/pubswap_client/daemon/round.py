@@ -24,7 +24,6 @@ from pubswap_client.daemon.reporters import (
     MEANS,
     Reporter,
     Reporters,
-    RoundReport,
     StepReport,
     total,
 )
@@ -115,7 +114,7 @@ class LocalRound:
                 checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
                 self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
             self._wait_until_kept()
-        self.reporter.trained(RoundReport(self.number, self.start, tuple(self._done)))
+        self.reporter.trained(self.number, self.start, self._done)
 
     def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; in a thread of its own."""

@@ -1,7 +1,7 @@
 """The policy: a frozen base model with one LoRA adapter, on one device."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
@@ -152,15 +152,8 @@ class Policy:
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Inside, the policy is the frozen base model, without any residual."""
-        rebased = [(self._base_weight(a), self._base_weight(a).data) for a in self._original]
-        with self._without_adapter():
-            try:
-                for (weight, _), original in zip(rebased, self._original.values(), strict=True):
-                    weight.data = original
-                yield
-            finally:
-                for weight, data in rebased:
-                    weight.data = data
+        with self._instead(self._original.items()):
+            yield
 
     @contextmanager
     def merged(self) -> Iterator[None]:
@@ -171,14 +164,26 @@ class Policy:
         tensors are put back afterwards.
         """
         scale = self.settings.lora.alpha / self.settings.lora.rank
+
+        def sums() -> Iterator[tuple[str, Tensor]]:
+            for a, b in modules(self.card.layout):
+                weight = self._base_weight(a).data
+                product = self._parameters[b].data @ self._parameters[a].data
+                yield a, product.mul_(scale).add_(weight).to(weight.dtype)
+
+        with self._instead(sums()):
+            yield
+
+    @contextmanager
+    def _instead(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[None]:
+        """Inside, these stand for the base weights of adapted modules, and the adapter is off."""
         kept: list[tuple[torch.nn.Parameter, Tensor]] = []
         with self._without_adapter():
             try:
-                for a, b in modules(self.card.layout):
+                for a, data in weights:
                     weight = self._base_weight(a)
-                    product = self._parameters[b].data @ self._parameters[a].data
                     kept.append((weight, weight.data))
-                    weight.data = product.mul_(scale).add_(weight.data).to(weight.dtype)
+                    weight.data = data
                 yield
             finally:
                 for weight, data in kept:

@@ -116,7 +116,8 @@ def check_packed_path(policy: Policy) -> PathChoice:
             try:
                 difference = probe.difference(path)
             except Exception as error:  # whatever a kernel, a compiler or a model raises
-                refused.append(f"not {_NAMES[path]}: {_first_line(error)}")
+                said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+                refused.append(f"not {_NAMES[path]}: {said}")
                 continue
             if difference.within(limit):
                 verdict = PathChoice(path, policy.linear_head, difference, limit, tuple(refused))
@@ -131,11 +132,6 @@ def check_packed_path(policy: Policy) -> PathChoice:
         f"{policy.card.architecture} cannot be trained: {'; '.join(refused)}. Use a model of the "
         "list in docs/models.md, or tell us which model it was."
     )
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
 
 
 @dataclass(frozen=True)
