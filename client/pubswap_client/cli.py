@@ -18,16 +18,10 @@ from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.data.commands import data_commands
 from pubswap_client.demo.commands import demo, demo_federate
 from pubswap_client.ledger.commands import audit_commands
-from pubswap_client.operator.commands import (
-    export_commands,
-    member_commands,
-    run_commands,
-    viewer_commands,
-)
-from pubswap_client.operator.members import invite
+from pubswap_client.operator import ending, members, runs, viewers
+from pubswap_client.operator.exporting import export, verify
 from pubswap_client.options import Data, Engine, Given, Processes, computing
-from pubswap_client.organisation.commands import adapter, leave, status
-from pubswap_client.organisation.relaying import relay
+from pubswap_client.organisation.commands import adapter, leave, relay, status
 from pubswap_client.personal.command import personalize
 from pubswap_client.privacy.commands import privacy_commands
 from pubswap_client.recipes.commands import recipe_commands
@@ -37,6 +31,38 @@ from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.command_line.statuses import CANCELLED
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunState
+
+run_commands = typer.Typer(help="Create, watch and move runs.", no_args_is_help=True)
+run_commands.command("create")(runs.create)
+run_commands.command("list")(runs.list_runs)
+run_commands.command("show")(runs.show)
+run_commands.command("log")(runs.log)
+run_commands.command("set")(runs.set_)
+run_commands.command("start")(runs.start)
+run_commands.command("pause")(runs.pause)
+run_commands.command("resume")(runs.resume)
+run_commands.command("cancel")(ending.cancel)
+run_commands.command("archive")(ending.archive)
+run_commands.command("delete")(ending.delete)
+run_commands.command("exclude")(ending.exclude)
+run_commands.command("rollback")(ending.rollback)
+run_commands.command("export")(export)
+
+export_commands = typer.Typer(help="Check what was exported.", no_args_is_help=True)
+export_commands.command("verify")(verify)
+
+member_commands = typer.Typer(help="See, suspend and revoke members.", no_args_is_help=True)
+member_commands.command("list")(members.list_members)
+member_commands.command("suspend")(members.suspend)
+member_commands.command("reinstate")(members.reinstate)
+member_commands.command("revoke")(ending.revoke)
+member_commands.command("reissue")(members.reissue)
+member_commands.command("certificate")(members.certificate)
+
+viewer_commands = typer.Typer(help="Let people look at the dashboard.", no_args_is_help=True)
+viewer_commands.command("add")(viewers.add)
+viewer_commands.command("list")(viewers.list_viewers)
+viewer_commands.command("remove")(viewers.remove)
 
 client_commands = typer.Typer(help="Take part in a run as an organisation.", no_args_is_help=True)
 
@@ -60,7 +86,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(bundle_commands, name="bundle")
     app.add_typer(member_commands, name="member")
     app.add_typer(viewer_commands, name="viewer")
-    app.command("invite")(invite)
+    app.command("invite")(members.invite)
     app.command("evaluate")(evaluate)
     app.command("relay")(relay)
     app.command("demo")(demo)

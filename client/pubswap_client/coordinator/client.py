@@ -178,15 +178,9 @@ class CoordinatorClient(Connection):
         """A blob's bytes; raises DigestMismatch if they are not what the digest names."""
         return download(BlobRequests(self, run), digest, self.backoff, on_bytes)
 
-    def put_blob(
-        self,
-        run: str,
-        data: bytes | memoryview,
-        on_bytes: OnBytes | None = None,
-        digest: str | None = None,
-    ) -> str:
-        """Send a blob unless the coordinator has it; returns its digest, which may be given."""
-        digest = digest or digest_of(data)
+    def put_blob(self, run: str, data: bytes | memoryview, on_bytes: OnBytes | None = None) -> str:
+        """Send a blob unless the coordinator has it; returns its digest."""
+        digest = digest_of(data)
         upload(BlobRequests(self, run), data, digest, self.backoff, on_bytes)
         return digest
 

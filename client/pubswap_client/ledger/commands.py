@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pubswap_client.ledger import report, showing, verifying
+from pubswap_client.ledger import showing, verifying
 from pubswap_client.ledger.entry import Damaged
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
@@ -101,8 +101,8 @@ def export(
     require_vacant(out)
     folder, key = _existing(state), key or state / "audit-key"
     with at_rest(folder):
-        head = report.export(folder, out, key, _decoder(model))
-    typer.echo(f"Wrote {out / report.REPORT}. The last entry's hash is {head}.")
+        head = showing.export(folder, out, key, _decoder(model))
+    typer.echo(f"Wrote {out / showing.REPORT}. The last entry's hash is {head}.")
     typer.echo(f"Who has {key}.pub from you checks it with")
     typer.echo(f"  pubswap export verify {out} --key {key.name}.pub")
 

@@ -1,5 +1,6 @@
-"""`pubswap client status`, `pubswap client leave` and `pubswap client adapter`."""
+"""`pubswap client status`, `leave` and `adapter`, and `pubswap relay`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,8 @@ from rich.console import Console, RenderableType
 
 from pubswap_client.asking import Round
 from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_client.coordinator.tls import from_environment
+from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.adapter_folder import (
     BaseOption,
     Format,
@@ -15,10 +18,14 @@ from pubswap_client.operator.adapter_folder import (
     take_adapter,
     which_adapter,
 )
+from pubswap_client.operator.connecting import CaFile, Url
 from pubswap_client.operator.watching import watch
 from pubswap_client.options import State
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
+from pubswap_protocol.command_line.locking import Held
+from pubswap_protocol.command_line.logs import log_to
+from pubswap_protocol.errors import StateInUse
 from pubswap_protocol.messages import Away
 
 Config = Annotated[Path | None, typer.Option(help="The client.toml that names the state folder.")]
@@ -93,3 +100,33 @@ def adapter(
         which = which_adapter(run, round_)
         for line in take_adapter(api, run, which, out, format_, settings.model):
             typer.echo(line)
+
+
+def relay(
+    folder: Annotated[Path, typer.Argument(help="The folder that the other machines see, too.")],
+    coordinator: Url,
+    ca_file: CaFile = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing is asked any more, for cron.")
+    ] = False,
+) -> None:
+    """Forward to one coordinator what daemons without a network ask, through a shared folder.
+
+    Start it on a login or transfer node, and the daemons with PUBSWAP_RELAY=FOLDER in their
+    environment. Every command of a member works so. The folder is for its owner only and holds no
+    secret but the tokens of requests that are under way. Stop or kill it at any time: requests
+    wait for the next one. With --once and another relay at work, it ends at once.
+
+    It goes through a proxy as every command does (HTTPS_PROXY), and shows the client certificate of
+    PUBSWAP_CLIENT_CERT_FILE and PUBSWAP_CLIENT_KEY_FILE.
+    """
+    from pubswap_client.coordinator.relay import Relay
+
+    tls = from_environment(ca_file)
+    log_to(sys.stderr, "console")
+    with until_stopped():
+        try:
+            Relay(folder, coordinator, tls).run(once)
+        except Held as other:
+            if not once:
+                raise StateInUse(f"{folder} has a relay, process {other}.") from None
