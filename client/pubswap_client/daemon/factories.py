@@ -87,7 +87,8 @@ def make_engine(
     Raises InvalidSettings if vLLM is not installed, or a server was not started as it must be.
     """
     chosen = chosen_engine(settings, policy.settings)
-    log.info("Sampling by %s.%s", chosen, _reason(settings, policy))
+    reason = why_not_vllm(settings, policy.settings) if settings.engine == "auto" else None
+    log.info("Sampling by %s.%s", chosen, f" Not by vLLM: {reason}." if reason else "")
     if chosen == "vllm-server":
         from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
@@ -101,9 +102,3 @@ def make_engine(
     if process_group is None or spread:
         return start(settings.state)
     return ProcessGroupEngine(process_group, policy, settings.state, start)
-
-
-def _reason(settings: ClientSettings, policy: Policy) -> str:
-    """Why the engine `auto` is not vLLM; empty if it is, or if the settings name an engine."""
-    reason = why_not_vllm(settings, policy.settings) if settings.engine == "auto" else None
-    return f" Not by vLLM: {reason}." if reason else ""
