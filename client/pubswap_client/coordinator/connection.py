@@ -209,8 +209,8 @@ class Connection:
             return
         # An hour of Retry-After is believed; its other form, a date, is not read.
         header = reply.headers.get("Retry-After", "")
-        seconds = float(header) if re.fullmatch(r"[0-9]{1,9}", header) else None
-        wait = None if seconds is None else min(seconds, LONGEST_RETRY_AFTER)
+        whole = re.fullmatch(r"[0-9]{1,9}", header)
+        wait = min(float(header), LONGEST_RETRY_AFTER) if whole else None
         try:
             problem = ProblemDetails.model_validate_json(reply.content)
         except ValidationError:

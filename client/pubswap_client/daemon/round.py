@@ -198,10 +198,8 @@ class LocalRound:
         if checkpoint is not None and checkpoint.round < self.number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
             self.trainer.restore(checkpoint.snapshot)
-        if checkpoint is not None and (checkpoint.round, checkpoint.start) == (
-            self.number,
-            self.start,
-        ):
+        here = self.number, self.start
+        if checkpoint is not None and (checkpoint.round, checkpoint.start) == here:
             begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)

@@ -35,7 +35,9 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
         _require_vacant(state)
         consent = Consent(state, coordinator, Ledger(state))
         consent.check_coordinator()
-        key = _key(_kept_secret(state), invite)
+        # The same in this folder, and known nowhere else.
+        digest = hmac.digest(_kept_secret(state), invite.encode(), "sha256")
+        key = base64.urlsafe_b64encode(digest).decode()
         with CoordinatorClient(coordinator, backoff=ONCE, tls=tls, on_send=consent.record) as api:
             api.check_version()
             membership = api.enroll(invite, key)
@@ -69,8 +71,3 @@ def _kept_secret(state: Path) -> bytes:
     if not path.exists():
         write_whole(path, secrets.token_bytes(32))
     return path.read_bytes()
-
-
-def _key(secret: bytes, invite: str) -> str:
-    """The Idempotency-Key of an invite: the same in this folder, and known nowhere else."""
-    return base64.urlsafe_b64encode(hmac.digest(secret, invite.encode(), "sha256")).decode()

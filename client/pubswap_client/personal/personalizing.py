@@ -25,6 +25,7 @@ from pubswap_client.settings import ClientSettings
 from pubswap_client.state.journal import Checkpoint, Journal, JournalOwner
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
+from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
@@ -133,13 +134,11 @@ def _trained(
 
     The round behind the run's last gives draws that no step of the run had.
     """
-    kept = journal.checkpoint()
-    if kept is not None and kept.start != shared:
-        kept = None
     trainer.begin_round(round_, start)
-    if kept is not None:
+    kept, done = journal.checkpoint(), list[StepMetrics]()
+    if kept is not None and kept.start == shared:
         trainer.restore(kept.snapshot)
-    done = list(kept.steps) if kept is not None else []
+        done = list(kept.steps)
     steps = trainer.settings.local_steps
     for step in range(len(done) + 1, steps + 1):
         done.append(trainer.private_step(step))
