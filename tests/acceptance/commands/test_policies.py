@@ -44,6 +44,11 @@ def doing(state: Path) -> str:
     return str(json.loads(path.read_text())["doing"]) if path.exists() else ""
 
 
+def code_of(away: Away | None) -> str | None:
+    """Why a member is away; None if it is not."""
+    return away and away.code
+
+
 def last_sent(state: Path) -> Entry:
     """A member's newest entry in its ledger."""
     return [*entries(ledger_folder(state))][-1]
@@ -130,9 +135,8 @@ def test_a_policy_that_changes_in_mid_run_takes_hold_without_a_restart(tmp_path:
             for text, code in EDITS:
                 text = text.format(another_day=DAYS[in_two_days.weekday()])
                 policy_path(alpha).write_text(text)
-                until(lambda: reason(coordinator, run.id, "alpha") is not None)
-                away = reason(coordinator, run.id, "alpha")
-                assert away is not None and away.code == code, text
+                # It may have read the file half written, and be away for that first.
+                until(lambda code=code: code_of(reason(coordinator, run.id, "alpha")) == code)
                 until(lambda code=code: code in doing(alpha))
                 told = last_sent(alpha)
                 assert told.kind == "away", text
