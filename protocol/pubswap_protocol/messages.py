@@ -433,7 +433,7 @@ class DonorEvidence(Message):
         description="That they were not drawn by their noise, in nats; below 0 if they were."
     )
     hotter: Annotated[float, Field(ge=-MAX_MEASURED, le=MAX_MEASURED, strict=True)] = Field(
-        default=0.0, description="That they were drawn by it at a higher temperature, in nats."
+        default=0.0, description="That they were drawn by it at another temperature, in nats."
     )
 
 

@@ -7,9 +7,10 @@ Four clients train on their private problems and average their adapters after ea
 middle of the first round and at the end of the last one, donors answer the public problems, and
 client 1 looks at their right responses with the policy that it has then: the other clients' are
 honest, client 2's are also replaced by each attack's. A score is the larger one of the two kinds of
-evidence against what is taken together (see docs/learning.md); `auc_single`, `auc_pooled` and
-`auc_verdict` tell how often an attack's is higher than an honest client's, for one response, for 32
-and for the 128 of a verdict, and `detected` is the share of verdicts that are doubts.
+evidence against what is taken together (see docs/learning.md), reported for 32 responses at a time;
+`auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is higher than an honest
+client's, for one response, for 32 and for the 128 of a verdict, and `detected` is the share of
+verdicts that are doubts.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.separation import auc
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_client.training.evidence import response_evidence
+from pubswap_client.training.evidence import another_temperature, response_evidence
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer, seeded
 from pubswap_client.training.update import update
@@ -50,7 +51,8 @@ from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
 RESULT = Path(__file__).parent / "results" / "sampling.json"
 POOLS, POOLED = 4000, 32
 Groups = list[list[Response]]
-Scores = NDArray[np.float64]  # (n, 2): `evidence` and `hotter` of each right response, in nats
+KINDS = ("evidence", "hotter", "colder")
+Scores = NDArray[np.float64]  # (n, 3): these of each right response, in nats
 
 
 @dataclass
@@ -218,10 +220,17 @@ class Scene:
         }
 
 
+def score_of(scores: Scores) -> float:
+    """What a coordinator knows of these responses, of which POOLED come in each report."""
+    reports = [scores[at : at + POOLED].sum(axis=0) for at in range(0, len(scores), POOLED)]
+    temperature = sum(another_temperature(hotter, colder) for _, hotter, colder in reports)
+    return max(float(scores[:, 0].sum()), temperature)
+
+
 def pooled(scores: Scores, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """The score (POOLS,) of so many responses, drawn without replacement for each pool."""
     size = min(size, len(scores))
-    return np.array([rng.choice(scores, size, replace=False).sum(0).max() for _ in range(POOLS)])
+    return np.array([score_of(rng.choice(scores, size, replace=False)) for _ in range(POOLS)])
 
 
 def alarms(pools: NDArray[np.float64]) -> float:
@@ -301,9 +310,8 @@ def main() -> None:
 
 
 def _means(found: list[list[float]]) -> dict[str, list[float]]:
-    """Both kinds of evidence against one response, by scene."""
-    evidence, hotter = zip(*found, strict=True)
-    return {"evidence": list(evidence), "hotter": list(hotter)}
+    """Each kind of evidence against one response, by scene."""
+    return dict(zip(KINDS, map(list, zip(*found, strict=True)), strict=True))
 
 
 def _figures(
@@ -315,8 +323,11 @@ def _figures(
         pairs = [(pooled(one, size, rng), pooled(fair, size, rng)) for one, fair in found]
         return float(np.mean([auc(*pair) for pair in pairs]))
 
+    def each(scores: Scores) -> NDArray[np.float64]:
+        return np.array([score_of(one) for one in scores[:, None]])
+
     return {
-        "auc_single": float(np.mean([auc(one.max(1), fair.max(1)) for one, fair in found])),
+        "auc_single": float(np.mean([auc(each(one), each(fair)) for one, fair in found])),
         "auc_pooled": together(POOLED),
         "auc_verdict": together(ENOUGH),
         "detected": float(np.mean([alarms(pooled(attack, ENOUGH, rng)) for attack, _ in found])),
@@ -325,15 +336,13 @@ def _figures(
 
 
 def _show(result: dict[str, object]) -> None:
-    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "evidence of one", "hotter")
+    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", *KINDS)
     table = Table("attack", *heads)
     attacks = result["attacks"]
     assert isinstance(attacks, dict)
     for name, figures in attacks.items():
         keys = ("auc_single", "auc_pooled", "auc_verdict", "detected")
-        means = (
-            ", ".join(f"{mean:.2f}" for mean in figures[key]) for key in ("evidence", "hotter")
-        )
+        means = (", ".join(f"{mean:.2f}" for mean in figures[key]) for key in KINDS)
         table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), *means)
     console = Console(width=100)
     console.print(table)

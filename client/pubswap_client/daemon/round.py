@@ -29,6 +29,7 @@ from pubswap_client.daemon.reporters import (
 )
 from pubswap_client.state.journal import Checkpoint, ExchangeKey, Journal, ReducedUpdate
 from pubswap_client.state.privacy import PrivacyBudget
+from pubswap_client.training.evidence import another_temperature
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer
@@ -405,11 +406,16 @@ def _donors(steps: list[StepMetrics]) -> list[DonorEvidence]:
     sums: dict[str, list[float]] = {}
     for step in steps:
         for donor, found in step.donors.items():
-            before = sums.get(donor, [0.0, 0.0, 0.0])
-            # Steps of earlier versions have no third one.
+            before = sums.get(donor, [0.0] * 4)
+            # Steps of earlier versions have fewer.
             sums[donor] = [a + b for a, b in zip_longest(before, found, fillvalue=0.0)]
     return [
-        DonorEvidence(number=int(donor), responses=int(count), evidence=evidence, hotter=hotter)
-        for donor, (count, evidence, hotter) in sorted(sums.items(), key=lambda s: -s[1][0])
-        if math.isfinite(evidence) and math.isfinite(hotter)
+        DonorEvidence(
+            number=int(donor),
+            responses=int(count),
+            evidence=evidence,
+            hotter=another_temperature(hotter, colder),
+        )
+        for donor, (count, evidence, hotter, colder) in sorted(sums.items(), key=lambda s: -s[1][0])
+        if all(math.isfinite(one) for one in (evidence, hotter, colder))
     ]

@@ -3,23 +3,25 @@
 Of a token y that was sent, with z the logits by our own policy, over the temperature, and g the
 noise of its seed and position (see rollout/gumbel.py),
 
-    other(y) = softmax(z)_y,   sampled(y) = softmax((z + g) / s)_y
+    other(y) = softmax(z)_y,   sampled_c(y) = softmax((c z + g) / s)_y
 
 are the probabilities of drawing it without regard to the noise, and by the sampler of a similar
-policy, whose logits differ by Gumbel noise of scale s. So that no single token decides, `sampled`
-has a part of OTHERWISE of `other`. Who rewrites the end of a response has sampled its beginning;
-where that ends is not known, so that all n + 1 places, also before the first token and after the
-last one, are equally likely. The evidence against n tokens is the log-likelihood ratio
+policy, whose logits differ by Gumbel noise of scale s, at 1 / c of the temperature. So that no
+single token decides, `sampled` has a part of OTHERWISE of `other`. Who rewrites the end of a
+response has sampled its beginning; where that ends is not known, so that all n + 1 places, also
+before the first token and after the last one, are equally likely. The evidence against n tokens is
+the log-likelihood ratio
 
-    evidence = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled(y_i)],
+    evidence = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1(y_i)],
 
-in nats: below 0 for sampled responses and above it for others. Who samples by this noise at a
-higher temperature sends tokens that it favours, and looks the more honest by that; so there is the
-evidence for such a sampler, too, with c < 1,
+in nats: below 0 for sampled responses and above it for others. Who samples by this noise at another
+temperature sends much of what it chose; so there is the evidence for such a sampler, too,
 
-    hotter = sum_i log [sampled_c(y_i) / sampled_1(y_i)],   sampled_c(y) = softmax((c z + g) / s)_y.
+    hotter = sum_i log [sampled_HOTTER(y_i) / sampled_1(y_i)],
+    colder = sum_i log [sampled_COLDER(y_i) / sampled_1(y_i)] - DRIFTED,
 
-All are taken over the 64 likeliest tokens and y.
+where a response has to say more than DRIFTED for the latter, since honest policies that are apart
+look colder to each other. All are taken over the 64 likeliest tokens and y.
 """
 
 import math
@@ -37,31 +39,36 @@ from pubswap_client.rollout.gumbel import gumbel_noise
 LIKELIEST = 64
 DRIFT = 0.3  # s: how far logits of the federation's policies are apart in the middle of a round
 OTHERWISE = 0.03  # the share of honest tokens of which nothing is assumed
-HOTTER = 0.8  # c
+HOTTER, COLDER = 0.8, 1.5  # c
+DRIFTED = 0.1  # nats a response
+
+
+def another_temperature(hotter: float, colder: float) -> float:
+    """The evidence, in nats, for either: the ratio of a sampler of which both are as likely."""
+    return max(hotter, colder) + math.log((1 + math.exp(-abs(hotter - colder))) / 2)
 
 
 @torch.no_grad()
 def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """log other / sampled_1 and log sampled_c / sampled_1 (2, n) of `tokens` (n,), in nats.
+    """log of other, sampled_HOTTER and sampled_COLDER over sampled_1 (3, n).
 
-    By logits / temperature (n, V).
+    Of `tokens` (n,) by logits / temperature (n, V), in nats.
     """
     sent = tokens[:, None]
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1)
     top.masked_fill_(ids == sent, -torch.inf)  # it is counted once
     ids, values = torch.cat([sent, ids], dim=1), torch.cat([logits.gather(1, sent), top], dim=1)
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
-    other, sampled = _likelihoods(values, noise)
-    _, hotter = _likelihoods(HOTTER * values, noise)
-    return torch.stack([other - sampled, hotter - sampled])
+    other = values[:, 0] - values.logsumexp(dim=1)
+    likely = [_sampled(c * values + noise, other) for c in (1.0, HOTTER, COLDER)]
+    return torch.stack([one - likely[0] for one in (other, *likely[1:])])
 
 
-def _likelihoods(values: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """log other and log sampled (n,) of the first of each row's tokens."""
-    other = values.log_softmax(dim=1)[:, 0]
-    sampled = ((values + noise) / DRIFT).log_softmax(dim=1)[:, 0]
-    mixed = torch.logaddexp(sampled + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
-    return other, mixed
+def _sampled(noised: Tensor, other: Tensor) -> Tensor:
+    """log sampled (n,) of the first of each row's tokens."""
+    noised = noised / DRIFT
+    drawn = noised[:, 0] - noised.logsumexp(dim=1)
+    return torch.logaddexp(drawn + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
 
 
 class EvidenceTable:
@@ -70,7 +77,7 @@ class EvidenceTable:
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
         self._rows = frozenset(rows)
-        self._evidence = torch.zeros(2, batch.rows * batch.width, device=device)  # (2, B T)
+        self._evidence = torch.zeros(3, batch.rows * batch.width, device=device)  # (3, B T)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -107,17 +114,17 @@ class EvidenceTable:
         return observe
 
     def sums(self) -> Tensor:
-        """`evidence` and `hotter` of each row (B, 2), on the CPU; 0 for rows not looked at."""
+        """`evidence`, `hotter` and `colder` of each row that is looked at (B, 3), on the CPU."""
         lengths = torch.tensor(self._batch.lengths)[:, None]
-        tokens, hotter = self._evidence.cpu().double().view(2, self._batch.rows, -1)
+        tokens, hotter, colder = self._evidence.cpu().double().view(3, self._batch.rows, -1)
         ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
         ends.masked_fill_(torch.arange(tokens.shape[1]) >= lengths, -torch.inf)
         none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
         evidence = torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p()
-        return torch.stack([evidence, hotter.sum(dim=1)], dim=1)
+        return torch.stack([evidence, hotter.sum(dim=1), colder.sum(dim=1) - DRIFTED], dim=1)
 
     def by_donor(self) -> dict[str, list[float]]:
-        """Of the rows that were looked at, by donor: how many, and their `evidence`, `hotter`."""
+        """Of the rows that were looked at, by donor: how many, and the sums of their evidence."""
         if not self._rows:
             return {}
         evidence, donors = self.sums(), self._batch.donors
@@ -129,7 +136,7 @@ class EvidenceTable:
 
 
 def response_evidence(policy: Policy, batch: Batch, temperature: float, budget: int) -> Tensor:
-    """`evidence` and `hotter` of each of a batch's responses (B, 2), on the CPU.
+    """`evidence`, `hotter` and `colder` of each of a batch's responses (B, 3), on the CPU.
 
     At most `budget` tokens are computed at a time.
     """

@@ -2,7 +2,7 @@
 
 A member draws the responses to a public step by Gumbel noise from a seed that it is given. A
 receiver finds the evidence, in nats, that each was drawn otherwise: the log-likelihood ratios of
-draws by other noise, and of draws at a higher temperature, to draws by a policy like its own (the
+draws by other noise, and of draws at another temperature, to draws by a policy like its own (the
 client's training/evidence.py). The larger one of all responses together counts.
 
 Seeds and numbers follow from a secret of the run and not from its seed, which members know: with

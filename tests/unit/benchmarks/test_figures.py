@@ -107,6 +107,25 @@ def test_the_members_figures_are_those_that_were_measured() -> None:
             assert line in SPEED, line
 
 
+def test_the_sampling_check_s_figures_are_those_that_were_measured() -> None:
+    """Every attack's, the honest ones', and what the check costs."""
+    page = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
+    found = read("sampling")
+    names = {
+        "replayed": "replayed from another step",
+        "base model": "base model's",
+        "stale policy": "of the policy of the round before",
+        "temperature 1.0": "temperature 1.0 instead of 0.7",
+    }
+    keys = ("auc_single", "auc_pooled", "auc_verdict", "detected")
+    for name, figures in found["attacks"].items():
+        row = " | ".join(f"{figures[key]:.3f}" for key in keys)
+        assert f"\n| {names.get(name, name)} | {row} |\n" in page, name
+    assert f"\n| honest | | | | {found['false_alarm_rate']:.4f} |\n" in page
+    cost = f"takes {100 * found['cost_share']:.1f} % of the update's CPU time"
+    assert cost in page.replace("\n", " ")
+
+
 def test_the_table_of_faults_is_what_chaos_wrote() -> None:
     """As often tried, and as much lost."""
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")

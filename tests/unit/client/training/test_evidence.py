@@ -15,7 +15,13 @@ from pubswap_client.policy.packing import pack
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_sample
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
-from pubswap_client.training.evidence import EvidenceTable, response_evidence, token_evidence
+from pubswap_client.training.evidence import (
+    DRIFTED,
+    EvidenceTable,
+    another_temperature,
+    response_evidence,
+    token_evidence,
+)
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import seeded
 from pubswap_client.training.update import update
@@ -49,7 +55,8 @@ def batch_of(groups: Groups, seed: int = SEED) -> Batch:
 def against(policy: Policy, groups: Groups) -> float:
     """The larger evidence against all, as the policy sees them."""
     found = response_evidence(policy, batch_of(groups), TEMPERATURE, budget=200)
-    return float(found.sum(dim=0).max())
+    evidence, hotter, colder = found.sum(dim=0).tolist()
+    return max(evidence, another_temperature(hotter, colder))
 
 
 def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
@@ -63,7 +70,7 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
 
 def test_evidence_is_a_likelihood_ratio() -> None:
     """Over what other noise draws, the mean of sampled / other is 1, for each noise; over what is
-    sampled, that of what is sampled hotter.
+    sampled, those of what is sampled hotter and colder.
 
     That holds of any two distributions; and in the mean the evidence is for whoever is right.
     """
@@ -76,17 +83,18 @@ def test_evidence_is_a_likelihood_ratio() -> None:
             token_evidence(logits, torch.full((count,), word), seeds, positions)
             for word in range(words)
         ]
-        evidence, hotter = torch.stack(all_words, dim=2)  # (n, V) each
+        evidence, hotter, colder = torch.stack(all_words, dim=2)  # (n, V) each
         drawn = logits.softmax(dim=1) * evidence.neg().exp()
-        for means in (drawn.sum(dim=1), (drawn * hotter.exp()).sum(dim=1)):
-            assert means.numpy() == pytest.approx(1, abs=1e-4)
+        for each in (drawn, drawn * hotter.exp(), drawn * colder.exp()):
+            assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-4)
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
         assert float(token_evidence(logits, other, seeds, positions)[0].mean()) > 0
         for by in (0.0, 0.2):
             near = gumbel_sample(logits + by * torch.randn_like(logits), 1.0, seeds, positions)
             assert float(token_evidence(logits, near, seeds, positions).mean(dim=1).max()) < 0
-        hot = gumbel_sample(logits, 1.5, seeds, positions)
-        assert float(token_evidence(logits, hot, seeds, positions)[1].mean()) > 0
+        for temperature, kind in ((1.5, 1), (0.5, 2)):
+            sent = gumbel_sample(logits, temperature, seeds, positions)
+            assert float(token_evidence(logits, sent, seeds, positions)[kind].mean()) > 0
 
 
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
@@ -99,11 +107,20 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     part = pack(batch, rows, policy.device)
     with torch.no_grad(), policy.packed():
         score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
-    evidence, hotter = table.tensors[0].view(2, batch.rows, -1).tolist()
+    evidence, hotter, colder = table.tensors[0].view(3, batch.rows, -1).tolist()
     for row, count in enumerate(batch.lengths):
         ratios = [math.exp(sum(evidence[row][place:count])) for place in range(count + 1)]
-        expected = [math.log(statistics.mean(ratios)), sum(hotter[row][:count])]
+        temperatures = [sum(hotter[row][:count]), sum(colder[row][:count]) - DRIFTED]
+        expected = [math.log(statistics.mean(ratios)), *temperatures]
         assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_either_other_temperature_is_found_at_the_cost_of_a_bit() -> None:
+    """The mean of both ratios, also where they are no numbers that can be written out."""
+    assert another_temperature(-2.0, -2.0) == -2.0
+    assert another_temperature(1.0, -1.0) == pytest.approx(math.log(math.cosh(1.0)))
+    for hotter, colder in ((5000.0, -5000.0), (-5000.0, 5000.0)):
+        assert another_temperature(hotter, colder) == pytest.approx(5000 - math.log(2))
 
 
 def test_a_token_outside_of_the_likeliest_is_held_against_them() -> None:
