@@ -193,7 +193,7 @@ def test_a_proxy_that_opens_tls_needs_its_ca(
     trusted = secure.authority.files().context()
     with Interceptor(secure.network.host, shown, trusted) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        for tls in (None, secure.authority.files()):
+        for tls in (PUBLIC, secure.authority.files()):
             with pytest.raises(Unreachable, match="SSL_CERT_FILE"):
                 secure.version(tls=tls)
         takes_part(secure, opened(secure), company.files())
