@@ -88,8 +88,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         *([_gain(policy.counters)] if ask.sends_gain else []),
     ]
     return [replace(line, asks=facts[line.what]) for line in lines] + [
-        replace(_limited(policy, ask, setting, setting), asks=shown(ask.number(setting)))
-        for setting in others
+        _other(policy, ask, setting) for setting in others
     ]
 
 
@@ -107,6 +106,12 @@ def _limited(policy: LocalPolicy, ask: Ask, what: str, setting: str) -> Line:
         return Line(what, "any")
     refused = not limit.allows(ask.number(setting))
     return Line(what, str(limit), Code.SETTING if refused else None)
+
+
+def _other(policy: LocalPolicy, ask: Ask, setting: str) -> Line:
+    if setting.startswith("swap.") and not ask.sends_responses:
+        return Line(setting, str(policy.limits[setting]), asks="no public steps")
+    return replace(_limited(policy, ask, setting, setting), asks=shown(ask.number(setting)))
 
 
 def _responses(policy: LocalPolicy, ask: Ask) -> Line:

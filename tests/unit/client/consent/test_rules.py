@@ -117,6 +117,15 @@ def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
     )
 
 
+def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
+    """Their settings have defaults there, which nothing reads; the table says so."""
+    plain = replace(ASK, settings=merged({"method": "fedavg"}))
+    approved = APPROVED.model_copy(update={"asked": plain.facts()})
+    allowed = limit("swap.period", min=9)
+    assert refused(allowed) == [Code.SETTING] and refused(allowed, plain, approved) == []
+    assert compare(LocalPolicy.model_validate(allowed), plain)[-1].asks == "no public steps"
+
+
 def test_a_policy_of_privacy_refuses_a_run_without() -> None:
     """Also in mid-run, should a coordinator take it out of the settings."""
     without = replace(ASK, settings=merged({}))
