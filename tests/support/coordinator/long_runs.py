@@ -1,9 +1,10 @@
 """Runs that have gone on for long, without the time that it takes: their rows are made directly."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from sqlalchemy import Engine, insert, update
+from sqlalchemy import Engine, insert, text, update
 from sqlalchemy.orm import Session
 
 from pubswap_server.clock import now
@@ -28,7 +29,7 @@ def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps:
     Round r scores (r * 37 % 101) / 101, and has `swaps` exchanges in which each member had
     r % 5 responses replaced.
     """
-    with Session(engine) as session, session.begin():
+    with _writing(engine) as session:
         for first in range(1, rounds + 1, BATCH):
             numbers = range(first, min(first + BATCH, rounds + 1))
             _add(session, run, names, numbers, swaps)
@@ -48,6 +49,14 @@ def lengthen(engine: Engine, run: str, names: Sequence[str], rounds: int, swaps:
         )
         session.execute(insert(RoundRow), [{"run_id": run, "round": rounds + 1}])
         session.execute(update(RunRow).where(RunRow.id == run).values(round=rounds + 1))
+
+
+@contextlib.contextmanager
+def _writing(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as session, session.begin():
+        if engine.dialect.name == "sqlite":  # the server writes, too, and disks may be busy
+            session.execute(text("PRAGMA busy_timeout = 60000"))
+        yield session
 
 
 def _add(session: Session, run: str, names: Sequence[str], numbers: range, swaps: int) -> None:
@@ -120,7 +129,7 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
     names = [f"m{number:04}" for number in range(count)]
     with Session(engine) as session:  # SQLite lets nobody write who has read before another wrote
         last = session.get_one(RunRow, run).round
-    with Session(engine) as session, session.begin():
+    with _writing(engine) as session:
         session.execute(
             insert(MemberRow),
             [
