@@ -16,7 +16,7 @@ from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, Invalid
 from pubswap_protocol.messages import CreateRun, OpenUpload
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
-from pubswap_server.conductor import conductor
+from pubswap_server.conductor import stalls
 from pubswap_server.exchange import verification
 from pubswap_server.storage.store import file_name, folder_name
 from support.chaos.hostile_tokenizers import BOMBS as TOKENIZER_BOMBS
@@ -144,7 +144,7 @@ def test_responses_that_have_long_had_no_verdicts_are_told_of(
     verifying: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever keeps the verifiers; and no more once there are some."""
-    monkeypatch.setattr(conductor, "VERDICT_SECONDS", 0.5)
+    monkeypatch.setattr(stalls, "VERDICT_SECONDS", 0.5)
     fed = begun(verifying, **SETTINGS)
     fed.members["a"].submit_responses(fed.run.id, 1, 1, answers(fed, "a", bomb))
     until(lambda: "responses of a to public step 1" in (fed.view().waiting_for or ""), 20)

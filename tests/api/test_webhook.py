@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from pubswap_client.demo.processes import free_port
 from pubswap_protocol.messages import RunState
-from pubswap_server.conductor import conductor
+from pubswap_server.conductor import stalls
 from pubswap_server.monitoring import webhook
 from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
@@ -112,7 +112,7 @@ def test_a_client_that_a_round_waits_for_in_vain_is_told_of(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an hour without a word, if no quorum comes without it; once it hands in, it is over."""
-    monkeypatch.setattr(conductor, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.5)
     fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation={"quorum": 2})
     fed.submit("a", 1, fed.adapter(1))
     until(lambda: "waits for b, not heard of" in (fed.view().waiting_for or ""))
@@ -124,7 +124,7 @@ def test_a_client_that_no_quorum_needs_is_not_told_of(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round closes without it, at its deadline."""
-    monkeypatch.setattr(conductor, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(stalls, "SILENT_SECONDS", 0.2)
     rules = {"quorum": 1, "deadline_seconds": 1.5}
     fed = begun(server, method="fedavg", clients=2, rounds=1, aggregation=rules)
     fed.submit("a", 1, fed.adapter(1))

@@ -15,7 +15,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.messages import DonorEvidence, TaskKind
 from pubswap_server import services
 from pubswap_server.clock import now
-from pubswap_server.conductor import conductor
+from pubswap_server.conductor import stalls
 from pubswap_server.database.tables import (
     DoubtRow,
     PromptsRow,
@@ -66,7 +66,7 @@ def cost_of_an_event(fed: Federation) -> tuple[int, int]:
         with counted(engine_of(fed)) as found:
             assert exchanges.due(session, row) == []
             assert not rounds.close_if_due(session, row)
-            conductor.note_stall(session, row, None, 0)
+            stalls.note_stall(session, row, None, 0)
             snapshot.read_snapshot(session, row.id)
     return len(found.statements), found.rows
 

@@ -18,7 +18,7 @@ from pubswap_server.aggregation.gram import sampled
 from pubswap_server.aggregation.round import Aggregated, aggregate
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.aggregation.updates import moved_to
-from pubswap_server.conductor.conductor import RoundInputs, inputs_of, updates_of
+from pubswap_server.conductor.inputs import RoundInputs, inputs_of, updates_of
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.runs import runs
 from pubswap_server.storage.local import LocalBlobs

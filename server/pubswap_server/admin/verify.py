@@ -14,7 +14,7 @@ from pubswap_protocol.errors import DamagedBlob, Gone
 from pubswap_protocol.files import make_private
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
-from pubswap_server.conductor.conductor import RoundInputs, inputs_of
+from pubswap_server.conductor.inputs import RoundInputs, inputs_of
 from pubswap_server.conductor.maintenance import named_digests, naming_columns, recompute
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.settings import ServerSettings

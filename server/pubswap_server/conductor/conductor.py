@@ -6,176 +6,35 @@ after a crash the same decision is taken again.
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import numpy as np
 import structlog
 from anyio import to_thread
-from sqlalchemy import Select, and_, exists, or_, select, union_all
+from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Fenced, Gone, InvalidAdapter, NoSpace, PubSwapError, WrongState
-from pubswap_protocol.messages import Role, RunState
-from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
-from pubswap_protocol.tensors.ranks import Widened
-from pubswap_protocol.tensors.update_encoding import view_update
-from pubswap_server.aggregation.gram import sampled
-from pubswap_server.aggregation.round import Aggregated, aggregate
-from pubswap_server.aggregation.updates import Updates, weight_of
+from pubswap_protocol.errors import Fenced, PubSwapError, WrongState
+from pubswap_protocol.messages import RunState
 from pubswap_server.clock import now
+from pubswap_server.conductor import stalls
+from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.conductor.leases import Lease
-from pubswap_server.database.tables import BlobRow, RoundRow, RunRow, SwapRow, UpdateRow, UploadRow
+from pubswap_server.database.tables import RoundRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.exchange.donation import Exchange
 from pubswap_server.monitoring.webhook import Notice
-from pubswap_server.runs import events, history, members, retention, rounds, runs, uploads
-from pubswap_server.runs.events import ROUND_BEGINS, record
-from pubswap_server.runs.quorum import Turnout, missing
-from pubswap_server.runs.snapshot import MOST_NAMES
+from pubswap_server.runs import events, history, members, retention, rounds, runs
+from pubswap_server.runs.events import ROUND_BEGINS
+from pubswap_server.runs.quorum import missing
 from pubswap_server.runs.state import ENDED, ROUND_UNDER_WAY, aggregated
 from pubswap_server.services import Services
-from pubswap_server.storage.store import BlobStore
 
 log = structlog.get_logger(__name__)
 
-SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
-VERDICT_SECONDS = 600.0  # then responses that have no verdicts are
 _FAILURE_REMEDY = (
     "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
     "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
 )
-
-
-def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> Notice | None:
-    """Keep and log why a run waits, when that has changed; returns what to tell the operator.
-
-    In bytes: the store's `free` room, None if it has no limit, of which `spare` stay free.
-    """
-    reason = _reason(session, run, free, spare)
-    if reason == run.waiting_for:
-        return None
-    run.waiting_for = reason
-    if reason is None:
-        return None
-    record(session, run.id, "waiting", reason=reason, round=run.round)
-    return Notice(run.id, run.name, "failing" if run.failure else "waiting", reason)
-
-
-def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
-    """The reason why no arrival gives a quorum, or none can be stored; None while one can."""
-    if run.failure is not None:
-        return run.failure
-    if run.state not in ROUND_UNDER_WAY:
-        return None
-    if reason := _unreadable(session, run):
-        return reason
-    for row in exchanges.open_ones(session, run):
-        turnout = exchanges.turnout(session, row)
-        if short := missing(turnout, quorum := exchanges.quorum(run, turnout)):
-            return (
-                f"Public step {row.swap} of round {run.round} closes with {quorum} or more "
-                f"clients; {turnout.arrived} answered and {short} more are missing. "
-                f"{_quorum_remedy(session, run)}"
-            )
-    turnout = rounds.turnout(session, run)
-    if short := missing(turnout, quorum := rounds.quorum(run, turnout)):
-        return (
-            f"Round {run.round} closes with {quorum} or more updates; "
-            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. "
-            f"{_quorum_remedy(session, run)}"
-        )
-    if not turnout.outstanding:
-        return None
-    return _full(session, run, free, spare) or _silent(session, run, turnout)
-
-
-def _unreadable(session: Session, run: RunRow) -> str | None:
-    """The reason why no responses are taken or judged; None while they are."""
-    if damage := events.damaged_input(session, run.id):
-        return (
-            f"The run's {damage.details['what']} ({damage.details['digest']}) cannot be read. Put "
-            "that blob back from a backup: members try again by themselves. Or cancel the run."
-        )
-    for _, _, swap, member in exchanges.unverified(
-        session, now() - timedelta(seconds=VERDICT_SECONDS), run.id
-    ):
-        return (
-            f"The responses of {member} to public step {swap} of round {run.round} have had no "
-            f"verdicts for {VERDICT_SECONDS / 60:g} minutes; the coordinator's log says why."
-        )
-    return None
-
-
-def _admit_if_short(session: Session, run: RunRow) -> None:
-    """Have those that came in mid-round in it at once, if it cannot close without them."""
-    if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
-        return
-    turnouts = [(present := rounds.turnout(session, run), rounds.quorum(run, present))]
-    for row in exchanges.open_ones(session, run):
-        turnouts.append(
-            (present := exchanges.turnout(session, row), exchanges.quorum(run, present))
-        )
-    if any(missing(present, quorum) for present, quorum in turnouts):
-        members.admit(session, run.id)
-
-
-def _quorum_remedy(session: Session, run: RunRow) -> str:
-    away = members.away_clients(session, run.id)
-    some = ", ".join(f"{name} ({code})" for name, code in away[:MOST_NAMES])
-    more = f" and {len(away) - MOST_NAMES} more" if len(away) > MOST_NAMES else ""
-    said = f" By their own policies these are away: {some}{more}." if away else ""
-    return f"Reinstate or invite clients, or cancel the run.{said}"
-
-
-def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
-    """The reason why no quorum comes: too many clients are not heard of, since the round began."""
-    before = now() - timedelta(seconds=SILENT_SECONDS)
-    silent = members.silent(session, run.id, rounds.arrived(run), before)
-    heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
-    if run.paused or not missing(heard, rounds.quorum(run, turnout)):
-        return None
-    if events.last_at(session, run.id, ROUND_BEGINS) > before:
-        return None
-    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-    return (
-        f"Round {run.round} waits for {silent[0]}{more}, not heard of for "
-        f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member."
-    )
-
-
-def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
-    """The reason why the updates of members that are expected cannot be stored."""
-    size = runs.largest_update_of(run)
-    try:
-        uploads.check_room(session, size, spare, free)
-        return None
-    except NoSpace:
-        stored = union_all(
-            rounds.arrived(run),
-            *(select(row.member).where(row.run_id == run.id) for row in (BlobRow, UploadRow)),
-        )
-        if not members.outstanding(session, run.id, stored):
-            return None
-        return (
-            f"The coordinator's disk has no room for an update of {size} bytes. Make room there, "
-            "or delete runs that have ended; members try again by themselves."
-        )
-
-
-@dataclass(frozen=True)
-class RoundInputs:
-    """The inputs of a round's aggregation: the files in the order of the members' names."""
-
-    round: int
-    settings: RunSettings
-    layout: AdapterLayout
-    members: list[str]
-    adapters: list[str]
-    weights: list[float]
-    previous: str
-    server_state: str | None
 
 
 async def conduct(services: Services) -> None:
@@ -232,7 +91,7 @@ def _time_moves() -> Select[str]:
         SwapRow.run_id == RunRow.id, SwapRow.round == RunRow.round, SwapRow.closed.is_(False)
     )
     silent = exists().where(
-        *members.silent_in(RunRow.id, now() - timedelta(seconds=SILENT_SECONDS))
+        *members.silent_in(RunRow.id, now() - timedelta(seconds=stalls.SILENT_SECONDS))
     )
     waits = or_(arrived, open_step, silent, RunRow.waiting_for.is_not(None))
     under_way = and_(RunRow.state.in_(ROUND_UNDER_WAY), waits)
@@ -265,7 +124,7 @@ async def _failed(services: Services, run: str, why: str) -> None:
         if row.state in ENDED:
             return None
         row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
-        return note_stall(session, row, *_room(services))
+        return stalls.note_stall(session, row, *_room(services))
 
     try:
         services.webhook.put(await services.database.write(note))
@@ -303,13 +162,26 @@ async def _close(
         _admit_if_short(session, row)
         if row.state != RunState.AGGREGATING:
             row.failure = None
-        notice = note_stall(session, row, *_room(services))
+        notice = stalls.note_stall(session, row, *_room(services))
         lease = services.leases.take(session, run) if row.state == RunState.AGGREGATING else None
         return ([], (lease, inputs_of(session, row, row.round)) if lease else None), notice
 
     done, notice = await services.database.write(work)
     services.webhook.put(notice)
     return done
+
+
+def _admit_if_short(session: Session, run: RunRow) -> None:
+    """Have those that came in mid-round in it at once, if it cannot close without them."""
+    if run.state not in ROUND_UNDER_WAY or not members.joining(session, run.id):
+        return
+    turnouts = [(present := rounds.turnout(session, run), rounds.quorum(run, present))]
+    for row in exchanges.open_ones(session, run):
+        turnouts.append(
+            (present := exchanges.turnout(session, row), exchanges.quorum(run, present))
+        )
+    if any(missing(present, quorum) for present, quorum in turnouts):
+        members.admit(session, run.id)
 
 
 async def _outcomes(
@@ -330,29 +202,6 @@ async def _outcomes(
 
 def _room(services: Services) -> tuple[int | None, int]:
     return services.blobs.free_bytes(), services.settings.spare_bytes
-
-
-def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
-    """The inputs of a round's aggregation, of a round from 1 on.
-
-    Raises Gone if some of it was freed.
-    """
-    updates = rounds.counted_updates(session, run, round_)
-    before = session.get_one(RoundRow, (run.id, round_ - 1))
-    adapters = [update.canonical for update in updates if update.canonical is not None]
-    if before.adapter is None or len(adapters) < len(updates):
-        raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
-    settings = runs.settings_of(run)
-    return RoundInputs(
-        round=round_,
-        settings=settings,
-        layout=runs.model_of(run).layout,
-        members=[update.member for update in updates],
-        adapters=adapters,
-        weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],
-        previous=before.adapter,
-        server_state=before.server_state,
-    )
 
 
 async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> None:
@@ -399,50 +248,3 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     if result.drift is None:
         services.metrics.drift_no_number.inc()
     log.info("round published", run=run, round=inputs.round, adapter=result.adapter)
-
-
-def aggregate_round(
-    inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
-) -> Aggregated:
-    """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
-    settings, updates = inputs.settings, updates_of(inputs, blobs)
-    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
-    sample = sampled(len(inputs.members), settings.seed, inputs.round)
-    try:
-        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
-    except InvalidAdapter as error:
-        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
-
-
-def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
-    """A round's updates, read from their files; raises DamagedBlob."""
-    settings, rules = inputs.settings, inputs.settings.aggregation
-    previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
-    sent = sent_layout(inputs.layout, rules.rule)
-    sources = tuple(
-        view_update(
-            blobs.path(digest), sent, settings.wire.precision, previous, settings.lora.min_rank
-        )
-        for digest in inputs.adapters
-    )
-    whole = settings.lora.rank
-    return Updates(
-        members=tuple(inputs.members),
-        sources=sources,
-        ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
-        weights=tuple(inputs.weights),
-        previous=previous,
-        # Steps are bounded by the run: nobody is heavier than who made them all.
-        largest_share=1.0 if rules.weights == "steps" else rules.max_weight_share,
-    )
-
-
-def _farthest(updates: Updates) -> str:
-    """The members whose updates hold the largest numbers: the operator has to choose."""
-    largest = {
-        member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
-        for member, source in zip(updates.members, updates.sources, strict=True)
-    }
-    first = sorted(largest, key=lambda member: -largest[member])[:3]
-    numbers = ", ".join(f"{member} {largest[member]:.3g}" for member in first)
-    return f"The largest numbers of the updates: {numbers}."

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.errors import DamagedBlob, PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
-from pubswap_server.conductor.conductor import RoundInputs, aggregate_round, inputs_of
+from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
 from pubswap_server.database.tables import (
     Base,
     BlobRow,

@@ -1,0 +1,102 @@
+"""What a round is averaged from: its inputs in the database, and their files."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import Gone, InvalidAdapter
+from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.tensors.adapter import AdapterFile, AdapterLayout, sent_layout
+from pubswap_protocol.tensors.ranks import Widened
+from pubswap_protocol.tensors.update_encoding import view_update
+from pubswap_server.aggregation.gram import sampled
+from pubswap_server.aggregation.round import Aggregated, aggregate
+from pubswap_server.aggregation.updates import Updates, weight_of
+from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.runs import rounds, runs
+from pubswap_server.storage.store import BlobStore
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """The inputs of a round's aggregation: the files in the order of the members' names."""
+
+    round: int
+    settings: RunSettings
+    layout: AdapterLayout
+    members: list[str]
+    adapters: list[str]
+    weights: list[float]
+    previous: str
+    server_state: str | None
+
+
+def inputs_of(session: Session, run: RunRow, round_: int) -> RoundInputs:
+    """The inputs of a round's aggregation, of a round from 1 on.
+
+    Raises Gone if some of it was freed.
+    """
+    updates = rounds.counted_updates(session, run, round_)
+    before = session.get_one(RoundRow, (run.id, round_ - 1))
+    adapters = [update.canonical for update in updates if update.canonical is not None]
+    if before.adapter is None or len(adapters) < len(updates):
+        raise Gone(f"What round {round_} of run {run.id} was made of is not kept any more.")
+    settings = runs.settings_of(run)
+    return RoundInputs(
+        round=round_,
+        settings=settings,
+        layout=runs.model_of(run).layout,
+        members=[update.member for update in updates],
+        adapters=adapters,
+        weights=[weight_of(settings.aggregation.weights, update.metrics) for update in updates],
+        previous=before.adapter,
+        server_state=before.server_state,
+    )
+
+
+def aggregate_round(
+    inputs: RoundInputs, blobs: BlobStore, into: BlobStore | None = None
+) -> Aggregated:
+    """A round's adapter and what goes with it, as blobs: the same of the same inputs."""
+    settings, updates = inputs.settings, updates_of(inputs, blobs)
+    state = None if inputs.server_state is None else blobs.path(inputs.server_state)
+    sample = sampled(len(inputs.members), settings.seed, inputs.round)
+    try:
+        return aggregate(updates, state, settings.aggregation, into or blobs, sample)
+    except InvalidAdapter as error:
+        raise InvalidAdapter(f"{error.detail} {_farthest(updates)}") from None
+
+
+def updates_of(inputs: RoundInputs, blobs: BlobStore) -> Updates:
+    """A round's updates, read from their files; raises DamagedBlob."""
+    settings, rules = inputs.settings, inputs.settings.aggregation
+    previous = AdapterFile(blobs.path(inputs.previous), inputs.layout)
+    sent = sent_layout(inputs.layout, rules.rule)
+    sources = tuple(
+        view_update(
+            blobs.path(digest), sent, settings.wire.precision, previous, settings.lora.min_rank
+        )
+        for digest in inputs.adapters
+    )
+    whole = settings.lora.rank
+    return Updates(
+        members=tuple(inputs.members),
+        sources=sources,
+        ranks=tuple(each.rank if isinstance(each, Widened) else whole for each in sources),
+        weights=tuple(inputs.weights),
+        previous=previous,
+        # Steps are bounded by the run: nobody is heavier than who made them all.
+        largest_share=1.0 if rules.weights == "steps" else rules.max_weight_share,
+    )
+
+
+def _farthest(updates: Updates) -> str:
+    """The members whose updates hold the largest numbers: the operator has to choose."""
+    largest = {
+        member: max(float(np.abs(source.tensor(name)).max()) for name in source.layout.tensors)
+        for member, source in zip(updates.members, updates.sources, strict=True)
+    }
+    first = sorted(largest, key=lambda member: -largest[member])[:3]
+    numbers = ", ".join(f"{member} {largest[member]:.3g}" for member in first)
+    return f"The largest numbers of the updates: {numbers}."

@@ -1,0 +1,125 @@
+"""Why a run waits, and what the operator can do about it."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from sqlalchemy import select, union_all
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import NoSpace
+from pubswap_protocol.messages import Role
+from pubswap_server.clock import now
+from pubswap_server.database.tables import BlobRow, RunRow, UploadRow
+from pubswap_server.exchange import exchanges
+from pubswap_server.monitoring.webhook import Notice
+from pubswap_server.runs import events, members, rounds, runs, uploads
+from pubswap_server.runs.events import ROUND_BEGINS, record
+from pubswap_server.runs.quorum import Turnout, missing
+from pubswap_server.runs.snapshot import MOST_NAMES
+from pubswap_server.runs.state import ROUND_UNDER_WAY
+
+SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
+VERDICT_SECONDS = 600.0  # then responses that have no verdicts are
+
+
+def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> Notice | None:
+    """Keep and log why a run waits, when that has changed; returns what to tell the operator.
+
+    In bytes: the store's `free` room, None if it has no limit, of which `spare` stay free.
+    """
+    reason = _reason(session, run, free, spare)
+    if reason == run.waiting_for:
+        return None
+    run.waiting_for = reason
+    if reason is None:
+        return None
+    record(session, run.id, "waiting", reason=reason, round=run.round)
+    return Notice(run.id, run.name, "failing" if run.failure else "waiting", reason)
+
+
+def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
+    """The reason why no arrival gives a quorum, or none can be stored; None while one can."""
+    if run.failure is not None:
+        return run.failure
+    if run.state not in ROUND_UNDER_WAY:
+        return None
+    if reason := _unreadable(session, run):
+        return reason
+    for row in exchanges.open_ones(session, run):
+        turnout = exchanges.turnout(session, row)
+        if short := missing(turnout, quorum := exchanges.quorum(run, turnout)):
+            return (
+                f"Public step {row.swap} of round {run.round} closes with {quorum} or more "
+                f"clients; {turnout.arrived} answered and {short} more are missing. "
+                f"{_quorum_remedy(session, run)}"
+            )
+    turnout = rounds.turnout(session, run)
+    if short := missing(turnout, quorum := rounds.quorum(run, turnout)):
+        return (
+            f"Round {run.round} closes with {quorum} or more updates; "
+            f"{turnout.arrived} came and {short} more {Role.CLIENT}s are missing. "
+            f"{_quorum_remedy(session, run)}"
+        )
+    if not turnout.outstanding:
+        return None
+    return _full(session, run, free, spare) or _silent(session, run, turnout)
+
+
+def _unreadable(session: Session, run: RunRow) -> str | None:
+    """The reason why no responses are taken or judged; None while they are."""
+    if damage := events.damaged_input(session, run.id):
+        return (
+            f"The run's {damage.details['what']} ({damage.details['digest']}) cannot be read. Put "
+            "that blob back from a backup: members try again by themselves. Or cancel the run."
+        )
+    for _, _, swap, member in exchanges.unverified(
+        session, now() - timedelta(seconds=VERDICT_SECONDS), run.id
+    ):
+        return (
+            f"The responses of {member} to public step {swap} of round {run.round} have had no "
+            f"verdicts for {VERDICT_SECONDS / 60:g} minutes; the coordinator's log says why."
+        )
+    return None
+
+
+def _quorum_remedy(session: Session, run: RunRow) -> str:
+    away = members.away_clients(session, run.id)
+    some = ", ".join(f"{name} ({code})" for name, code in away[:MOST_NAMES])
+    more = f" and {len(away) - MOST_NAMES} more" if len(away) > MOST_NAMES else ""
+    said = f" By their own policies these are away: {some}{more}." if away else ""
+    return f"Reinstate or invite clients, or cancel the run.{said}"
+
+
+def _silent(session: Session, run: RunRow, turnout: Turnout) -> str | None:
+    """The reason why no quorum comes: too many clients are not heard of, since the round began."""
+    before = now() - timedelta(seconds=SILENT_SECONDS)
+    silent = members.silent(session, run.id, rounds.arrived(run), before)
+    heard = replace(turnout, outstanding=turnout.outstanding - len(silent))
+    if run.paused or not missing(heard, rounds.quorum(run, turnout)):
+        return None
+    if events.last_at(session, run.id, ROUND_BEGINS) > before:
+        return None
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    return (
+        f"Round {run.round} waits for {silent[0]}{more}, not heard of for "
+        f"{SILENT_SECONDS / 3600:g} h. Ask whether the daemon runs, or suspend the member."
+    )
+
+
+def _full(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
+    """The reason why the updates of members that are expected cannot be stored."""
+    size = runs.largest_update_of(run)
+    try:
+        uploads.check_room(session, size, spare, free)
+        return None
+    except NoSpace:
+        stored = union_all(
+            rounds.arrived(run),
+            *(select(row.member).where(row.run_id == run.id) for row in (BlobRow, UploadRow)),
+        )
+        if not members.outstanding(session, run.id, stored):
+            return None
+        return (
+            f"The coordinator's disk has no room for an update of {size} bytes. Make room there, "
+            "or delete runs that have ended; members try again by themselves."
+        )
