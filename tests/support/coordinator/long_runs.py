@@ -137,7 +137,7 @@ def crowd(engine: Engine, run: str, count: int, since: int) -> list[str]:
                     "run_id": run,
                     "name": name,
                     "role": "client",
-                    "token_sha256": f"{number:064}",
+                    "token_sha256": f"{run}{number:048}",
                     "active": True,
                     "suspended": False,
                     "accepted": True,
