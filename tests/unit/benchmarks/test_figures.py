@@ -94,6 +94,27 @@ def test_the_coordinator_s_figures_are_those_that_were_measured() -> None:
     assert said_there in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_grpo_step_s_ratios_are_those_that_were_measured() -> None:
+    """In bold where a goal is missed; the README has the whole step's."""
+    found = read("grpo")
+    lines = {
+        "update, ragged, real tokens/s": ("update_ragged_vs_trl", 8),
+        "the same, TRL's output layer kept": ("update_ragged_vs_trl_valid_positions", 0),
+        "the same, TRL's `AsyncGRPOTrainer`": ("update_ragged_vs_trl_async", 0),
+        "update, uniform": ("update_uniform_vs_trl", 0),
+        "rollout, ragged": ("rollout_ragged_vs_trl", 0),
+        "whole step, ragged": ("step_ragged_vs_trl", 5.5),
+    }
+    for start, (key, goal) in lines.items():
+        [row] = [line for line in SPEED if line.startswith(f"| {start}")]
+        assert row.endswith(f"| {said(found[key], '{:.1f}', found[key] >= goal)} |"), key
+    memory = said(found["memory_vs_trl"], "{:.2f}", found["memory_vs_trl"] <= 0.1)
+    [row] = [line for line in SPEED if line.startswith("| peak memory of an update")]
+    assert row.endswith(f"| {memory} |")
+    step = f"a GRPO step runs at {found['step_ragged_vs_trl']:.1f} times the speed of TRL's"
+    assert step in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_members_figures_are_those_that_were_measured() -> None:
     """Rounds of up to 1,000 members, on one process and on two."""
     for found in read("scale")["details"].values():
