@@ -89,7 +89,9 @@ def test_an_excluded_update_is_not_waited_for_and_below_the_quorum_the_round_wai
         fed.operator.exclude(fed.run.id, 2, "b")
 
 
-@pytest.mark.parametrize("rules", [{"rule": "fedex"}, {"server_optimizer": "adam"}])
+@pytest.mark.parametrize(
+    "rules", [{"rule": "fedex"}, pytest.param({"server_optimizer": "adam"}, marks=pytest.mark.full)]
+)
 def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
     server: Server, rules: dict[str, Any]
 ) -> None:

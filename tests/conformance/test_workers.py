@@ -27,6 +27,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
+@pytest.mark.full
 def test_workers_share_a_port_and_a_run_and_are_replaced(
     database_url: str, tmp_path: Path, stack: ExitStack
 ) -> None:
@@ -54,6 +55,7 @@ def test_workers_share_a_port_and_a_run_and_are_replaced(
     stopped_while_one_waits(service)
 
 
+@pytest.mark.full
 @on_sqlite
 def test_workers_end_with_their_parent(database_url: str, tmp_path: Path, stack: ExitStack) -> None:
     """A parent that is killed leaves nobody behind to serve."""

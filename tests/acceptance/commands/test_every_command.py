@@ -283,6 +283,7 @@ def test_with_a_dead_bucket(world: CommandWorld, tmp_path: Path) -> None:
     assert faults(world, BUCKET, tmp_path, env) == []
 
 
+@pytest.mark.full
 def test_with_a_dead_coordinator(world: CommandWorld, tmp_path: Path) -> None:
     """Nothing listens at its address; a member knows it by its membership."""
     url = f"http://127.0.0.1:{free_port()}"

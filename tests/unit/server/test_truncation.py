@@ -205,6 +205,7 @@ print(hashlib.sha256(b"".join(Truncation(made).adapter())).hexdigest())
 """
 
 
+@pytest.mark.full
 def test_it_has_the_same_bits_again_with_as_many_threads(tmp_path: Path) -> None:
     """A round may be averaged again, also by another process."""
 

@@ -93,7 +93,12 @@ def test_releases_of_one_kind_add_up_and_several_kinds_compose() -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "records", "b", "tau", "rounds"),
-    [(8.0, 400, 8, 8, 6), (0.1, 8, 8, 40, 9), (100.0, 10_000, 1, 1, 1), (1.0, 2500, 8, 120, 3)],
+    [
+        (8.0, 400, 8, 8, 6),
+        (0.1, 8, 8, 40, 9),
+        (1.0, 2500, 8, 120, 3),
+        pytest.param(100.0, 10_000, 1, 1, 1, marks=pytest.mark.full),
+    ],
 )
 def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
     epsilon: float, records: int, b: int, tau: int, rounds: int
