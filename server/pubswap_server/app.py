@@ -93,7 +93,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
                 "housekeeping": keep_house(services),
                 "hints": services.heartbeats.flush_for_ever(),
                 "verification": services.verification.run(),
-                "wakeups": wakeups.listen(services.changes.notify),
+                "wakeups": wakeups.listen(services.changes.heard),
                 "webhook": services.webhook.send_for_ever(),
             }
         )

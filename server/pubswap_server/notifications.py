@@ -43,22 +43,29 @@ class Turns:
 
 
 class ChangeNotifier:
-    """Wake-ups by run: of the conductor at every change, of members at those that they await."""
+    """Wake-ups by run: of the conductor at a change made here, of members at those they await."""
 
     def __init__(self) -> None:
         self._turns = Turns()
         self._awaited: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._changed: set[str | None] = set()
+        self._changed: set[str] = set()
         self._any_changed = asyncio.Event()
         self.taken_at = steady()  # when the conductor last came for changes
 
-    def notify(self, run: str | None, awaited: bool = True) -> None:
-        """Announce a change that is committed, here or in another process; None: of any run."""
-        if awaited:
-            self._wake_members(run)
+    def notify(self, run: str, awaited: bool = True) -> None:
+        """Announce a change that is committed here."""
+        self.heard(run, awaited)
         self._changed.add(run)
         self._any_changed.set()
+
+    def heard(self, run: str | None, awaited: bool) -> None:
+        """Announce a change that another process has committed; None: of any run.
+
+        Its own conductor moves the run forward, ours only if that one dies: at the next tick.
+        """
+        if awaited:
+            self._wake_members(run)
 
     def _wake_members(self, run: str | None) -> None:
         for name in list(self._awaited) if run is None else [run]:
@@ -95,15 +102,14 @@ class ChangeNotifier:
                 await asyncio.wait_for(event.wait(), left)
             await self._turns.take()
 
-    async def changed_runs(self, seconds: float) -> set[str] | None:
-        """Wait for changes, `seconds` at most; None if none came or any run may have changed."""
+    async def changed_runs(self, seconds: float) -> set[str]:
+        """The runs changed here since the last call; waits `seconds` for one at most."""
         self.taken_at = steady()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._any_changed.wait(), seconds)
         changed, self._changed = self._changed, set()
         self._any_changed.clear()
-        runs = {run for run in changed if run is not None}
-        return runs if runs and None not in changed else None
+        return changed
 
 
 class SingleFlight(Generic[T]):

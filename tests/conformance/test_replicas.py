@@ -240,6 +240,24 @@ def test_replicas_of_one_host_and_port_do_not_take_each_others_work(
     assert len(began) == 1
 
 
+def test_what_a_replica_changed_before_it_died_is_seen_to_by_the_other(
+    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes a change moves the run forward at once, and if it cannot, others do."""
+    here = begun(pair[0], method="fedavg", rounds=1)
+    for server in pair:
+        services = server.app.state.services
+        settings = services.settings.model_copy(update={"tick_seconds": 0.05})
+        monkeypatch.setattr(services, "settings", settings)
+    # Its transactions are committed, but its conductor never hears of them, nor has it ticks.
+    died = pair[0].app.state.services
+    monkeypatch.setattr(died.database, "on_change", lambda run, awaited: None)
+    monkeypatch.setattr(died.attempts, "due", lambda run: False)
+    for number, name in enumerate("ab"):
+        assert here.submit(name, 1, here.adapter(number)) == "accepted"
+    assert here.wait_for(1).state is RunState.FINISHED
+
+
 def test_the_only_process_on_a_sqlite_file_goes_on_at_once_after_it_was_killed(
     tmp_path: Path,
 ) -> None:

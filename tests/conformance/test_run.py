@@ -1,5 +1,6 @@
 """A run's life over HTTP, with fake members whose adapters are random."""
 
+import asyncio
 import re
 import threading
 import time
@@ -271,6 +272,29 @@ def test_an_exchange_closes_after_its_deadline_and_the_late_client_trains_on_its
     assert late.status == "late, unused"
     with pytest.raises(RoundClosed, match="train on your own"):
         fed.members["b"].exchanged(fed.run.id, 1, 1)
+
+
+@on_sqlite
+def test_deadlines_are_looked_at_while_another_run_changes_all_the_time(server: Server) -> None:
+    """A coordinator is never so busy with one run that another one stands."""
+    rules = {"quorum": 1, "deadline_seconds": 0.3}
+    fed = begun(server, method="fedavg", rounds=1, aggregation=rules)
+    services = server.app.state.services
+
+    async def change(other: str) -> None:
+        while True:
+            services.changes.notify(other, awaited=False)
+            await asyncio.sleep(services.settings.tick_seconds / 10)
+
+    async def began() -> asyncio.Task[None]:
+        return asyncio.create_task(change("another"))
+
+    busy = server.do(began())
+    try:
+        fed.submit("a", 1, fed.adapter(1))
+        assert fed.wait_for(1).rounds[1].updates == 1
+    finally:
+        server.app.state.loop.call_soon_threadsafe(busy.cancel)
 
 
 @on_sqlite

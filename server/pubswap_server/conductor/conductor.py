@@ -38,9 +38,10 @@ _FAILURE_REMEDY = (
 
 
 async def conduct(services: Services) -> None:
-    """Advance the runs that change, and at every tick those that time may move.
+    """Advance the runs that change here, and at every tick those that time may move.
 
-    None waits for another. What changed while nobody conducted is looked at in the beginning.
+    None waits for another. What changed while nobody conducted is looked at in the beginning, and
+    what another process changed just before it died at a tick.
     """
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
@@ -56,18 +57,20 @@ async def conduct(services: Services) -> None:
     unfinished = select(RunRow.id).where(RunRow.state.not_in(ENDED))
     for run in await _runs(services, unfinished):
         services.changes.notify(run, awaited=False)
+    tick = time.monotonic() + services.settings.tick_seconds
     try:
         while True:
-            changed = await services.changes.changed_runs(services.settings.tick_seconds)
-            for run in changed if changed is not None else await _runs(services, _time_moves()):
-                if changed is None and not services.attempts.due(run):
-                    continue
-                if run not in under_way:
-                    task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
-                    task.add_done_callback(ended)
-                    services.metrics.backlog.set(len(under_way))
-                elif changed is not None:
-                    again.add(run)
+            changed = await services.changes.changed_runs(max(0.0, tick - time.monotonic()))
+            again |= changed & under_way.keys()
+            moved_by_time: list[str] = []
+            if time.monotonic() >= tick:
+                moved_by_time = await _runs(services, _time_moves())
+                tick = time.monotonic() + services.settings.tick_seconds
+            due = changed.union(run for run in moved_by_time if services.attempts.due(run))
+            for run in sorted(due - under_way.keys()):
+                task = under_way[run] = asyncio.create_task(_tried(services, run), name=run)
+                task.add_done_callback(ended)
+                services.metrics.backlog.set(len(under_way))
     finally:
         tasks = list(under_way.values())
         for task in tasks:

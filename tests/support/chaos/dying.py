@@ -17,12 +17,12 @@ def install() -> None:
 
     wait: Any = ChangeNotifier.changed_runs
 
-    async def changed_runs(changes: ChangeNotifier, seconds: float) -> set[str] | None:
+    async def changed_runs(changes: ChangeNotifier, seconds: float) -> set[str]:
         with contextlib.suppress(FileNotFoundError):
             Path(os.environ[TRIGGER]).unlink()
             cause = sqlite3.DatabaseError("database disk image is malformed")
             raise DatabaseError("SELECT runs.id", None, cause)
-        runs: set[str] | None = await wait(changes, seconds)
+        runs: set[str] = await wait(changes, seconds)
         return runs
 
     ChangeNotifier.changed_runs = changed_runs  # type: ignore[method-assign]

@@ -113,27 +113,27 @@ def test_whoever_waits_is_woken(wake: str) -> None:
         await asyncio.sleep(0.01)
         assert not waiting.done()
         done = wake != "the end"
-        {"the run": lambda: changes.notify("run"), "all runs": lambda: changes.notify(None)}.get(
-            wake, changes.close
-        )()
+        {
+            "the run": lambda: changes.notify("run"),
+            "all runs": lambda: changes.heard(None, True),
+        }.get(wake, changes.close)()
         assert await asyncio.wait_for(waiting, 1) is done
 
     asyncio.run(play())
 
 
-def test_work_is_what_changed_or_else_everything() -> None:
-    """Runs that changed, once each; all when any may have, or when nothing did for a while."""
+def test_work_is_what_changed_here() -> None:
+    """Runs that changed, once each; what another process changes, that one sees to."""
 
     async def play() -> None:
         changes = ChangeNotifier()
         for run in ("a", "b", "a"):
             changes.notify(run)
         assert await changes.changed_runs(60) == {"a", "b"}
-        assert await changes.changed_runs(0.01) is None
-        changes.notify("a")
-        changes.notify(None)
-        assert await changes.changed_runs(60) is None
+        assert await changes.changed_runs(0.01) == set()
         changes.notify("c", awaited=False)
+        changes.heard("d", awaited=True)
+        changes.heard(None, awaited=True)
         assert await changes.changed_runs(60) == {"c"}
 
     asyncio.run(play())
