@@ -121,14 +121,14 @@ def test_what_an_exchange_comes_to_is_computed_while_others_write(
 
     def slowly(exchange: Any) -> exchanges.Outcome:
         under_way.set()
-        waited.append(written.wait(20))
+        waited.append(written.wait(60))
         return outcome_of(exchange)
 
     monkeypatch.setattr(exchanges, "outcome_of", slowly)
     fed, other = begun(server, swap={"strategy": "random"}), create(server)
     for name in "ab":
         fed.members[name].submit_responses(fed.run.id, 1, 1, fed.responses(name, 1, 1, [2, 1]))
-    assert under_way.wait(10)
+    assert under_way.wait(60)
     other.operator.move_run(other.run.id, paths.RUN_OPEN)
     written.set()
     fed.members["a"].exchanged(fed.run.id, 1, 1)
@@ -183,7 +183,7 @@ def test_six_hundred_members_draw_at_random_and_the_exchange_closes(server: Serv
         )
         session.get_one(RunRow, fed.run.id).state = "exchanging"
     server.app.state.services.changes.notify(fed.run.id, awaited=False)
-    until(lambda: fed.view().rounds[1].swaps != [], seconds=30)
+    until(lambda: fed.view().rounds[1].swaps != [])
     (swap,) = fed.view().rounds[1].swaps
     assert swap.clients == 602
     assert sum(share * 8 for share in swap.replaced_share.values()) == pytest.approx(swap.replaced)

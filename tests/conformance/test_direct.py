@@ -341,13 +341,13 @@ def test_an_upload_is_checked_once_however_often_it_is_asked_for(
 ) -> None:
     """Who has lost patience is told to come again, and then has the receipt."""
     data, check = adapter(direct), upload_body.open_update
-    session, begun_ = direct.open(data), threading.Event()
+    session, begun_, told = direct.open(data), threading.Event(), threading.Event()
     checks: list[int] = []
 
     def slow(*arguments: Any) -> Any:
         checks.append(len(checks))
         begun_.set()
-        time.sleep(1.5)
+        assert told.wait(60)
         return check(*arguments)
 
     for part in session.parts:
@@ -355,8 +355,11 @@ def test_an_upload_is_checked_once_however_often_it_is_asked_for(
     monkeypatch.setattr(upload_body, "open_update", slow)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(direct.finish, session)
-        assert begun_.wait(20)
-        impatient = direct.finish(session)
+        assert begun_.wait(60)
+        try:
+            impatient = direct.finish(session)
+        finally:
+            told.set()
         assert (impatient.status_code, impatient.headers["Retry-After"]) == (503, "2")
         assert first.result().status_code == 201
     assert direct.finish(session).status_code == 201

@@ -34,6 +34,7 @@ def pair(
     """Two coordinators that share what there is."""
     url, folder = new_database(), tmp_path_factory.mktemp("pair")
     shared = {"database_url": url, "workers": 2, "lease_seconds": 1.0, "tick_seconds": 5.0}
+    shared["max_wait_seconds"] = 30.0
     settings = settings_for(folder / "data").model_copy(update=shared)
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(settings)) for _ in range(2)]
@@ -109,7 +110,7 @@ def test_replicas_choose_the_same_public_prompts(pair: tuple[Server, Server]) ->
 def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     pair: tuple[Server, Server],
 ) -> None:
-    """Long before either looks by itself, which is after five seconds."""
+    """Long before it looks by itself, which is after the thirty seconds that it asked to wait."""
     here = create(pair[0], clients=1)
     here.operator.move_run(here.run.id, paths.RUN_OPEN)
     here.enroll("a")
@@ -125,8 +126,8 @@ def test_a_client_that_waits_at_one_replica_hears_of_a_change_at_the_other(
     until(lambda: pair[1].long_polls() == 1)
     begin = time.monotonic()
     here.start()
-    waiting.join(10)
-    assert took[0] - begin < 4.5
+    waiting.join(60)
+    assert took[0] - begin < 20
 
 
 def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Server]) -> None:
@@ -134,10 +135,7 @@ def test_a_heartbeat_at_one_replica_is_seen_at_the_other(pair: tuple[Server, Ser
     here = begun(pair[0])
     there = seen_from(here, pair[1])
     here.members["a"].heartbeat(here.run.id, Progress(round=1, step=2, steps=2))
-    deadline = time.monotonic() + 5
-    while not any(member.progress for member in there.operator.members(here.run.id).members):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: any(m.progress for m in there.operator.members(here.run.id).members))
     judge = next(m for m in there.view().members if m.role is Role.EVALUATOR)
     assert judge.progress is None
 
