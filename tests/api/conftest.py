@@ -10,7 +10,8 @@ from support.coordinator.coordinator import Server, serving, settings_for
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real uvicorn in a thread, on a socket of its own."""
-    with serving(settings_for(tmp_path_factory.mktemp("coordinator"))) as server:
+    settings = settings_for(tmp_path_factory.mktemp("coordinator"))
+    with serving(settings.model_copy(update={"max_wait_seconds": 30})) as server:
         yield server
 
 

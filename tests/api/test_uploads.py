@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,7 @@ from pubswap_server.runs.uploads import ADAPTERS_A_ROUND, SESSIONS
 from pubswap_server.storage.spool import Writer
 from pubswap_server.storage.store import file_name, folder_name
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
+from support.eventually import until
 
 
 @pytest.fixture
@@ -122,18 +122,10 @@ def test_what_arrived_before_a_connection_broke_is_kept(
         with socket.create_connection((host, int(port)), timeout=10) as raw:
             raw.sendall(head.encode() + data[:3000])
             # What uvicorn has not handed on when the connection ends is lost.
-            assert arrived.wait(10)
-        wait_for(lambda: http.get(path).json()["offset"] == 3000)
+            assert arrived.wait(60)
+        until(lambda: http.get(path).json()["offset"] == 3000)
         assert send(http, path, data, 3000, len(data)).status_code == 202
         assert http.put(path, params={"digest": digest_of(data)}).status_code == 201
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Return when something has become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_only_its_own_member_sees_an_upload(server: Server) -> None:
@@ -216,7 +208,7 @@ def test_a_disk_that_would_fill_up_takes_no_upload(own: Callable[..., Server]) -
         assert (refused.status_code, code(refused)) == (507, "no_space")
         assert http.post(paths.UPLOADS.format(run=fed.run.id), json=body).status_code == 507
     assert int(refused.headers["Retry-After"]) > 0
-    wait_for(lambda: "no room for an update" in (fed.view().waiting_for or ""))
+    until(lambda: "no room for an update" in (fed.view().waiting_for or ""))
     events = fed.operator.events(fed.run.id).events
     assert [event.kind for event in events].count("waiting") == 1
 
@@ -288,7 +280,7 @@ def test_a_damaged_update_is_asked_for_again_and_never_averaged(
     spoiled[-1] ^= 1
     file.write_bytes(spoiled)
     fed.submit("b", 1, fed.adapter(2))
-    wait_for(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
+    until(lambda: fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN)
     kinds = [event.kind for event in fed.operator.events(fed.run.id).events]
     assert "blob damaged" in kinds
     assert file.with_name(file.name + ".damaged").read_bytes() == spoiled
@@ -340,7 +332,7 @@ def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[...
         with fed.server.http(fed.tokens["a"]) as http:
             refused = http.get(path)
             assert (refused.status_code, code(refused)) == (503, "damaged_blob")
-            wait_for(lambda path=path, http=http: http.get(path).status_code == 200)  # type: ignore[misc]
+            until(lambda path=path, http=http: http.get(path).status_code == 200)  # type: ignore[misc]
             assert http.get(path).content == right
 
 

@@ -11,7 +11,7 @@ from pubswap_protocol import paths
 from support.chaos.raw_http import connected, problem_of, rest
 from support.coordinator.coordinator import Server, begun, serving, settings_for
 
-PATIENCE_SECONDS = 0.6
+PATIENCE_SECONDS = 1.5
 UPGRADE = b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
 GET = b"GET /v1/version HTTP/1.1\r\nHost: x\r\n"
 

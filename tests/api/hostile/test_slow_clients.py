@@ -1,6 +1,7 @@
 """Peers that send or read slowly, over real sockets, against a server with small limits."""
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -13,8 +14,9 @@ from pubswap_protocol import paths
 from pubswap_server.http import middleware
 from support.chaos.raw_http import connected, problem_of, rest
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
+from support.eventually import until
 
-IDLE_SECONDS = 0.6
+IDLE_SECONDS = 1.0
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,8 @@ def trickle(raw: socket.socket, data: bytes, seconds: float) -> bytes:
 
 def test_a_slow_header_is_answered_408_and_closed(hasty: Server) -> None:
     """A byte every 0.1 s is never idle, and still late."""
+    started = time.monotonic()
     with connected(hasty.url) as raw:
-        started = time.monotonic()
         answer = trickle(raw, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Padding: " + b"y" * 200, 0.1)
         status, code, head = problem_of(answer)
     assert (status, code) == (408, "too_slow")
@@ -97,12 +99,11 @@ def test_a_body_that_stops_is_answered_408_and_leaves_nothing(hasty: Server) -> 
     """No temporary file stays."""
     fed = begun(hasty)
     with connected(hasty.url) as raw:
-        raw.sendall(post(fed, 1000) + b"x" * 10)
         started = time.monotonic()
+        raw.sendall(post(fed, 1000) + b"x" * 10)
         assert problem_of(rest(raw))[:2] == (408, "too_slow")
     assert IDLE_SECONDS * 0.9 < time.monotonic() - started < IDLE_SECONDS + 10
-    time.sleep(0.2)
-    assert [file for file in hasty.data_dir.rglob("incoming/*") if file.is_file()] == []
+    until(lambda: not any(file.is_file() for file in hasty.data_dir.rglob("incoming/*")))
 
 
 def test_of_a_chunk_that_stops_what_came_is_kept(hasty: Server) -> None:
@@ -123,19 +124,19 @@ def test_of_a_chunk_that_stops_what_came_is_kept(hasty: Server) -> None:
 
 
 def test_a_trickled_body_is_given_up_and_one_that_keeps_the_rate_is_not(hasty: Server) -> None:
-    """Ten bytes every 0.1 s are too few; 500 go on far beyond all limits."""
-    fed = begun(hasty)
+    """Ten bytes every 0.1 s are too few; 1,500 go on far beyond all limits."""
+    fed = begun(hasty, grpo={"max_response_tokens": 1000})
     with connected(hasty.url) as raw:
         raw.sendall(post(fed, 1000))
         assert problem_of(trickle(raw, b"x" * 1000, 0.1))[0] == 408
     with connected(hasty.url) as raw:
-        length = 500 * 22
+        length = 1500 * 22  # at seven times the rate: a busy machine may send at half of it
         raw.sendall(post(fed, length))
         for _ in range(22):
-            raw.sendall(b"x" * 500)
+            raw.sendall(b"x" * 1500)
             time.sleep(0.1)
         status, code, _ = problem_of(raw.recv(65536))
-    assert (status, code) in {(422, "invalid_responses"), (413, "too_large")}
+    assert (status, code) == (422, "invalid_responses")
 
 
 def test_a_fast_beginning_buys_no_slow_hours(hasty: Server) -> None:
@@ -206,7 +207,7 @@ def test_a_peer_that_never_reads_its_answer_is_dropped(hasty: Server) -> None:
     dropped = threading.Event()
     with connected(hasty.url, receive_buffer=4096) as raw:
         raw.settimeout(0.5)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not dropped.is_set():
             try:
                 raw.sendall(request.encode())
@@ -236,9 +237,10 @@ def test_slow_sockets_do_not_slow_an_honest_client(hasty: Server) -> None:
         # Until 200 connections are taken in at once; that they stay open must cost nothing.
         assert http.get(paths.READY).status_code == 200
         times: list[float] = []
-        until = time.monotonic() + 2.5
-        while time.monotonic() < until or len(times) < 15:
-            for raw in slow:
+        over = time.monotonic() + 2.5
+        while time.monotonic() < over or len(times) < 15:
+            # One that is answered says no more: to a closed connection that would lose its answer.
+            for raw in set(slow) - set(select.select(slow, [], [], 0)[0]):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     raw.send(b"y")
             started = time.monotonic()

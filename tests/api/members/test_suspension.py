@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.messages import RunState, TaskKind
 from pubswap_protocol.tensors.adapter import decode_adapter
 from support.coordinator.coordinator import Federation, Server, begun
+from support.eventually import until
 
 
 def suspend(fed: Federation, name: str) -> None:
@@ -33,14 +33,6 @@ def reinstate(fed: Federation, name: str) -> None:
 def kinds(fed: Federation) -> list[str]:
     """The run's log."""
     return [event.kind for event in fed.operator.events(fed.run.id).events]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that the conductor does."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_suspended_member_is_refused_until_it_is_reinstated(server: Server) -> None:
@@ -106,7 +98,7 @@ def test_an_exchange_does_not_wait_for_a_suspended_member(server: Server) -> Non
     suspend(fed, "b")
     started = time.monotonic()
     assert fed.members["a"].exchanged(fed.run.id, 1, 1)
-    assert time.monotonic() - started < 4.5
+    assert time.monotonic() - started < 20  # of the 25 s after which it would look anyway
     reinstate(fed, "b")
     receipt = fed.members["b"].submit_responses(fed.run.id, 1, 1, late)
     assert receipt.status == "late, unused"
@@ -130,8 +122,8 @@ def test_a_long_poll_gives_nothing_to_a_member_that_was_refused_meanwhile(
     timer.start()
     started = time.monotonic()
     with pytest.raises(Suspended if how == "suspend" else Unauthenticated):
-        fed.members["a"].task(fed.run.id, 5)
-    assert time.monotonic() - started < 4.5  # of the 5 s after which it would look anyway
+        fed.members["a"].task(fed.run.id, 25)
+    assert time.monotonic() - started < 20  # of the 25 s after which it would look anyway
     timer.join()
 
 
