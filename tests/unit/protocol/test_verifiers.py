@@ -141,11 +141,11 @@ def test_verdicts(name: str, response: str, answer: str, right: bool) -> None:
 )
 def test_no_response_is_read_for_long(text: str) -> None:
     """`exact` and `choice` run without a limit of time: reading must not be quadratic."""
-    start = time.process_time()
+    start = time.thread_time()
     for name in ("exact", "choice"):
         score(name, text, problem("A"))
     stated_answer(text)
-    assert time.process_time() - start < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("name", ["oracle", "", "reasoning_gym:", "Math"])

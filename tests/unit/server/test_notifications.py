@@ -91,7 +91,7 @@ def test_a_change_while_somebody_reads_is_not_missed() -> None:
                 changes.notify("run")
             return looks
 
-        found = await asyncio.wait_for(changes.until("run", look, lambda n: n > 1, 60), 1)
+        found = await asyncio.wait_for(changes.until("run", look, lambda n: n > 1, 60), 30)
         assert found == 2
 
     asyncio.run(play())
@@ -117,7 +117,7 @@ def test_whoever_waits_is_woken(wake: str) -> None:
             "the run": lambda: changes.notify("run"),
             "all runs": lambda: changes.heard(None, True),
         }.get(wake, changes.close)()
-        assert await asyncio.wait_for(waiting, 1) is done
+        assert await asyncio.wait_for(waiting, 30) is done
 
     asyncio.run(play())
 
