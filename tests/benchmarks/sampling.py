@@ -1,23 +1,24 @@
 """How well a receiver finds responses that were not sampled, on the demo's model and problems.
 
     python tests/benchmarks/sampling.py           # into results/sampling.json
-    python tests/benchmarks/sampling.py --quick   # fewer problems and one round, shown only
+    python tests/benchmarks/sampling.py --quick   # one seed, fewer problems, one round; shown only
 
-Four clients train on their private problems and average their adapters after each round. In the
-middle of the first round and at the end of the last one, donors answer the public problems, and
-client 1 looks at their right responses with the policy that it has then: the other clients' are
-honest, client 2's are also replaced by each attack's. A score is the larger one of the two kinds of
-evidence against what is taken together (see docs/learning.md), reported for 32 responses at a time;
-`auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is higher than an honest
-client's, for one response, for 32 and for the 128 of a verdict, and `detected` is the share of
-verdicts that are doubts.
+For each seed, four clients train on their private problems and average their adapters after each
+round. In the middle of the first round and at the end of the last one, all answer the public
+problems, and each looks at the others' right responses with the policy that it has then: these are
+honest. Client 2's for client 1 are also replaced by each attack's. A score is the larger one of the
+two kinds of evidence against what is taken together (see docs/learning.md), reported for 32
+responses at a time; `auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is
+higher than what client 1 finds of an honest client's, for one response, for 32 and for the 128 of a
+verdict, and `detected` is the share of verdicts that are doubts. `false_alarm_rate` is that of all
+clients' verdicts on honest ones, and `false_alarms` has each seed's, and that of its worst pair.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -49,7 +50,9 @@ from pubswap_protocol.verifiers.registry import score
 from pubswap_server.exchange.sampling import ENOUGH, LIMIT, doubtful
 
 RESULT = Path(__file__).parent / "results" / "sampling.json"
-POOLS, POOLED = 4000, 32
+SEEDS = (5, 6, 7)  # the constants of the evidence were chosen on others
+POOLS, POOLED = 1000, 32
+JUDGE, DONOR = "client-1", "client-2"
 Groups = list[list[Response]]
 KINDS = ("evidence", "hotter", "colder")
 Scores = NDArray[np.float64]  # (n, 3): these of each right response, in nats
@@ -60,11 +63,12 @@ class Lab:
     """Clients that train beside each other, and a policy to answer and to judge with."""
 
     problems: int
+    seed: int
     settings: RunSettings = field(init=False)
     adapter: Adapter = field(init=False)
 
     def __post_init__(self) -> None:
-        recipe = load_recipe(RUN_FILE, {})
+        recipe = load_recipe(RUN_FILE, {"seed": self.seed})
         known = {name: getattr(recipe, name) for name in RunSettings.model_fields}
         self.settings = RunSettings(**known)
         split = demo_problems(self.settings.seed, self.settings.clients).named()
@@ -176,27 +180,38 @@ def response(tokens: NDArray[np.integer]) -> Response:
 
 @dataclass(frozen=True)
 class Scene:
-    """A moment of a run: what the donor that attacks has, and the receiver that judges."""
+    """A moment of a run: what the clients have, of which one judges and one may attack."""
 
     lab: Lab
-    donor: Adapter
-    judge: Adapter
+    clients: dict[str, Adapter]
+    seeds: dict[str, int]  # that they sample by
     start: Adapter  # of this round
-    before: Adapter  # of the round before
+    before: Adapter | None  # of the round before
     base: Adapter
-    seed: int
+
+    def fair(self) -> dict[tuple[str, str], Scores]:
+        """What each client finds of each other one's honest responses."""
+        found = {}
+        for donor, adapter in self.clients.items():
+            seed = self.seeds[donor]
+            groups = self.honest if donor == DONOR else self.lab.sample(adapter, seed)
+            for judge, other in self.clients.items():
+                if judge != donor:
+                    found[judge, donor] = self.lab.judged(other, groups, seed)
+        return found
 
     @cached_property
     def honest(self) -> Groups:
-        """What it should send."""
-        return self.lab.sample(self.donor, self.seed)
+        """What the donor should send."""
+        return self.lab.sample(self.clients[DONOR], self.seeds[DONOR])
 
     def until_right(self) -> Groups:
         """Wrong responses replaced by the first right one of seven more."""
+        donor, seed = self.clients[DONOR], self.seeds[DONOR]
         groups = [list(group) for group in self.honest]
         right = self.lab.right(self.honest)
         for number in range(7):
-            others = self.lab.sample(self.donor, seed_for(self.seed, number))
+            others = self.lab.sample(donor, seed_for(seed, number))
             better = self.lab.right(others) & ~right
             for prompt, index in np.argwhere(better):
                 groups[prompt][index] = others[prompt][index]
@@ -206,18 +221,34 @@ class Scene:
     @property
     def attacks(self) -> dict[str, Callable[[], Groups]]:
         """The responses of each attack, by its name."""
-        sample = self.lab.sample
-        return {
+        donor, seed = self.clients[DONOR], self.seeds[DONOR]
+        sample, finished = self.lab.sample, self.lab.finished
+        attacks: dict[str, Callable[[], Groups]] = {
             "hand-written text": self.lab.written,
             "best of 8": self.until_right,
-            "half rewritten": lambda: self.lab.finished(self.donor, self.honest, self.seed + 1),
-            "greedy": partial(sample, self.donor, self.seed, 1e-4),
-            "replayed": partial(sample, self.start, self.seed + 2),
-            "base model": partial(sample, self.base, self.seed),
-            "temperature 1.0": partial(sample, self.donor, self.seed, 1.0),
-            "temperature 0.4": partial(sample, self.donor, self.seed, 0.4),
-            "stale policy": partial(sample, self.before, self.seed),
+            "half rewritten": lambda: finished(donor, self.honest, seed + 1),
+            "greedy": partial(sample, donor, seed, 1e-4),
+            "replayed": partial(sample, self.start, seed + 2),
+            "temperature 1.0": partial(sample, donor, seed, 1.0),
+            "temperature 0.4": partial(sample, donor, seed, 0.4),
         }
+        if self.before is not None:  # in the first round these are its start, and none
+            attacks["base model"] = partial(sample, self.base, seed)
+            attacks["stale policy"] = partial(sample, self.before, seed)
+        return attacks
+
+
+def scenes(lab: Lab, rounds: int) -> Iterator[Scene]:
+    """The middle of the first round, and the end of the last one."""
+    base, before = lab.adapter, None
+    for number in range(1, rounds + 1):
+        start, first = lab.adapter, number == 1
+        adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
+        if number in (1, rounds):
+            seeds = {name: seed_for(number, place) >> 12 for place, name in enumerate(adapters)}
+            yield Scene(lab, adapters, seeds, start, before, base)
+        before = start
+        lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
 
 
 def score_of(scores: Scores) -> float:
@@ -266,37 +297,29 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smaller one, in two minutes")
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    lab, rounds = Lab(problems=48 if quick else 160), 1 if quick else 3
-    base = before = lab.adapter
     rng = np.random.default_rng(0)
-    honest: list[Scores] = []
+    alarmed: dict[int, list[float]] = {}
     attacks: dict[str, list[tuple[Scores, Scores]]] = {}
     means: dict[str, list[list[float]]] = {"honest": []}
-    for number in range(1, rounds + 1):
-        start, first = lab.adapter, number == 1
-        adapters = lab.train(number, lab.settings.local_steps // (2 if first else 1))
-        if number in (1, rounds):
-            judge, donor, *others = lab.clients
-            mine = [adapters[donor], *(adapters[name] for name in others)]
-            seeds = [seed_for(number, place) >> 12 for place in range(len(mine))]
-            scene = Scene(lab, mine[0], adapters[judge], start, before, base, seeds[0])
-            fair = [
-                lab.judged(scene.judge, lab.sample(adapter, seed), seed)
-                for adapter, seed in zip(mine, seeds, strict=True)
-            ]
-            honest += fair
+    for seed in SEEDS[:1] if quick else SEEDS:
+        lab = Lab(problems=48 if quick else 160, seed=seed)
+        alarmed[seed] = []
+        for scene in scenes(lab, 1 if quick else 3):
+            fair = scene.fair()
+            alarmed[seed] += [alarms(pooled(one, ENOUGH, rng)) for one in fair.values()]
+            mine = [scores for (judge, _), scores in fair.items() if judge == JUDGE]
+            means["honest"] += [one.mean(axis=0).tolist() for one in mine]
             for name, make in scene.attacks.items():
-                if first and name in ("base model", "stale policy"):
-                    continue  # which is the round's start, and no other policy yet
-                found = lab.judged(scene.judge, make(), scene.seed)
-                attacks.setdefault(name, []).append((found, np.concatenate(fair)))
+                found = lab.judged(scene.clients[JUDGE], make(), scene.seeds[DONOR])
+                attacks.setdefault(name, []).append((found, np.concatenate(mine)))
                 means.setdefault(name, []).append(found.mean(axis=0).tolist())
-            means["honest"] += [one.mean(axis=0).tolist() for one in fair]
-        before = start
-        lab.average(lab.train(number, lab.settings.local_steps) if first else adapters)
-    pools = [pooled(one, ENOUGH, rng) for one in honest]
+        Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
-        "false_alarm_rate": float(np.mean([alarms(one) for one in pools])),
+        "false_alarm_rate": float(np.mean([rate for rates in alarmed.values() for rate in rates])),
+        "false_alarms": {
+            str(seed): {"mean": float(np.mean(rates)), "worst": max(rates)}
+            for seed, rates in alarmed.items()
+        },
         "cost_share": cost_share(lab, 5 if quick else 31),
         "limit": LIMIT,
         "responses_pooled": POOLED,

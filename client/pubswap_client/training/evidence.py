@@ -3,25 +3,30 @@
 Of a token y that was sent, with z the logits by our own policy, over the temperature, and g the
 noise of its seed and position (see rollout/gumbel.py),
 
-    other(y) = softmax(z)_y,   sampled_c(y) = softmax((c z + g) / s)_y
+    other(y) = softmax(z)_y,   sampled_c,s(y) = softmax((c z + g) / s)_y
 
 are the probabilities of drawing it without regard to the noise, and by the sampler of a similar
 policy, whose logits differ by Gumbel noise of scale s, at 1 / c of the temperature. So that no
 single token decides, `sampled` has a part of OTHERWISE of `other`. Who rewrites the end of a
 response has sampled its beginning; where that ends is not known, so that all n + 1 places, also
-before the first token and after the last one, are equally likely. The evidence against n tokens is
-the log-likelihood ratio
+before the first token and after the last one, are equally likely. The likelihood ratio against n
+tokens is
 
-    evidence = log [1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1(y_i)],
+    R_s = 1 / (n + 1) sum_{t=1}^{n+1} prod_{i=t}^{n} other(y_i) / sampled_1,s(y_i).
 
-in nats: below 0 for sampled responses and above it for others. Who samples by this noise at another
+Nor is it known how far policies have drifted apart. As many responses are taken to be of a policy
+that is NEAR as of one that is FAR, and the evidence is, in nats,
+
+    evidence = -log [(1 / R_NEAR + 1 / R_FAR) / 2]:
+
+below 0 for sampled responses and above it for others. Who samples by this noise at another
 temperature sends much of what it chose; so there is the evidence for such a sampler, too,
 
-    hotter = sum_i log [sampled_HOTTER(y_i) / sampled_1(y_i)],
-    colder = sum_i log [sampled_COLDER(y_i) / sampled_1(y_i)] - DRIFTED,
+    hotter = sum_i log [sampled_HOTTER,NEAR(y_i) / sampled_1,NEAR(y_i)] + DRIFTED,
+    colder = sum_i log [sampled_COLDER,NEAR(y_i) / sampled_1,NEAR(y_i)] - DRIFTED,
 
-where a response has to say more than DRIFTED for the latter, since honest policies that are apart
-look colder to each other. All are taken over the 64 likeliest tokens and y.
+where a response has to say DRIFTED more for a colder one, and less for a hotter one, since honest
+policies that are apart look colder to each other. All are taken over the 64 likeliest tokens and y.
 """
 
 import math
@@ -37,10 +42,12 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.gumbel import gumbel_noise
 
 LIKELIEST = 64
-DRIFT = 0.3  # s: how far logits of the federation's policies are apart in the middle of a round
+# s: how far logits of the federation's policies are apart soon after they were averaged, and when
+# each has trained for long.
+NEAR, FAR = 0.3, 0.6
 OTHERWISE = 0.03  # the share of honest tokens of which nothing is assumed
-HOTTER, COLDER = 0.8, 1.5  # c
-DRIFTED = 0.1  # nats a response
+HOTTER, COLDER = 0.8, 1.75  # c
+DRIFTED = 0.08  # nats a response
 
 
 def another_temperature(hotter: float, colder: float) -> float:
@@ -50,7 +57,7 @@ def another_temperature(hotter: float, colder: float) -> float:
 
 @torch.no_grad()
 def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """log of other, sampled_HOTTER and sampled_COLDER over sampled_1 (3, n).
+    """log of other over sampled of NEAR and of FAR, sampled_HOTTER and _COLDER over it (4, n).
 
     Of `tokens` (n,) by logits / temperature (n, V), in nats.
     """
@@ -60,13 +67,14 @@ def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Ten
     ids, values = torch.cat([sent, ids], dim=1), torch.cat([logits.gather(1, sent), top], dim=1)
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
     other = values[:, 0] - values.logsumexp(dim=1)
-    likely = [_sampled(c * values + noise, other) for c in (1.0, HOTTER, COLDER)]
-    return torch.stack([one - likely[0] for one in (other, *likely[1:])])
+    near, far = (_sampled(values + noise, other, scale) for scale in (NEAR, FAR))
+    hotter, colder = (_sampled(c * values + noise, other, NEAR) for c in (HOTTER, COLDER))
+    return torch.stack([other - near, other - far, hotter - near, colder - near])
 
 
-def _sampled(noised: Tensor, other: Tensor) -> Tensor:
+def _sampled(noised: Tensor, other: Tensor, scale: float) -> Tensor:
     """log sampled (n,) of the first of each row's tokens."""
-    noised = noised / DRIFT
+    noised = noised / scale
     drawn = noised[:, 0] - noised.logsumexp(dim=1)
     return torch.logaddexp(drawn + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
 
@@ -77,7 +85,7 @@ class EvidenceTable:
     def __init__(self, batch: Batch, rows: Iterable[int], device: torch.device) -> None:
         self._batch = batch
         self._rows = frozenset(rows)
-        self._evidence = torch.zeros(3, batch.rows * batch.width, device=device)  # (3, B T)
+        self._evidence = torch.zeros(4, batch.rows * batch.width, device=device)  # (4, B T)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -116,12 +124,17 @@ class EvidenceTable:
     def sums(self) -> Tensor:
         """`evidence`, `hotter` and `colder` of each row that is looked at (B, 3), on the CPU."""
         lengths = torch.tensor(self._batch.lengths)[:, None]
-        tokens, hotter, colder = self._evidence.cpu().double().view(3, self._batch.rows, -1)
-        ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
-        ends.masked_fill_(torch.arange(tokens.shape[1]) >= lengths, -torch.inf)
-        none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
-        evidence = torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p()
-        return torch.stack([evidence, hotter.sum(dim=1), colder.sum(dim=1) - DRIFTED], dim=1)
+        *either, hotter, colder = self._evidence.cpu().double().view(4, self._batch.rows, -1)
+        ratios = []
+        for tokens in either:
+            ends = tokens.flip(1).cumsum(dim=1).flip(1)  # from each token on
+            ends.masked_fill_(torch.arange(ends.shape[1]) >= lengths, -torch.inf)
+            none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
+            ratios.append(torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p())
+        near, far = ratios
+        evidence = math.log(2) - torch.logaddexp(-near, -far)
+        temperatures = hotter.sum(dim=1) + DRIFTED, colder.sum(dim=1) - DRIFTED
+        return torch.stack([evidence, *temperatures], dim=1)
 
     def by_donor(self) -> dict[str, list[float]]:
         """Of the rows that were looked at, by donor: how many, and the sums of their evidence."""

@@ -69,8 +69,8 @@ def drifted(adapter: Adapter, by: float, seed: int) -> Adapter:
 
 
 def test_evidence_is_a_likelihood_ratio() -> None:
-    """Over what other noise draws, the mean of sampled / other is 1, for each noise; over what is
-    sampled, those of what is sampled hotter and colder.
+    """Over what other noise draws, the mean of sampled / other is 1, for each noise and however far
+    policies are apart; over what is sampled, those of what is sampled hotter and colder.
 
     That holds of any two distributions; and in the mean the evidence is for whoever is right.
     """
@@ -83,16 +83,16 @@ def test_evidence_is_a_likelihood_ratio() -> None:
             token_evidence(logits, torch.full((count,), word), seeds, positions)
             for word in range(words)
         ]
-        evidence, hotter, colder = torch.stack(all_words, dim=2)  # (n, V) each
-        drawn = logits.softmax(dim=1) * evidence.neg().exp()
-        for each in (drawn, drawn * hotter.exp(), drawn * colder.exp()):
+        near, far, hotter, colder = torch.stack(all_words, dim=2)  # (n, V) each
+        drawn, drifted = (logits.softmax(dim=1) * each.neg().exp() for each in (near, far))
+        for each in (drawn, drifted, drawn * hotter.exp(), drawn * colder.exp()):
             assert each.sum(dim=1).numpy() == pytest.approx(1, abs=1e-4)
         other = gumbel_sample(logits, 1.0, seeds, positions + 1)
-        assert float(token_evidence(logits, other, seeds, positions)[0].mean()) > 0
+        assert float(token_evidence(logits, other, seeds, positions)[:2].mean(dim=1).min()) > 0
         for by in (0.0, 0.2):
             near = gumbel_sample(logits + by * torch.randn_like(logits), 1.0, seeds, positions)
             assert float(token_evidence(logits, near, seeds, positions).mean(dim=1).max()) < 0
-        for temperature, kind in ((1.5, 1), (0.5, 2)):
+        for temperature, kind in ((1.5, 2), (0.5, 3)):
             sent = gumbel_sample(logits, temperature, seeds, positions)
             assert float(token_evidence(logits, sent, seeds, positions)[kind].mean()) > 0
 
@@ -100,18 +100,23 @@ def test_evidence_is_a_likelihood_ratio() -> None:
 def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
     policy: Policy,
 ) -> None:
-    """The mean, over all places after which it may be other noise's, of the tokens' ratios."""
+    """The mean, over all places after which it may be other noise's, of the tokens' ratios; what is
+    less likely of a near or a far policy counts for half of it.
+    """
     batch = batch_of(replayed(policy))
     found = response_evidence(policy, batch, TEMPERATURE, budget=200)
     table, rows = EvidenceTable(batch, range(batch.rows), policy.device), range(batch.rows)
     part = pack(batch, rows, policy.device)
     with torch.no_grad(), policy.packed():
         score_pack(policy, part, TEMPERATURE, observe=table.observer(part, rows))
-    evidence, hotter, colder = table.tensors[0].view(3, batch.rows, -1).tolist()
+    near, far, hotter, colder = table.tensors[0].view(4, batch.rows, -1).tolist()
     for row, count in enumerate(batch.lengths):
-        ratios = [math.exp(sum(evidence[row][place:count])) for place in range(count + 1)]
-        temperatures = [sum(hotter[row][:count]), sum(colder[row][:count]) - DRIFTED]
-        expected = [math.log(statistics.mean(ratios)), *temperatures]
+        means = [
+            statistics.mean(math.exp(sum(each[row][place:count])) for place in range(count + 1))
+            for each in (near, far)
+        ]
+        temperatures = [sum(hotter[row][:count]) + DRIFTED, sum(colder[row][:count]) - DRIFTED]
+        expected = [math.log(statistics.harmonic_mean(means)), *temperatures]
         assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
 
 
