@@ -39,10 +39,10 @@ def test_daemons_wait_through_a_pause_and_stop_within_a_step_of_a_cancel(tmp_pat
             assert set(steps().values()) == {0}
             api.move_run(run.id, paths.RUN_RESUME)
             until(lambda: min(steps().values()) >= 2)
-            before = steps()
             api.move_run(run.id, paths.RUN_CANCEL)
+            before = steps()
             until(lambda: all("The run is cancelled." in log.read_text() for log in logs.values()))
-            # One step may have ended between our looking and the cancel, and one was under way.
+            # One step may have ended and not been written yet, and one was under way.
             assert all(made <= before[name] + 2 for name, made in steps().items())
             until(lambda: _status(processes) == 3)
 

@@ -46,6 +46,6 @@ def test_private_steps_go_on_while_the_coordinator_is_away(tmp_path: Path) -> No
                 until(lambda: steps() >= before + 10, 40)
             finally:
                 served.send_signal(signal.SIGCONT)
-            until(lambda: shown() > before, 30)
+            until(lambda: shown() > before)
             until(lambda: steps() == STEPS, 120)
             api.move_run(run.id, paths.RUN_CANCEL)

@@ -35,7 +35,7 @@ def listening(
         return False
 
     try:
-        until(listens, 20)
+        until(listens)
         yield
     finally:
         process.terminate()

@@ -38,7 +38,7 @@ def test_a_coordinator_serves_on_ipv6(tmp_path: Path) -> None:
         processes.start("coordinator", ["serve", *options])
         with CoordinatorClient(url, backoff=Backoff(tries=1)) as probe:
             wait_until_ready(probe, 60, processes.check)
-        until(lambda: f"on {url}," in (tmp_path / "logs" / "coordinator.log").read_text(), 10)
+        until(lambda: f"on {url}," in (tmp_path / "logs" / "coordinator.log").read_text())
         token = operator_token(tmp_path / "c" / "operator-token")
         with CoordinatorClient(url, token, ONCE) as api:
             run = create_run(Coordinator(processes, api, tmp_path), {"clients": 1})

@@ -158,7 +158,7 @@ def test_a_member_takes_part_through_a_proxy_with_a_password(
     with tinyproxy(tmp_path / "tinyproxy", site.network.host, password=True) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://{USER}:{PASSWORD}@{proxy}")
         takes_part(site, opened(site))
-        until(lambda: site.asked() == {address(proxy)}, 10)
+        until(lambda: site.asked() == {address(proxy)})
         monkeypatch.setenv("HTTP_PROXY", f"http://{USER}:mistyped@{proxy}")
         with pytest.raises(ProxyFault) as refused:
             site.version()
@@ -177,7 +177,7 @@ def test_tls_goes_through_a_tunnel(
     with squid(tmp_path / "squid", host) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
         takes_part(secure, opened(secure), secure.authority.files())
-        until(lambda: secure.asked() == {address(proxy)}, 10)
+        until(lambda: secure.asked() == {address(proxy)})
     with tinyproxy(tmp_path / "tinyproxy", host, password=True) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
         with pytest.raises(ProxyFault, match=f"through the proxy http://{proxy}.*40[17]"):
@@ -229,7 +229,7 @@ def test_a_long_poll_that_a_proxy_cuts_is_asked_again(
 
         with ThreadPoolExecutor(1) as thread:
             waiting = thread.submit(site.inside, waits)
-            until(lambda: "was cut after" in caplog.text or waiting.done(), 20)
+            until(lambda: "was cut after" in caplog.text or waiting.done())
             fed.start()
             assert waiting.result(20) is TaskKind.TRAIN
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]

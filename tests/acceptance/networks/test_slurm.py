@@ -40,7 +40,11 @@ with open({out!r}, "a") as file:
     file.write(json.dumps([os.path.basename(sys.argv[0]), os.getpid(), sys.argv[1:], env]) + "\\n")
 if sys.argv[1] == "serve":
     time.sleep(600)
-time.sleep(0.5)
+while env["PUBSWAP_CLIENT_VLLM__URLS"]:  # until vLLM is there, which the end of the job ends
+    with open({out!r}) as file:
+        if '"serve"' in file.read():
+            break
+    time.sleep(0.02)
 with open({statuses!r}) as file:
     left = file.read().split()
 with open({statuses!r}, "w") as file:
@@ -67,15 +71,14 @@ def test_a_job_comes_again_as_its_status_says(statuses: str, starts: int, tmp_pa
     with slurm.running():
         called = recorded(tmp_path, slurm, statuses)
         slurm.submit(SLURM / "pubswap.sbatch")
-        until(lambda: not (slurm.folder / "queued").exists(), 20)
-        time.sleep(0.2)
+        until(lambda: not (slurm.folder / "queued").exists())
         assert slurm.statuses == [int(each) for each in statuses.split()]
     calls = [json.loads(line) for line in called.read_text().splitlines()]
     assert len(calls) == starts
     assert calls[0][2] == ["client", "start"]
     for _, _, arguments, _ in calls[1:]:
         assert arguments[:3] == ["client", "start", "--until"]
-        assert 3530 <= int(arguments[3].removesuffix("s")) <= 3540
+        assert 3500 <= int(arguments[3].removesuffix("s")) <= 3540
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(
             program.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{fail}\n"))
         (slurm.programs / "sleep").symlink_to("/bin/true")
         slurm.submit(SLURM / "pubswap.sbatch")
-        until(lambda: slurm.statuses == [75, 0], 60)
+        until(lambda: slurm.statuses == [75, 0])
     calls = [json.loads(line)[2] for line in called.read_text().splitlines()]
     if not told:
         assert calls == [["client", "start"]] * 2
@@ -124,10 +127,10 @@ def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
     with slurm.running():
         called = recorded(tmp_path, slurm, "0")
         slurm.submit(SLURM / "pubswap.sbatch")
-        until(lambda: slurm.statuses == [0], 20)
+        until(lambda: slurm.statuses == [0])
         calls = [json.loads(line) for line in called.read_text().splitlines()]
         served, trains = sorted(calls, key=lambda call: str(call[0]), reverse=True)
-        until(lambda: not Path(f"/proc/{served[1]}").exists(), 10)
+        until(lambda: not Path(f"/proc/{served[1]}").exists())
     begin = ["serve", "/models/it", "--dtype", "bfloat16", "--max-model-len", "64"]
     assert served[2] == [*begin, "--host", "127.0.0.1", "--port", "20007"]
     assert served[3]["CUDA_VISIBLE_DEVICES"] == "6"

@@ -24,6 +24,7 @@ from pubswap_protocol.tensors.adapter import encode_adapter
 from support.chaos.small_disk import SmallDisk, missing, small_disk
 from support.client.lives import Lives
 from support.coordinator.coordinator import Federation, Server, begun
+from support.eventually import until
 
 __all__ = ["missing", "run"]
 
@@ -262,6 +263,7 @@ def _mean(one: Filling) -> None:
     one.federation.members["b"].put_blob(one.run, data)
     one.disk.fill(leave=len(data) // 2)
     one.check("the last update", one.federation.submit("b", 1, adapter) == "accepted")
+    until(lambda: one.federation.view().state is not RunState.TRAINING, END_SECONDS)
     time.sleep(0.3)
     view = one.federation.view()
     one.check(f"aggregating, not {view.state}", view.state is RunState.AGGREGATING)

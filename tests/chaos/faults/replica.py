@@ -46,17 +46,27 @@ def run(count: int, seed: int, folder: Path) -> dict[str, int]:
                     # Each member's request goes now to one replica and now to the other.
                     which = services[(place + round_) % 2].server
                     ledger.hand_in(which.client(fed.tokens[name]), name, round_)
-                stopped = _wait_for(trace, draw.choice(stalling.POINTS))
+                stopped, before = _wait_for(trace, draw.choice(stalling.POINTS)), _fenced(services)
                 os.kill(stopped, signal.SIGSTOP)
                 try:
                     other = next(s for s in services if s.process.pid != stopped)
                     _published(other, fed.run.id, round_)
                 finally:
                     os.kill(stopped, signal.SIGCONT)
-                time.sleep(2 * stalling.SECONDS)
+                _goes_on(services, before)
             lost = ledger.lost(count)
-        fenced = sum(service.log.read_text().count("code=fenced") for service in services)
-    return {"tried": count, "lost": lost, "fenced": fenced}
+    return {"tried": count, "lost": lost, "fenced": _fenced(services)}
+
+
+def _goes_on(services: list[Serving], before: int) -> None:
+    """Wait until the one that was stopped has been refused, or does not seem to be."""
+    deadline = time.monotonic() + 20
+    while _fenced(services) == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _fenced(services: list[Serving]) -> int:
+    return sum(service.log.read_text().count("code=fenced") for service in services)
 
 
 def _wait_for(trace: Path, point: str) -> int:

@@ -18,10 +18,10 @@ from support.client.lives import Lives
 from support.coordinator.coordinator import Federation, begun
 
 FAST, SLOW = ("a", "b", "c"), "d"
-FAST_SECONDS = 0.3
+FAST_SECONDS = 0.4
 SLOW_SECONDS = 10 * FAST_SECONDS
 DEADLINE_SECONDS = 1.0
-TOLERANCE_SECONDS = 1.0
+TOLERANCE_SECONDS = 2.5  # the conductor looks each second, and a machine may be busy
 SETTINGS: dict[str, Any] = {
     "clients": len(FAST) + 1,
     "method": "fedavg",

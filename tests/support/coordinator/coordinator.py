@@ -240,7 +240,7 @@ class Federation:
 
     def wait_for(self, round_: int) -> WholeRun:
         """The run once a round's adapter is published."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             view = self.view()
             if len(view.rounds) > round_ and view.rounds[round_].adapter:
