@@ -17,7 +17,7 @@ tokens is
 Nor is it known how far policies have drifted apart. As many responses are taken to be of a policy
 that is NEAR as of one that is FAR, and the evidence is, in nats,
 
-    evidence = -log [(1 / R_NEAR + 1 / R_FAR) / 2]:
+    evidence = -log [(1 / R_NEAR + 1 / R_FAR) / 2] - DRIFTED / 2:
 
 below 0 for sampled responses and above it for others. Who samples by this noise at another
 temperature sends much of what it chose; so there is the evidence for such a sampler, too,
@@ -25,8 +25,8 @@ temperature sends much of what it chose; so there is the evidence for such a sam
     hotter = sum_i log [sampled_HOTTER,NEAR(y_i) / sampled_1,NEAR(y_i)] + DRIFTED,
     colder = sum_i log [sampled_COLDER,NEAR(y_i) / sampled_1,NEAR(y_i)] - DRIFTED,
 
-where a response has to say DRIFTED more for a colder one, and less for a hotter one, since honest
-policies that are apart look colder to each other. All are taken over the 64 likeliest tokens and y.
+All are taken over the 64 likeliest tokens and y. DRIFTED is what a response of an honest policy
+that has drifted may say: that it is colder, and half of that for other noise.
 """
 
 import math
@@ -132,7 +132,7 @@ class EvidenceTable:
             none = torch.zeros(len(ends), 1, dtype=ends.dtype)  # after the last token
             ratios.append(torch.cat([ends, none], dim=1).logsumexp(dim=1) - lengths[:, 0].log1p())
         near, far = ratios
-        evidence = math.log(2) - torch.logaddexp(-near, -far)
+        evidence = math.log(2) - torch.logaddexp(-near, -far) - DRIFTED / 2
         temperatures = hotter.sum(dim=1) + DRIFTED, colder.sum(dim=1) - DRIFTED
         return torch.stack([evidence, *temperatures], dim=1)
 

@@ -116,7 +116,8 @@ def test_the_evidence_against_a_response_is_that_it_was_not_sampled_to_its_end(
             for each in (near, far)
         ]
         temperatures = [sum(hotter[row][:count]) + DRIFTED, sum(colder[row][:count]) - DRIFTED]
-        expected = [math.log(statistics.harmonic_mean(means)), *temperatures]
+        evidence = math.log(statistics.harmonic_mean(means)) - DRIFTED / 2
+        expected = [evidence, *temperatures]
         assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
 
 
