@@ -1,7 +1,7 @@
 """The one place that moves runs forward.
 
-It is woken after every change and at every tick, and decides from the database alone, so that
-after a crash the same decision is taken again.
+It is woken after every change made here and at every tick, and decides from the database alone, so
+that after a crash the same decision is taken again.
 """
 
 import asyncio
