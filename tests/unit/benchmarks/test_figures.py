@@ -143,6 +143,7 @@ def test_the_sampling_check_s_figures_are_those_that_were_measured() -> None:
         row = " | ".join(f"{figures[key]:.3f}" for key in keys)
         assert f"\n| {names.get(name, name)} | {row} |\n" in page, name
     assert f"\n| honest | | | | {found['false_alarm_rate']:.4f} |\n" in page
+    assert found["false_alarm_rate"] <= 1e-3
     cost = f"takes {100 * found['cost_share']:.1f} % of the update's CPU time"
     assert cost in page.replace("\n", " ")
 
