@@ -61,23 +61,27 @@ def token_evidence(logits: Tensor, tokens: Tensor, seeds: Tensor, positions: Ten
 
     Of `tokens` (n,) by logits / temperature (n, V), in nats.
     """
+    return _evidence_of(*_likeliest(logits, tokens), seeds, positions)
+
+
+def _likeliest(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits and the ids (n, 65 at most) of the token that was sent and of the likeliest."""
     sent = tokens[:, None]
     # Their order says nothing, and takes half of the time.
     top, ids = logits.topk(min(LIKELIEST, logits.shape[1]), dim=1, sorted=False)
     top.masked_fill_(ids == sent, -torch.inf)  # it is counted once
-    ids, values = torch.cat([sent, ids], dim=1), torch.cat([logits.gather(1, sent), top], dim=1)
+    return torch.cat([logits.gather(1, sent), top], dim=1), torch.cat([sent, ids], dim=1)
+
+
+def _evidence_of(values: Tensor, ids: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
     noise = gumbel_noise(seeds[:, None], positions[:, None], ids)
     other = values[:, 0] - values.logsumexp(dim=1)
-    near, far = (_sampled(values + noise, other, scale) for scale in (NEAR, FAR))
-    hotter, colder = (_sampled(c * values + noise, other, NEAR) for c in (HOTTER, COLDER))
+    scales = ((1.0, NEAR), (1.0, FAR), (HOTTER, NEAR), (COLDER, NEAR))
+    noised = torch.stack([(c * values + noise).div_(scale) for c, scale in scales])
+    drawn = noised[..., 0] - noised.logsumexp(dim=2)
+    sampled = torch.logaddexp(drawn + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
+    near, far, hotter, colder = sampled
     return torch.stack([other - near, other - far, hotter - near, colder - near])
-
-
-def _sampled(noised: Tensor, other: Tensor, scale: float) -> Tensor:
-    """log sampled (n,) of the first of each row's tokens."""
-    noised = noised / scale
-    drawn = noised[:, 0] - noised.logsumexp(dim=1)
-    return torch.logaddexp(drawn + math.log1p(-OTHERWISE), other + math.log(OTHERWISE))
 
 
 class EvidenceTable:
@@ -112,13 +116,19 @@ class EvidenceTable:
         seed, position = (torch.cat(values).to(part.tokens.device) for values in (seeds, positions))
 
         def observe(place: slice, logits: Tensor) -> None:
+            inside, found = [], []
             for begin, end in spans:
-                some = slice(max(begin, place.start), min(end, place.stop))
-                if some.start < some.stop:
-                    inside = logits[some.start - place.start : some.stop - place.start]
-                    self._evidence[:, part.indices[some]] = token_evidence(
-                        inside, part.tokens[some], seed[some], position[some]
-                    )
+                begin, end = max(begin, place.start), min(end, place.stop)
+                if begin < end:
+                    inside.append(torch.arange(begin, end, device=logits.device))
+                    theirs = logits[begin - place.start : end - place.start]
+                    found.append(_likeliest(theirs, part.tokens[begin:end]))
+            if found:
+                # Together, since each has few tokens, and there are many small operations.
+                values, ids = (torch.cat(each) for each in zip(*found, strict=True))
+                at = torch.cat(inside)
+                evidence = _evidence_of(values, ids, seed[at], position[at])
+                self._evidence[:, part.indices[at]] = evidence
 
         return observe
 
