@@ -1,8 +1,9 @@
 """How well a receiver finds responses that were not sampled, on the demo's model and problems.
 
-    python tests/benchmarks/sampling.py           # into results/sampling.json
-    python tests/benchmarks/sampling.py --cost    # what the check costs alone; the rest stays
-    python tests/benchmarks/sampling.py --quick   # one seed, fewer problems, one round; shown only
+    python tests/benchmarks/sampling.py              # into results/sampling.json
+    python tests/benchmarks/sampling.py --cost       # what the check costs alone; the rest stays
+    python tests/benchmarks/sampling.py --seeds 0 1  # other seeds, shown only
+    python tests/benchmarks/sampling.py --quick      # one seed and round, few problems; shown only
 
 For each seed, four clients train on their private problems and average their adapters after each
 round. In the middle of the first round and at the end of the last one, all answer the public
@@ -298,8 +299,10 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="a smaller one, in two minutes")
     parser.add_argument("--cost", action="store_true", help="what the check costs alone")
+    parser.add_argument("--seeds", type=int, nargs="+", help="other seeds; nothing is kept")
     options = parser.parse_args()
     quick = options.quick
+    seeds = options.seeds or SEEDS
     torch.set_num_threads(1)
     if options.cost:
         known = json.loads(RESULT.read_text(encoding="utf-8")) | {"cost_share": cost_share(31)}
@@ -309,7 +312,7 @@ def main() -> None:
     alarmed: dict[int, list[float]] = {}
     attacks: dict[str, list[tuple[Scores, Scores]]] = {}
     means: dict[str, list[list[float]]] = {"honest": []}
-    for seed in SEEDS[:1] if quick else SEEDS:
+    for seed in seeds[:1] if quick else seeds:
         lab = Lab(problems=48 if quick else 160, seed=seed)
         alarmed[seed] = []
         for scene in scenes(lab, 1 if quick else 3):
@@ -336,7 +339,7 @@ def main() -> None:
         "attacks": {name: _figures(found, rng, means[name]) for name, found in attacks.items()},
     }
     _show(result)
-    if not quick:
+    if not quick and not options.seeds:
         RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 

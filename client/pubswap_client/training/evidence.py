@@ -25,8 +25,8 @@ temperature sends much of what it chose; so there is the evidence for such a sam
     hotter = sum_i log [sampled_HOTTER,NEAR(y_i) / sampled_1,NEAR(y_i)] + DRIFTED,
     colder = sum_i log [sampled_COLDER,NEAR(y_i) / sampled_1,NEAR(y_i)] - DRIFTED,
 
-All are taken over the 64 likeliest tokens and y. DRIFTED is what a response of an honest policy
-that has drifted may say: that it is colder, and half of that for other noise.
+All are taken over the 64 likeliest tokens and y. Honest policies that are apart look colder to each
+other, by DRIFTED nats a response, and half as much as if they drew by other noise.
 """
 
 import math
