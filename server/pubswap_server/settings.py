@@ -70,7 +70,9 @@ class ServerSettings(BaseSettings):
         default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
     )
     tick_seconds: float = Field(
-        default=1.0, gt=0, description="How often deadlines are looked at when nothing happens."
+        default=1.0,
+        gt=0,
+        description="How often deadlines are looked at; rarer where nothing has changed for long.",
     )
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
     lease_seconds: float = Field(

@@ -1,6 +1,6 @@
 """The one place that moves runs forward.
 
-It is woken after every change made here and at every tick, and decides from the database alone, so
+It is woken after every change made here and at ticks, and decides from the database alone, so
 that after a crash the same decision is taken again.
 """
 
@@ -38,10 +38,10 @@ _FAILURE_REMEDY = (
 
 
 async def conduct(services: Services) -> None:
-    """Advance the runs that change here, and at every tick those that time may move.
+    """Advance the runs that change here, and at ticks those that time may move.
 
     None waits for another. What changed while nobody conducted is looked at in the beginning, and
-    what another process changed just before it died at a tick.
+    what another process changed just before it died at the next tick.
     """
     under_way: dict[str, asyncio.Task[None]] = {}
     again: set[str] = set()
@@ -64,7 +64,7 @@ async def conduct(services: Services) -> None:
             again |= changed & under_way.keys()
             moved_by_time: list[str] = []
             if time.monotonic() >= tick:
-                moved_by_time = await _runs(services, _time_moves())
+                moved_by_time = services.changes.looks.due(await _runs(services, _time_moves()))
                 tick = time.monotonic() + services.settings.tick_seconds
             due = changed.union(run for run in moved_by_time if services.attempts.due(run))
             for run in sorted(due - under_way.keys()):

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
-from pubswap_server.notifications import AT_ONCE, ChangeNotifier, SingleFlight, Turns
+from pubswap_server.notifications import AT_ONCE, ChangeNotifier, Looks, SingleFlight, Turns
 
 
 class Readings:
@@ -164,3 +165,30 @@ def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
     asyncio.run(play())
     assert [number for _, number in ended] == [n for n in range(1000) if n != 500]
     assert max(Counter(turn for turn, _ in ended).values()) <= AT_ONCE
+
+
+def test_a_run_that_only_time_moves_is_looked_at_ever_rarer() -> None:
+    """A deadline is noticed 5 % late at most, and never by more than ten seconds."""
+    now, looked = 0.0, list[float]()
+    looks = Looks(clock=lambda: now)
+    while now < 1000:
+        if looks.due(["run"]):
+            looked.append(now)
+        now += 1.0
+    gaps = [later - earlier for earlier, later in pairwise(looked)]
+    assert gaps == sorted(gaps) and gaps[0] == 1 and gaps[-1] == 10
+    assert all(gap <= max(1, 0.05 * moment + 1) for gap, moment in zip(gaps, looked, strict=False))
+
+
+@pytest.mark.parametrize("what", ["run", None])
+def test_what_has_changed_is_looked_at_at_the_next_tick(what: str | None) -> None:
+    """So is what another process changed, any run perhaps; other runs wait for their turn."""
+    now = 0.0
+    looks = Looks(clock=lambda: now)
+    looks.due(["run", "other"])
+    now = 500.0
+    assert looks.due(["run", "other"]) == ["run", "other"]
+    now = 501.0
+    assert looks.due(["run", "other"]) == []
+    looks.changed(what)
+    assert looks.due(["run", "other"]) == (["run"] if what else ["run", "other"])
