@@ -1,4 +1,7 @@
-"""One coordinator for all tests of the routes; each test makes its own runs."""
+"""One coordinator for all tests of a file; each test makes its own runs.
+
+What one test's clock does to its run is done to all: a few hundred runs would all be late at once.
+"""
 
 from collections.abc import Iterator
 
@@ -7,7 +10,7 @@ import pytest
 from support.coordinator.coordinator import Server, serving, settings_for
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real uvicorn in a thread, on a socket of its own."""
     settings = settings_for(tmp_path_factory.mktemp("coordinator"))

@@ -57,13 +57,13 @@ def database_url(new_database: Callable[[], str]) -> str:
     return new_database()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_server(
     new_database: Callable[[], str],
     blob_url: str | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Server]:
-    """One coordinator in each place for all tests that make runs of their own."""
+    """One coordinator in each place for all tests of a file that make runs of their own."""
     data: Path = tmp_path_factory.mktemp("coordinator")
     there = {"database_url": new_database(), "blob_url": blob_url, "max_wait_seconds": 30}
     settings = settings_for(data).model_copy(update=there)

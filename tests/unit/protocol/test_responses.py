@@ -30,7 +30,7 @@ GROUPS = [[response(1, 2, 9), response(9)], [response(4, 9), response(5, 6, 7, 8
 
 
 def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
-    """The garbage collector has a few objects to go through, however many responses there are."""
+    """The garbage collector has a few objects to go through for ten files of 100 responses."""
     rules = replace(RULES, responses_per_prompt=50)
     data = encode_responses(rules.prompts, [[response(1, 9)] * 50] * 2)
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_held_is_no_heap_of_objects() -> None:
         return more
 
     # Once of several times: what else this process does makes objects, too.
-    assert min(grown() for _ in range(5)) < 100
+    assert min(grown() for _ in range(5)) < 500
 
 
 def test_responses_come_back_as_they_were_sent() -> None:
