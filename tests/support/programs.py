@@ -22,9 +22,16 @@ def installed(name: str, package: str) -> str:
 
 @contextlib.contextmanager
 def listening(
-    command: Sequence[str], log: Path, port: int, host: str = "127.0.0.1"
+    command: Sequence[str],
+    log: Path,
+    port: int,
+    host: str = "127.0.0.1",
+    stop_seconds: float = 10.0,
 ) -> Iterator[None]:
-    """Run a server, which listens when the block begins; fails with its log if it has died."""
+    """Run a server, which listens when the block begins; fails with its log if it has died.
+
+    In the end it has `stop_seconds` to stop, and is then killed.
+    """
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
 
@@ -40,7 +47,7 @@ def listening(
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(stop_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

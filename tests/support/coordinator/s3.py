@@ -43,7 +43,8 @@ def serving_s3(folder: Path) -> Iterator[S3Server]:
         *(_rclone(), "serve", "s3", "--auth-key", f"{ACCESS},{SECRET}"),
         *("--addr", address, "--config", os.devnull, "--vfs-cache-mode", "off", str(folder)),
     ]
-    with listening(command, Path(os.devnull), port):
+    # It would wait five seconds for a connection that was opened and not used yet.
+    with listening(command, Path(os.devnull), port, stop_seconds=0.5):
         yield S3Server(f"http://{address}", folder)
 
 
