@@ -90,7 +90,7 @@ def test_a_blob_that_is_missing_is_reported_like_a_damaged_one(storage: Storage)
 def test_every_flipped_bit_is_noticed_and_never_served(
     storage: Storage, places: tuple[ServerSettings, Path], tmp_path: Path
 ) -> None:
-    """The blob is reported, set aside, and can be stored anew."""
+    """The blob is reported, set aside unless it was put back, and can be stored anew."""
     digest, _ = storage.blobs.write([DATA])
     (file,) = (path for path in places[1].rglob("*") if path.name == file_name(digest))
     for place in (0, len(DATA) // 2, len(DATA) - 1):
@@ -103,14 +103,23 @@ def test_every_flipped_bit_is_noticed_and_never_served(
                 read(digest)
         assert replica.blobs.take_damaged() == {digest}
         assert replica.blobs.take_damaged() == set()
+        if place:
+            replica.incoming.close()
+            continue
+        # One that is right again by now stays: setting it aside would lose it.
+        file.write_bytes(DATA)
+        assert not replica.blobs.set_aside(digest)
+        assert replica.blobs.read(digest) == DATA
         replica.incoming.close()
-    storage.blobs.set_aside(digest)
-    storage.blobs.set_aside(digest)
+    replica = elsewhere(places, tmp_path / "last")
+    assert replica.blobs.set_aside(digest)
+    assert replica.blobs.set_aside(digest)
     with pytest.raises(DamagedBlob):
-        storage.blobs.read(digest)
+        replica.blobs.read(digest)
     assert list(storage.blobs.blobs()) == []
     storage.blobs.write([DATA])
-    assert storage.blobs.read(digest) == DATA
+    assert replica.blobs.read(digest) == DATA
+    replica.incoming.close()
 
 
 def test_only_what_is_old_is_removed(storage: Storage) -> None:

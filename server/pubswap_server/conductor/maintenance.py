@@ -11,7 +11,7 @@ from anyio import to_thread
 from sqlalchemy import Column, String, or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import DamagedBlob, PubSwapError
+from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import RunState
 from pubswap_protocol.tensors.adapter import initial_file
 from pubswap_server.conductor.inputs import RoundInputs, aggregate_round, inputs_of
@@ -138,13 +138,10 @@ async def keep_house(services: Services) -> None:
 async def heal(services: Services) -> None:
     """Withdraw what relied on blobs that were found damaged."""
     for digest in sorted(services.blobs.take_damaged()):
-        try:
-            # Another replica may have seen to it, and the blob have been sent again.
-            await to_thread.run_sync(services.blobs.path, digest)
+        # Another replica may have seen to it, and the blob have been sent again.
+        if not await to_thread.run_sync(services.blobs.set_aside, digest):
             continue
-        except DamagedBlob as error:
-            log.error("blob damaged", digest=digest, error=error.detail)
-        await to_thread.run_sync(services.blobs.set_aside, digest)
+        log.error("blob damaged or missing", digest=digest)
         for run, round_ in await services.database.write(partial(withdraw, digest=digest)):
             await _make_again(services, run, round_)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from pubswap_protocol.errors import Unavailable, UnknownUpload
+from pubswap_protocol.errors import DamagedBlob, Unavailable, UnknownUpload
 from pubswap_protocol.files import private_folder, publish, sync, syncing
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import (
@@ -52,11 +52,17 @@ class LocalBlobs(BlobStore):
             publish(file, path)
         self._note_verified(path)
 
-    def set_aside(self, digest: str) -> None:
+    def set_aside(self, digest: str) -> bool:
         path = self._file(digest)
-        self._damaged.discard(digest)
-        with suppress(FileNotFoundError):
-            path.replace(path.with_name(path.name + _DAMAGED))
+        # Nobody stores the blob again between the look at it and its end.
+        with self._locked(fcntl.LOCK_EX):
+            with suppress(DamagedBlob):
+                self.path(digest)
+                return False
+            self._damaged.discard(digest)
+            with suppress(FileNotFoundError):
+                path.replace(path.with_name(path.name + _DAMAGED))
+        return True
 
     def remove_older(self, digest: str, moment: float) -> None:
         path = self._file(digest)

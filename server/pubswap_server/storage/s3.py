@@ -90,12 +90,16 @@ class BucketBlobs(BlobStore):
                 obstore.put(self._store, whole, file)
         self._into_cache(file, digest)
 
-    def set_aside(self, digest: str) -> None:
+    def set_aside(self, digest: str) -> bool:
+        with suppress(DamagedBlob):
+            self.path(digest)
+            return False
         self._damaged.discard(digest)
         for key in self._objects(digest):
             with reachable(), suppress(FileNotFoundError):
                 obstore.rename(self._store, key, key.replace("blobs", "damaged", 1))
         self._cached(digest).unlink(missing_ok=True)
+        return True
 
     def remove_older(self, digest: str, moment: float) -> None:
         for key in self._objects(digest):

@@ -99,10 +99,11 @@ class BlobStore(ABC):
         return digester.digest(), size
 
     @abstractmethod
-    def set_aside(self, digest: str) -> None:
+    def set_aside(self, digest: str) -> bool:
         """Take a damaged blob out of use, and off the list of `take_damaged`.
 
-        It is kept under another name for the operator.
+        It is kept under another name for the operator. Returns whether it is damaged or missing
+        indeed: it may have been sent again, or put back, since it was found to be.
         """
 
     def take_damaged(self) -> set[str]:
