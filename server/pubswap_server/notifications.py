@@ -12,8 +12,8 @@ from pubswap_server.clock import steady
 T = TypeVar("T")
 
 AT_ONCE = 8  # go on in each turn: some milliseconds
-LOOK_SHARE = 0.05  # of the time since a run's last change, and
-LATEST_LOOK_SECONDS = 10.0  # at most: so late a deadline may be noticed
+POLL_SHARE = 0.05  # of the time since a run's last change, and
+LATEST_POLL_SECONDS = 10.0  # at most: so late a deadline may be noticed
 
 
 class Turns:
@@ -44,31 +44,31 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._next)
 
 
-class Looks:
-    """Looks at runs that only time may move: ever rarer, the longer nothing has changed.
+class PollSchedule:
+    """When to poll the runs that only time may move: ever rarer, the longer nothing has changed.
 
-    Each costs some queries under the run's lock, and most runs wait for their members for hours.
+    A poll costs some queries under the run's lock, and most runs wait for their members for hours.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._runs: dict[str, tuple[float, float]] = {}  # quiet since, and next look
+        self._runs: dict[str, tuple[float, float]] = {}  # unchanged since, and next poll
 
     def changed(self, run: str | None) -> None:
-        """Have a run, or with None all, looked at at the next tick."""
+        """Have a run, or with None all, polled at the next tick."""
         if run is None:
             self._runs.clear()
         else:
             self._runs.pop(run, None)
 
     def due(self, runs: Iterable[str]) -> list[str]:
-        """Those of the runs that time may move whose turn it is; all others are forgotten."""
+        """Of the runs that time may move, those to poll now; all others are forgotten."""
         now, found, kept = self._clock(), [], {}
         for run in runs:
             since, following = self._runs.get(run, (now, now))
             if following <= now:
                 found.append(run)
-                following = now + min(LATEST_LOOK_SECONDS, LOOK_SHARE * (now - since))
+                following = now + min(LATEST_POLL_SECONDS, POLL_SHARE * (now - since))
             kept[run] = since, following
         self._runs = kept
         return found
@@ -78,7 +78,7 @@ class ChangeNotifier:
     """Wake-ups by run: of the conductor at a change made here, of members at those they await."""
 
     def __init__(self) -> None:
-        self.looks = Looks()
+        self.polls = PollSchedule()
         self._turns = Turns()
         self._awaited: dict[str, asyncio.Event] = {}
         self._closed = False
@@ -97,7 +97,7 @@ class ChangeNotifier:
 
         Its own conductor moves the run forward, ours only if that one dies: at the next tick.
         """
-        self.looks.changed(run)
+        self.polls.changed(run)
         if awaited:
             self._wake_members(run)
 

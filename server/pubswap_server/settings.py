@@ -72,7 +72,7 @@ class ServerSettings(BaseSettings):
     tick_seconds: float = Field(
         default=1.0,
         gt=0,
-        description="How often deadlines are looked at; rarer where nothing has changed for long.",
+        description="How often deadlines are looked at; up to 10 s apart in a run without changes.",
     )
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
     lease_seconds: float = Field(

@@ -41,6 +41,9 @@ from pubswap_protocol.tensors.adapter import (
 )
 from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
+from pubswap_server import notifications
+from pubswap_server.conductor import conductor
+from pubswap_server.services import Services
 from support.coordinator.coordinator import Server, begun, create
 from support.coordinator.places import on_sqlite
 from support.eventually import until
@@ -295,6 +298,25 @@ def test_deadlines_are_looked_at_while_another_run_changes_all_the_time(server: 
         assert fed.wait_for(1).rounds[1].updates == 1
     finally:
         server.app.state.loop.call_soon_threadsafe(busy.cancel)
+
+
+@on_sqlite
+def test_a_run_that_waits_for_its_members_is_not_moved_on_at_every_tick(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longer nothing has changed, the longer until it is polled again; here as long again."""
+    monkeypatch.setattr(notifications, "POLL_SHARE", 1.0)
+    fed = begun(server, method="fedavg", rounds=1)
+    polled: list[str] = []
+
+    async def advance(services: Services, run: str) -> None:
+        polled.append(run)
+
+    fed.submit("a", 1, fed.adapter(1))
+    monkeypatch.setattr(conductor, "advance", advance)
+    until(lambda: polled.count(fed.run.id) > 1)
+    time.sleep(40 * server.app.state.services.settings.tick_seconds)
+    assert polled.count(fed.run.id) < 15
 
 
 @on_sqlite

@@ -1,7 +1,7 @@
 """The one place that moves runs forward.
 
-It is woken after every change made here and at ticks, and decides from the database alone, so
-that after a crash the same decision is taken again.
+It is woken after every change made here and at ticks, and decides from the database alone, so that
+after a crash the same decision is taken again.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ async def conduct(services: Services) -> None:
             again |= changed & under_way.keys()
             moved_by_time: list[str] = []
             if time.monotonic() >= tick:
-                moved_by_time = services.changes.looks.due(await _runs(services, _time_moves()))
+                moved_by_time = services.changes.polls.due(await _runs(services, _time_moves()))
                 tick = time.monotonic() + services.settings.tick_seconds
             due = changed.union(run for run in moved_by_time if services.attempts.due(run))
             for run in sorted(due - under_way.keys()):

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from pubswap_server.notifications import AT_ONCE, ChangeNotifier, Looks, SingleFlight, Turns
+from pubswap_server.notifications import AT_ONCE, ChangeNotifier, PollSchedule, SingleFlight, Turns
 
 
 class Readings:
@@ -167,28 +168,37 @@ def test_what_becomes_ready_at_once_lets_the_event_loop_look_up() -> None:
     assert max(Counter(turn for turn, _ in ended).values()) <= AT_ONCE
 
 
-def test_a_run_that_only_time_moves_is_looked_at_ever_rarer() -> None:
+def test_a_run_that_only_time_moves_is_polled_ever_rarer() -> None:
     """A deadline is noticed 5 % late at most, and never by more than ten seconds."""
-    now, looked = 0.0, list[float]()
-    looks = Looks(clock=lambda: now)
+    now, polled = 0.0, list[float]()
+    polls = PollSchedule(clock=lambda: now)
     while now < 1000:
-        if looks.due(["run"]):
-            looked.append(now)
+        if polls.due(["run"]):
+            polled.append(now)
         now += 1.0
-    gaps = [later - earlier for earlier, later in pairwise(looked)]
+    gaps = [later - earlier for earlier, later in pairwise(polled)]
     assert gaps == sorted(gaps) and gaps[0] == 1 and gaps[-1] == 10
-    assert all(gap <= max(1, 0.05 * moment + 1) for gap, moment in zip(gaps, looked, strict=False))
+    assert all(gap <= 0.05 * moment + 1 for gap, moment in zip(gaps, polled, strict=False))
 
 
-@pytest.mark.parametrize("what", ["run", None])
-def test_what_has_changed_is_looked_at_at_the_next_tick(what: str | None) -> None:
-    """So is what another process changed, any run perhaps; other runs wait for their turn."""
-    now = 0.0
-    looks = Looks(clock=lambda: now)
-    looks.due(["run", "other"])
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda changes: changes.notify("run"), ["run"]),
+        (lambda changes: changes.heard("run", awaited=False), ["run"]),
+        (lambda changes: changes.heard(None, awaited=False), ["run", "other"]),
+    ],
+)
+def test_a_run_that_has_changed_is_polled_at_the_next_tick(
+    change: Callable[[ChangeNotifier], None], found: list[str]
+) -> None:
+    """So is one that another process has changed, any perhaps; other runs wait for their turn."""
+    now, changes = 0.0, ChangeNotifier()
+    changes.polls = PollSchedule(clock=lambda: now)
+    changes.polls.due(["run", "other"])
     now = 500.0
-    assert looks.due(["run", "other"]) == ["run", "other"]
+    assert changes.polls.due(["run", "other"]) == ["run", "other"]
     now = 501.0
-    assert looks.due(["run", "other"]) == []
-    looks.changed(what)
-    assert looks.due(["run", "other"]) == (["run"] if what else ["run", "other"])
+    assert changes.polls.due(["run", "other"]) == []
+    change(changes)
+    assert changes.polls.due(["run", "other"]) == found
