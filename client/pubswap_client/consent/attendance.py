@@ -21,22 +21,30 @@ _MOST = 400  # characters of `Away.detail`
 
 @dataclass
 class Attendance:
-    """A member's comings and goings; `hello` is what it says when it is back, once known."""
+    """A member's comings and goings.
+
+    `trains` is the run as the daemon trains it, and `hello` what it says when it is back, once they
+    are known.
+    """
 
     api: CoordinatorClient
     run: str
     consent: Consent
     hello: Hello | None = None
-    _view: RunView | None = field(default=None, init=False)  # as the coordinator last showed it
+    trains: RunView | None = None
+    view: RunView | None = field(default=None, init=False)  # as the coordinator last showed it
     _asked_at: float = field(default=0.0, init=False)
 
-    def wait(self, doing: Callable[[str], None] = lambda what: None) -> bool:
+    def wait(
+        self, doing: Callable[[str], None] = lambda what: None, round_: int | None = None
+    ) -> bool:
         """Return when the policy allows the run's next round, or the run has ended.
 
-        Whether it did not at once: what there is to do may be something else by then.
+        Whether there may be something else to do by then: it did not at once, or it was asked about
+        another round than `round_`.
         """
         said: Away | None = None
-        self._view = None
+        self.view = None
         while refusals := self._refusals(back=said is not None):
             away = told(refusals)
             if away != said:
@@ -45,7 +53,8 @@ class Attendance:
                 said = away
             doing(f"away ({away.code}): {words(refusals)}")
             time.sleep(LOOK_SECONDS)
-        return said is not None
+        another = self.view is not None and round_ not in (None, self.view.round)
+        return said is not None or another
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
         """What is refused now; if nothing is any more, we are `back`, and say so.
@@ -53,20 +62,32 @@ class Attendance:
         Nothing is refused of a run that has ended.
         """
         if silent := self.consent.silence():
-            self._view = None
+            self.view = None
             return silent
         try:
-            if self._view is None or time.monotonic() - self._asked_at > ASK_SECONDS:
-                self._view, self._asked_at = self.api.run(self.run), time.monotonic()
-            if self._view.state.ended:
+            if self.view is None or time.monotonic() - self._asked_at > ASK_SECONDS:
+                self.view, self._asked_at = self.api.run(self.run), time.monotonic()
+            refusals = self._refused_of(self.view)
+            if self.view.state.ended:
                 return ()
-            refusals = self.consent.attend(self._view)
             if back and not refusals and self.hello is not None:
                 self.api.hello(self.run, self.hello)
-                log.info("Back in run %s.", self._view.name)
+                log.info("Back in run %s.", self.view.name)
         except RefusedByPolicy:  # it has changed since it was read
             return self._refusals(back)
         return refusals
+
+    def _refused_of(self, shown: RunView) -> tuple[Refusal, ...]:
+        """What is refused of the run as it is shown now, and as the daemon trains it.
+
+        By the latter is judged what is sent: a coordinator may show one run and have us train
+        another.
+        """
+        refusals = self.consent.attend(shown)
+        if self.trains is not None:
+            trained = self.trains.model_copy(update={"round": shown.round})
+            refusals += self.consent.attend(trained)
+        return tuple(dict.fromkeys(refusals))
 
 
 def told(refusals: tuple[Refusal, ...]) -> Away:

@@ -67,7 +67,9 @@ class Daemon:
             # The first answer is there at once, and says what there is to wait for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
             if task.kind is TaskKind.TRAIN:
-                if self.attendance is not None and self.attendance.wait(self.reporter.doing):
+                if self.attendance is not None and self.attendance.wait(
+                    self.reporter.doing, task.round
+                ):
                     continue  # the round may be another by now
                 try:
                     self.train_round(task)

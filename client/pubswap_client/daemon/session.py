@@ -275,6 +275,8 @@ def _open_session(
                     "There was no policy. %s now allows what run %s asks; read it.", path, run.name
                 )
             attendance.wait(partial(note_doing, settings.state, run))
+            assert attendance.view is not None, "the policy was asked about the run as it was shown"
+            run = attendance.trains = attendance.view
         check_known(run.requires)
         check_possible(run.settings, settings, alone=process_group is None)
         if role is Role.CLIENT:

@@ -9,14 +9,17 @@ from pubswap_client.consent import attendance
 from pubswap_client.consent.attendance import Attendance
 from pubswap_client.consent.consent import Consent, adopt
 from pubswap_client.consent.local_policy import policy_path
+from pubswap_client.consent.rules import Code
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.ledger.ledger import Ledger
 from pubswap_protocol import paths
+from pubswap_protocol.errors import RefusedByPolicy
 from pubswap_protocol.messages import Away, Hello, RunState, RunView
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import good_hello, merged
 
 URL = "https://c.example"
+ANSWERS = paths.SWAP_RESPONSES.format(run="r", round=1, swap=1)
 
 
 class Api:
@@ -107,3 +110,29 @@ def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
     api: Any = member.api
     api.view = api.view.model_copy(update={"state": RunState.FINISHED})
     assert edits(member, "limits.lora.rank.max = 1") == (False, ["run"])
+
+
+def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_nothing(
+    member: Attendance,
+) -> None:
+    """Neither as it is shown, nor as it is trained, may a run be more than the policy allows."""
+    api: Any = member.api
+    policy = policy_path(member.consent.state)
+    policy.write_text('send_responses = false\napprove = "never"')
+    member.trains = api.view  # with public steps
+    api.view = api.view.model_copy(update={"settings": merged({"method": "fedavg"})})
+    shown = api.view
+    assert [one.code for one in member._refusals(back=False)] == [Code.RESPONSES]
+    for state in (RunState.TRAINING, RunState.FINISHED):
+        api.view, member.view = shown.model_copy(update={"state": state}), None
+        member._refusals(back=False)
+        with pytest.raises(RefusedByPolicy, match="sends responses"):
+            member.consent.record("POST", ANSWERS, paths.TENSORS_TYPE, [b"1"])
+
+
+def test_a_task_of_another_round_than_the_run_shows_is_asked_for_again(
+    member: Attendance,
+) -> None:
+    """What a person approves round by round is the round that is trained."""
+    assert member.wait(round_=1) is False
+    assert member.wait(round_=2) is True
