@@ -6,6 +6,7 @@ from pathlib import Path
 from pubswap_client.base_model import own_model
 from pubswap_client.consent.member_client import member_client
 from pubswap_client.coordinator.retry import Backoff
+from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.operator.adapter_folder import which_adapter
 from pubswap_client.policy.policy import Policy
@@ -45,11 +46,11 @@ def audit(
     run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
         history = read(settings.state / HISTORY, run.id, RoundFigures)
-        rounds = {each.round for each in history if each.round <= number}
+        rounds = {each.round: each.steps for each in history if each.round <= number}
         if settings.data is None:
             raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
-        client, data = stored.membership.name, settings.data
-        sets = of_run(data, others, run.settings, client, rounds, settings.holdout)
+        client, own = stored.membership.name, own_settings(settings, run.settings)
+        sets = of_run(settings.data, others, own, client, rounds, settings.holdout)
     elif others is None:
         raise InvalidSettings("--members needs --others, problems that were not trained on.")
     else:

@@ -1,13 +1,13 @@
 """Which problems are members, those that the adapter was trained on, and which are not."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pubswap_client.data.holdout import split
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, read_problems
-from pubswap_protocol.schedule import private_place, private_prompts, public_step
+from pubswap_protocol.schedule import private_place, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
 
 FEWEST, MOST = 10, 500
@@ -15,21 +15,27 @@ _NAMED = 3
 _GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
 
 
-def drawn(settings: RunSettings, client: str, size: int, rounds: Iterable[int]) -> set[int]:
-    """Indices of the problems that a client's private steps of these rounds have drawn.
+def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, int]) -> set[int]:
+    """Indices of the problems that a client's private steps have drawn.
 
-    `size` is the number of its private problems. Raises InvalidSettings if the run resamples:
-    which problems that takes depends on rewards, and is not kept.
+    `rounds` has how many steps were made of each, `settings` the client's own b, and `size` is the
+    number of its private problems. Raises InvalidSettings if the run resamples, or draws by a
+    secret: what that takes is not kept.
     """
     if settings.grpo.resample:
         raise InvalidSettings(
             "The run replaces groups by fresh problems (grpo.resample), and which is not kept. "
             + _GIVE_BOTH
         )
+    if settings.privacy.epsilon is not None:
+        raise InvalidSettings(
+            "The run draws problems by a secret (privacy.epsilon), and which is not kept. "
+            + _GIVE_BOTH
+        )
     return {
         index
-        for round_ in rounds
-        for step in range(1, settings.local_steps + 1)
+        for round_, made in rounds.items()
+        for step in update_order(settings)[:made]
         if public_step(settings, step) is None
         for index in private_prompts(
             settings,
@@ -46,12 +52,12 @@ def of_run(
     others: Path | None,
     settings: RunSettings,
     client: str,
-    rounds: Collection[int],
+    rounds: Mapping[int, int],
     holdout: int = 0,
 ) -> tuple[list[Problem], list[Problem]]:
     """Members and others of a client's private file, by the run's own schedule.
 
-    `rounds` are those that the client has trained, `holdout` its setting. Others are what no step
+    `settings` and `rounds` are as for `drawn`, `holdout` is the client's. Others are what no step
     has drawn, held-out problems among them, unless a file has them.
 
     Raises InvalidSettings if that cannot be known.

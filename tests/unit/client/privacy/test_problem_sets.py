@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
 from pubswap_client.policy.policy import Policy
 from pubswap_client.privacy.problem_sets import FEWEST, MOST, checked, drawn, of_run
 from pubswap_client.rollout.transformers_engine import TransformersEngine
+from pubswap_client.settings import ClientSettings
 from pubswap_client.training import trainer as training
 from pubswap_client.training.memory import TokenBudget
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, write_problems
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 
 
@@ -27,7 +29,7 @@ def numbered(first: int, count: int) -> list[Problem]:
 def test_drawn_is_what_the_trainer_takes(
     policy: Policy, run_settings: RunSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the rounds that it trains, of which it may miss some."""
+    """In the steps that it makes of the rounds that it trains, and with its own b."""
     taken: set[int] = set()
 
     def recorded(*arguments: Any) -> list[int]:
@@ -38,16 +40,18 @@ def test_drawn_is_what_the_trainer_takes(
     private_prompts = training.private_prompts
     monkeypatch.setattr(training, "private_prompts", recorded)
     problems, settings = numbered(0, 30), run_settings.model_copy(update={"local_steps": 3})
+    own = own_settings(ClientSettings(prompts_per_step=2), settings)
     trainer = training.LocalTrainer(
-        policy, TransformersEngine(policy), settings, "a", problems, even, TokenBudget(100)
+        *(policy, TransformersEngine(policy), settings, "a", problems, even, TokenBudget(100)),
+        own_grpo=own.grpo,
     )
-    for round_ in (1, 3):
+    for round_, steps in ((1, (1, 3)), (3, (1,))):
         trainer.begin_round(round_, initial_adapter(policy.card.layout, 1))
-        trainer.private_step(1)
-        trainer.private_step(3)
-    assert drawn(settings, "a", 30, (1, 3)) == taken
-    assert len(taken) == 12 and drawn(settings, "a", 30, (1, 2)) != taken
-    assert drawn(settings, "b", 30, (1, 3)) != taken
+        for step in steps:
+            trainer.private_step(step)
+    assert drawn(own, "a", 30, {1: 3, 3: 2}) == taken
+    assert len(taken) == 6 and drawn(own, "a", 30, {1: 3, 3: 3}) != taken
+    assert drawn(own, "a", 30, {1: 3, 2: 2}) != taken != drawn(own, "b", 30, {1: 3, 3: 2})
 
 
 def even(cases: Sequence[tuple[str, Problem]]) -> list[float]:
@@ -59,25 +63,29 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
     data, more = tmp_path / "private.jsonl", tmp_path / "others.jsonl"
     write_problems(data, numbered(0, 10))
     write_problems(more, numbered(10, 3))
-    members, others = of_run(data, None, run_settings, "a", [1, 2])
+    members, others = of_run(data, None, run_settings, "a", {1: 2, 2: 2})
     assert len(members) == 6 and len(others) == 4
     assert {problem.id for problem in (*members, *others)} == {f"p{n}" for n in range(10)}
-    assert of_run(data, more, run_settings, "a", [1, 2]) == (members, numbered(10, 3))
+    assert of_run(data, more, run_settings, "a", {1: 2, 2: 2}) == (members, numbered(10, 3))
     trained, held_out = split(numbered(0, 10), 3)
-    members, others = of_run(data, None, run_settings, "a", [1, 2], holdout=3)
-    assert members == [trained[index] for index in sorted(drawn(run_settings, "a", 7, [1, 2]))]
+    members, others = of_run(data, None, run_settings, "a", {1: 2, 2: 2}, holdout=3)
+    assert members == [
+        trained[index] for index in sorted(drawn(run_settings, "a", 7, {1: 2, 2: 2}))
+    ]
     assert others[-3:] == held_out and len(others) == 10 - len(members)
 
 
 def test_what_the_schedule_does_not_tell_is_asked_for(
     tmp_path: Path, run_settings: RunSettings
 ) -> None:
-    """Rounds that are not in the history, and resampling."""
+    """Rounds that are not in the history, resampling, and draws by a secret."""
     with pytest.raises(InvalidSettings, match=r"no history.*--members"):
-        of_run(tmp_path / "none", None, run_settings, "a", [])
+        of_run(tmp_path / "none", None, run_settings, "a", {})
     grpo = run_settings.grpo.model_copy(update={"resample": 2})
-    with pytest.raises(InvalidSettings, match=r"resample.*--members"):
-        drawn(run_settings.model_copy(update={"grpo": grpo}), "a", 30, [1])
+    privacy = PrivacySettings(epsilon=8.0)
+    for name, value in (("grpo", grpo), ("privacy", privacy)):
+        with pytest.raises(InvalidSettings, match=r"(resample|epsilon).*--members"):
+            drawn(run_settings.model_copy(update={name: value}), "a", 30, {1: 2})
 
 
 def test_too_few_and_the_same_are_refused() -> None:
