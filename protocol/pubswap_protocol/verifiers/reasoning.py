@@ -1,8 +1,15 @@
-"""`reasoning_gym:<task>`: a reasoning-gym task's own verifier."""
+"""`reasoning_gym:<task>`: a reasoning-gym task's own verifier.
 
+Some of them run an answer, or a part of a problem, as Python. Here they read plain values alone, or
+get only what is arithmetic: with no other names, no texts and no attributes.
+"""
+
+import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -13,11 +20,39 @@ from pubswap_protocol.verifiers.extract import extract_answer
 
 _FULL_SCORE = 1.0 - 1e-9
 
+# They read lists by `eval`.
+_LISTS = (
+    "algorithmic.binary_matrix",
+    "algorithmic.number_sorting",
+    "algorithmic.spiral_matrix",
+    "algorithmic.string_insertion",
+    "games.n_queens",
+)
+# They calculate by `eval`, or by sympy's `parse_expr`, which ends in one.
+_CALCULATED = {
+    "bitwise_arithmetic",
+    "countdown",
+    "intermediate_integration",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+}
+_ARITHMETIC = re.compile(
+    r"(?:(?:a?(?:sin|cos|tan)h?|sec|csc|cot|exp|log|ln|sqrt|Abs|pi|Integral|[A-Za-z])\b"
+    r"|0x[\dA-Fa-f]+|\d|\.(?!\s*[A-Za-z])|[\s+*/%^(),!<>-])*+",
+    re.ASCII,
+)
+
 
 def score_reasoning(task: str, response: str, problem: Problem) -> float:
     """1.0 if the task's `score_answer` gives the extracted answer its full score."""
-    entry = {"question": problem.prompt, "answer": problem.answer, "metadata": problem.metadata}
-    scored = _dataset(task).score_answer(answer=extract_answer(response), entry=entry)
+    answer, metadata = extract_answer(response), problem.metadata
+    if task in _CALCULATED:
+        texts = (answer, problem.answer, metadata.get("integrand"), metadata.get("problem"))
+        if not all(_ARITHMETIC.fullmatch(str(text or "")) for text in texts):
+            return 0.0
+    entry = {"question": problem.prompt, "answer": problem.answer, "metadata": metadata}
+    scored = _dataset(task).score_answer(answer=answer, entry=entry)
     return float(scored >= _FULL_SCORE)
 
 
@@ -39,6 +74,8 @@ def library() -> Any:
         sys.modules["pycosat"] = _without_solver()
     import reasoning_gym
 
+    for name in _LISTS:
+        vars(import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
     return reasoning_gym
 
 

@@ -1,0 +1,84 @@
+"""reasoning-gym's own verifiers: what they would run as Python is not run."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import score
+from pubswap_protocol.verifiers.reasoning import library
+
+LISTS = ("binary_matrix", "number_sorting", "spiral_matrix", "string_insertion", "n_queens")
+CALCULATED = (
+    "bitwise_arithmetic",
+    "countdown",
+    "intermediate_integration",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+)
+# They run what they have made themselves, when they make a problem.
+OWN_CODE = ("basic_arithmetic", "codeio", "generators_00_49", "generators_50_99")
+PARSER = "propositional_logic"  # has a parse_expr of its own, which runs nothing
+
+
+def judged(task: str, answer: str, entry: dict[str, Any]) -> float:
+    """The score of an answer to one of the library's problems."""
+    problem = Problem(id="1", prompt="?", answer=entry["answer"], metadata=entry["metadata"])
+    return score(f"reasoning_gym:{task}", f"<answer>{answer}</answer>", problem)
+
+
+@pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
+def test_no_answer_is_run(task: str, tmp_path: Path) -> None:
+    """Neither a call by name, nor one of a name that is spelt out, nor one without brackets."""
+    entry = library().create_dataset(task, size=1, seed=0)[0]
+    made = tmp_path / "made"
+    code = f"open({str(made)!r}, 'w')"
+    spelt = f"exec({'+'.join(f'chr({ord(character)})' for character in code)})"
+    hooked = f"[int[{code!r}] for int.__class_getitem__ in [exec]]"
+    for answer in (code, f"[{code}]", spelt, f"({spelt})", hooked, f"S({code!r})"):
+        assert judged(task, answer, entry) == 0.0
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
+def test_no_part_of_a_problem_is_run(task: str, tmp_path: Path) -> None:
+    """The coordinator's public problems are judged by every member."""
+    entry = library().create_dataset(task, size=1, seed=0)[0]
+    made = tmp_path / "made"
+    code = f"open({str(made)!r}, 'w')"
+    for key, value in entry["metadata"].items():
+        if isinstance(value, str):
+            judged(task, "1", {**entry, "metadata": {**entry["metadata"], key: code}})
+    for answer in ("1", "[1]"):
+        judged(task, answer, {**entry, "answer": code})
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("task", [*LISTS, *CALCULATED])
+def test_right_answers_are_right(task: str) -> None:
+    """The library's own answers get the full score, and a wrong one does not."""
+    for entry in library().create_dataset(task, size=5, seed=1):
+        assert judged(task, entry["answer"], entry) == 1.0
+        assert judged(task, "1", entry) == 0.0
+
+
+def test_other_right_answers_are_right() -> None:
+    """Also where they are written otherwise than the library's."""
+    countdown = {"answer": "", "metadata": {"numbers": [3, 8, 2], "target": 14}}
+    assert judged("countdown", "8 - (-3)*2.", countdown | {"answer": "8 + 3*2"}) == 1.0
+    integral = {"answer": "x**2 + C", "metadata": {"integrand": "2*x", "variable": "x"}}
+    assert judged("simple_integration", "x*x - cos(x)**2 - sin(x)**2", integral) == 1.0
+
+
+def test_no_other_task_runs_python() -> None:
+    """A later version of the library may; then it is to be looked at."""
+    runs = re.compile(r"\b(?:eval|exec|sympify|parse_expr)\(")
+    found = {
+        path.stem
+        for path in Path(library().__file__).parent.rglob("*.py")
+        if runs.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {*LISTS, *CALCULATED, *OWN_CODE, PARSER}
