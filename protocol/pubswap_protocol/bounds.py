@@ -28,6 +28,8 @@ PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
 Word = Annotated[str, Field(max_length=200)]
+# Without NUL: PostgreSQL stores JSON with one, but reads no part of it any more.
+Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"

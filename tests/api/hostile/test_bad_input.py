@@ -349,6 +349,16 @@ def test_roles_keep_to_their_own(server: Server) -> None:
     assert len(a.problem_set(fed.run.id, SetKind.PUBLIC).splitlines()) == 12
 
 
+def test_an_evaluation_with_a_nul_in_a_topic_is_refused(server: Server) -> None:
+    """PostgreSQL stores it, and then reads no list in which its run is."""
+    fed = begun(server)
+    body = {"pass_at_1": 0.5, "by_topic": {"a\x00b": 0.5}, "problems": 5, "seconds": 1.0}
+    with server.http(fed.tokens["judge"]) as http:
+        reply = http.post(paths.EVALUATION.format(run=fed.run.id, round=0), json=body)
+    assert reply.status_code == 422
+    assert "by_topic" in problem(reply)["detail"]
+
+
 def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
     """Every route of a run answers 404 to the member of another run."""
     mine, theirs = begun(server), begun(server)

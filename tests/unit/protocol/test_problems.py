@@ -33,6 +33,7 @@ def test_problems_are_read_as_they_were_written(tmp_path: Path) -> None:
         (b'{"id": "1", "answer": "y"}', "line 1: prompt"),
         (b'{"id": "1", "prompt": "", "answer": "y"}', "line 1: prompt"),
         (b'{"id": "1", "prompt": "x", "answer": "y", "z": 1}', "line 1: z"),
+        (b'{"id": "1", "prompt": "x", "answer": "y", "topic": "a\\u0000"}', "line 1: topic"),
         (b'{"id": "1", "prompt": "x", "answer": "y"}\n' * 2, "line 2: id '1' occurs twice"),
         (b"\xff\xff", "cannot be read"),
     ],
