@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pubswap_protocol import paths
-from pubswap_protocol.errors import Invalid, PubSwapError, WrongState
+from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
 from pubswap_protocol.messages import ChangeRun, Rollback, RunView, TaskKind
-from pubswap_protocol.tensors.adapter import Adapter, decode_adapter
+from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
 from support.coordinator.coordinator import Federation, Server, begun, create
 
 
@@ -136,6 +136,45 @@ def test_a_public_step_after_going_back_is_a_new_exchange(server: Server) -> Non
         answers.append(bytes(fed.members["a"].exchanged(fed.run.id, 1, 1)))
         fed.operator.roll_back(fed.run.id, Rollback(to=0))
     assert answers[0] and answers[1] and answers[0] != answers[1]
+
+
+@pytest.mark.parametrize("prompts", ["uniform", "informative"])
+def test_who_is_in_a_round_that_the_run_has_left_is_told_that_it_is_closed(
+    server: Server, prompts: str
+) -> None:
+    """Whatever it asks for next: its daemon then asks for its task, and ends at other answers."""
+    fed = begun(server, rounds=3, swap={"prompts": prompts})
+    a, run = fed.members["a"], fed.run.id
+    for name in "ab":
+        fed.submit(name, 1, fed.adapter(1))
+    fed.wait_for(1)
+    body = fed.responses("a", 2, 1, [1, 1])
+    fed.operator.roll_back(run, Rollback(to=0))
+    data = encode_adapter(fed.run.model.layout, fed.adapter(2))
+    a.put_blob(run, data)
+    for call in (
+        lambda: a.swap_prompts(run, 2, 1),
+        lambda: a.submit_responses(run, 2, 1, body),
+        lambda: a.exchanged(run, 2, 1),
+        lambda: fed.hand_in("a", 2, data),
+    ):
+        with pytest.raises(RoundClosed, match="Round 2 is not under way; the run is in round 1"):
+            call()
+
+
+def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
+    server: Server,
+) -> None:
+    """Who answers them is told so, and asks for its task and for the prompts again."""
+    fed = begun(server, swap={"prompts": "informative"})
+    a, run = fed.members["a"], fed.run.id
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.operator.roll_back(run, Rollback(to=0))
+    for call in (lambda: a.submit_responses(run, 1, 1, body), lambda: a.exchanged(run, 1, 1)):
+        with pytest.raises(RoundClosed):
+            call()
+    assert fed.responses("a", 1, 1, [1, 1]) == body
+    assert a.submit_responses(run, 1, 1, body).status == "accepted"
 
 
 def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server) -> None:

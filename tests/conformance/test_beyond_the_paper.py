@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pubswap_protocol.errors import InvalidResponses, NotFound
+from pubswap_protocol.errors import InvalidResponses, RoundClosed
 from pubswap_protocol.tensors.responses import (
     Offer,
     ResponseRules,
@@ -55,11 +55,11 @@ def test_nobody_but_a_client_has_prompts_chosen(server: Server) -> None:
     """An operator or evaluator that looks ahead changes nothing; nor does a step to come."""
     fed = begun(server, swap=INFORMATIVE)
     for name, round_ in (("judge", 1), ("a", 2)):
-        with pytest.raises(NotFound):
+        with pytest.raises(RoundClosed):
             prompts(fed, name, round_, 1)
-    with pytest.raises(NotFound):
+    with pytest.raises(RoundClosed):
         fed.operator.swap_prompts(fed.run.id, 1, 1)
-    with pytest.raises(NotFound, match="Nobody has chosen"):
+    with pytest.raises(RoundClosed, match="Nobody has chosen"):
         fed.members["a"].submit_responses(fed.run.id, 1, 1, b"not for any prompts")
     assert len(prompts(fed, "a", 1, 1)) == 2
     with pytest.raises(InvalidResponses):

@@ -49,17 +49,17 @@ class Unverified:
 
 
 def check_step(run: RunRow, round_: int, swap: int) -> None:
-    """Raises NotFound for a public step that the run does not have, or not yet."""
+    """Raises NotFound for a public step that the run does not have, RoundClosed for a round that
+    has not begun: a run that was rolled back leaves members in one."""
     steps = public_steps_per_round(runs.settings_of(run))
-    if not (1 <= round_ <= run.round and 1 <= swap <= steps):
-        raise NotFound(
-            f"Round {round_} has no public step {swap} now; the run is in round {run.round} with "
-            f"{steps} public steps a round."
-        )
+    if round_ < 1 or not 1 <= swap <= steps:
+        raise NotFound(f"Round {round_} has no public step {swap}; each round has {steps}.")
+    if round_ > run.round:
+        raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
 
 
 def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
-    """The form of a public step's responses; raises NotFound if there is none such."""
+    """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
     check_step(run, round_, swap)
     settings = runs.settings_of(run)
     return ResponseRules(

@@ -21,7 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.draws import rng_for
-from pubswap_protocol.errors import NotFound
+from pubswap_protocol.errors import RoundClosed
 from pubswap_protocol.schedule import public_batch
 from pubswap_protocol.settings import RunSettings
 from pubswap_server.database.tables import PromptsRow, RoundRow, RunRow, SetRow
@@ -85,13 +85,13 @@ KEPT_RUNS = 64
 
 
 def prompts_of(session: Session, run: RunRow, round_: int, swap: int) -> tuple[int, ...]:
-    """The positions in the public set (b,); raises NotFound for prompts that are to be chosen."""
+    """The positions in the public set (b,); raises RoundClosed where nobody has chosen them."""
     settings = runs.settings_of(run)
     if settings.swap.prompts == "uniform":
         return tuple(public_batch(settings, _size(session, run), round_, swap))
     row = session.get(PromptsRow, (run.id, round_, swap))
     if row is None:
-        raise NotFound(
+        raise RoundClosed(
             f"Nobody has chosen the prompts of public step {swap} of round {round_}: the first "
             "client that asks for them, while the round is under way, has them chosen."
         )

@@ -332,8 +332,9 @@ def test_a_public_step_that_does_not_exist_is_refused(server: Server) -> None:
     """Neither a future round's nor a step beyond the round's last."""
     fed = begun(server)
     ask = partial(fed.members["a"].swap_prompts, fed.run.id)
-    for round_, swap in ((1, 2), (2, 1), (0, 1)):
+    for round_, swap in ((1, 2), (2, 2), (0, 1)):
         assert code_of(partial(ask, round_, swap)) == "not_found"
+    assert code_of(partial(ask, 2, 1)) == "round_closed"
     assert code_of(partial(ask, 1, 0)) == "invalid"  # they count from 1
 
 

@@ -84,8 +84,10 @@ class RunModel:
         """A public step's responses are handed in; each round has one."""
         if member not in self.active:
             return REVOKED
-        if not 1 <= round_ <= self.round:
+        if round_ < 1:
             return NOT_FOUND
+        if round_ > self.round:
+            return 409, CLOSED
         if (member, round_) in self.responses:
             before, status = self.responses[member, round_]
             return (200, status) if before == variant else OTHER_BYTES
@@ -109,8 +111,10 @@ class RunModel:
         over = exchange is None or exchange.closed or round_ != self.round or not self.under_way
         if inside and not over:
             return 204, "open"
-        if not 1 <= round_ <= self.round:
+        if round_ < 1:
             return NOT_FOUND
+        if round_ > self.round:
+            return 409, CLOSED
         if exchange is not None and exchange.closed and inside:
             return 200, "groups"
         return 409, CLOSED
