@@ -1,11 +1,14 @@
 """The operator's ways out of a round that cannot go on: exclude an update, or go back."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pubswap_client.daemon.evaluator import Evaluator
+from pubswap_client.state.residuals import Residuals
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
 from pubswap_protocol.messages import ChangeRun, Rollback, RunView, TaskKind
@@ -175,6 +178,34 @@ def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
             call()
     assert fed.responses("a", 1, 1, [1, 1]) == body
     assert a.submit_responses(run, 1, 1, body).status == "accepted"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
+    server: Server, again: bool, tmp_path: Path
+) -> None:
+    """Whether or not its round has another adapter by now: the evaluator asks for its next task."""
+    fed = begun(server, method="fedavg")
+    judge = fed.members["judge"]
+
+    def round_1(seed: int) -> None:
+        for name in "ab":
+            fed.submit(name, 1, fed.adapter(seed))
+        fed.wait_for(1)
+
+    def went_back(*_: object) -> tuple[float, dict[str, float]]:
+        fed.operator.roll_back(fed.run.id, Rollback(to=0))
+        if again:
+            round_1(2)
+        return 0.9, {"say": 0.9}
+
+    round_1(1)
+    residuals = Residuals(judge, fed.run, tmp_path)
+    for score in (lambda *_: (0.1, {"say": 0.1}), went_back):
+        Evaluator(judge, fed.run, 5, score, residuals).evaluate(judge.task(fed.run.id, 0))
+    first, second, *_ = fed.view().rounds
+    assert first.evaluation is not None
+    assert second.evaluation is None
 
 
 def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server) -> None:

@@ -60,6 +60,11 @@ class Evaluator:
             problems=self.problems,
             seconds=time.monotonic() - started,
         )
+        # The run may have gone back, and a score is its round's whatever adapter that has by now.
+        asked = self.api.task(self.run.id, 0)
+        if (asked.kind, asked.round, asked.adapter) != (task.kind, task.round, task.adapter):
+            log.warning("Round %d: its evaluation is not asked for any more.", task.round)
+            return
         self.api.submit_evaluation(self.run.id, task.round, evaluation)
         log.info("Round %d: pass@1 %.3f on %d problems.", task.round, overall, self.problems)
 
