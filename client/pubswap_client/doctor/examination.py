@@ -306,11 +306,8 @@ class Examination:
                     *(self.settings, run.id, folder, policy, group),
                     *(member, self._trainable, score, self._stage),
                 )
-                own = own_settings(self.settings, run.settings)
-                self.findings[names.pop(0)] = check_trial(trial, own)
-                self._prediction = predict(
-                    *(trial, run.settings, run.model.layout, self.settings.holdout, own)
-                )
+                self.findings[names.pop(0)] = check_trial(trial, run.settings)
+                self._prediction = predict(trial, run.settings, run.model.layout, self.settings)
                 self.findings[names.pop(0)] = ok(str(self._prediction))
         except Exception as error:
             self.findings[names[0]] = of_error(error)

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+from pubswap_client.daemon.own_settings import own_rank, own_settings
+from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import duration_text, size_text
-from pubswap_protocol.schedule import private_steps_per_round, public_steps_per_round
+from pubswap_protocol.schedule import public_step, update_order
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout
+from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.ranks import at_rank
+from pubswap_protocol.tensors.update_encoding import ReducedForm
 
 _BYTES_PER_TOKEN = 8  # its id and its log-probability
 _BYTES_PER_RESPONSE = 5  # its length, and whether it is a peer's
@@ -18,6 +22,8 @@ class TrialResult:
     rollout_seconds: float
     reward_seconds: float
     update_seconds: float
+    sampled: int  # responses, of all draws
+    trained: int  # of them
     response_tokens: float  # mean
     cut_share: float  # responses that were stopped by max_response_tokens
     reward: float
@@ -61,30 +67,38 @@ class Prediction:
 
 
 def predict(
-    trial: TrialResult,
-    run: RunSettings,
-    layout: AdapterLayout,
-    holdout: int = 0,
-    own: RunSettings | None = None,
+    trial: TrialResult, run: RunSettings, layout: AdapterLayout, client: ClientSettings
 ) -> Prediction:
-    """Public steps sample as private ones do and verify twice: before and after the exchange.
+    """Public steps resample nothing, and verify twice: before and after the exchange.
 
-    Each way goes one adapter, and a file of b K responses for each public step. Each of `holdout`
-    problems is answered once a round. `own` has the member's b and K, of the trial.
+    Private ones have as many responses as are drawn on average. Each way goes one adapter, and a
+    file of b K responses for each public step. Each held-out problem is answered once a round.
     """
-    public = public_steps_per_round(run)
-    responses, tried = (
-        each.grpo.prompts_per_step * each.grpo.responses_per_prompt for each in (run, own or run)
+    steps = update_order(run)[: client.round_steps]
+    public = sum(public_step(run, step) is not None for step in steps)
+    responses, drawn = (
+        each.grpo.prompts_per_step * each.grpo.responses_per_prompt
+        for each in (run, own_settings(client, run))
     )
+    sampled, trained = trial.sampled or drawn, trial.trained or drawn
+    sampling, verifying = trial.rollout_seconds / sampled, trial.reward_seconds / sampled
+    updating = trial.update_seconds / trained
     file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
-    sent = layout.file_bytes + round(public * file)
     return Prediction(
-        private_steps=private_steps_per_round(run),
+        private_steps=len(steps) - public,
         public_steps=public,
-        private_seconds=trial.seconds,
-        public_seconds=responses / tried * (trial.seconds + trial.reward_seconds),
-        bytes_up=sent,
-        bytes_down=sent,
+        private_seconds=drawn / trained * trial.seconds,
+        public_seconds=responses * (sampling + 2 * verifying + updating),
+        bytes_up=_update_bytes(run, layout, client) + round(public * file),
+        bytes_down=layout.file_bytes + round(public * file),
         rounds=run.rounds,
-        held_out_seconds=holdout / tried * (trial.rollout_seconds + trial.reward_seconds),
+        held_out_seconds=client.holdout * (sampling + verifying),
     )
+
+
+def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:
+    """What a hand-in has, by the run's rule and precision and the member's rank."""
+    sent, precision = sent_layout(layout, run.aggregation.rule), run.wire.precision
+    if (own := own_rank(client, run)) is not None:
+        sent = at_rank(sent, own.rank)
+    return sent.file_bytes if precision == "float32" else ReducedForm(sent, precision).file_bytes

@@ -124,6 +124,8 @@ class _Watched(RolloutEngine):
             rollout_seconds=self.rollout_seconds,
             reward_seconds=self.reward_seconds,
             update_seconds=metrics.seconds - self.rollout_seconds - self.reward_seconds,
+            sampled=len(flat),
+            trained=round(metrics.tokens / max(1, metrics.response_tokens)),
             response_tokens=metrics.response_tokens,
             cut_share=cut / max(1, len(flat)),
             reward=metrics.reward,
@@ -136,7 +138,7 @@ _CUT_SHARE = 0.5
 
 def check_trial(trial: TrialResult, run: RunSettings) -> Finding:
     """The step went through, and its responses are something to learn from."""
-    tokens = run.grpo.prompts_per_step * run.grpo.responses_per_prompt * trial.response_tokens
+    tokens = trial.trained * trial.response_tokens
     text = (
         f"{duration_text(trial.seconds)}: sampling {duration_text(trial.rollout_seconds)}, "
         f"verifying {duration_text(trial.reward_seconds)}, updating "

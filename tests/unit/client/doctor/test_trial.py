@@ -33,7 +33,14 @@ from pubswap_protocol.errors import InvalidSettings, StaleAdapter
 from pubswap_protocol.messages import Role, RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.problems import Problem, write_problems
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import (
+    AggregationSettings,
+    LoraSettings,
+    MembersSettings,
+    PrivacySettings,
+    RunSettings,
+    WireSettings,
+)
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response, ResponseRules, encode_responses
 from support.vllm.fake_vllm import fake_vllm
@@ -42,6 +49,8 @@ TRIAL = TrialResult(
     rollout_seconds=8.0,
     reward_seconds=0.5,
     update_seconds=1.5,
+    sampled=64,
+    trained=64,
     response_tokens=6.0,
     cut_share=0.25,
     reward=0.4,
@@ -111,7 +120,7 @@ def test_a_round_is_predicted_from_a_step() -> None:
     """Public steps verify twice; the bytes are those of the real files."""
     run = RunSettings(local_steps=10, rounds=3)
     layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout)
+    found = predict(TRIAL, run, layout, ClientSettings())
     assert (found.private_steps, found.public_steps) == (5, 5)
     assert found.round_seconds == pytest.approx(5 * 10 + 5 * 10.5)
     response = Response(np.ones(6, np.int32), np.zeros(6, np.float32))
@@ -121,17 +130,55 @@ def test_a_round_is_predicted_from_a_step() -> None:
     assert found.bytes_up <= layout.file_bytes + 5 * rules.max_bytes()
     assert "waiting for peers comes on top" in str(found)
     assert "all 3 rounds" in str(found)
-    longer = predict(TRIAL, run, layout, holdout=32)
+    longer = predict(TRIAL, run, layout, ClientSettings(holdout=32))
     sampled = TRIAL.rollout_seconds + TRIAL.reward_seconds
     assert longer.round_seconds - found.round_seconds == pytest.approx(sampled * 32 / 64)
     assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
+
+
+def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
+    """Public steps and held-out problems have the time of as many responses as they sample."""
+    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
+    client = ClientSettings(holdout=64)
+    plain = predict(TRIAL, RunSettings(), layout, client)
+    longer = replace(TRIAL, sampled=192, rollout_seconds=24.0, reward_seconds=1.5)
+    found = predict(longer, RunSettings(), layout, client)
+    assert found.public_seconds == pytest.approx(plain.public_seconds)
+    assert found.held_out_seconds == pytest.approx(plain.held_out_seconds)
+    assert found.private_seconds == pytest.approx(27.0)
+
+
+def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
+    """With privacy a step has as many prompts as are drawn, maybe none."""
+    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
+    run = RunSettings(privacy=PrivacySettings(epsilon=8.0))
+    found = predict(replace(TRIAL, sampled=16, trained=16), run, layout, ClientSettings())
+    assert found.private_seconds == pytest.approx(4 * TRIAL.seconds)
+    none = replace(TRIAL, rollout_seconds=0.0, reward_seconds=0.0, sampled=0, trained=0)
+    found = predict(none, run, layout, ClientSettings())
+    assert found.private_seconds == TRIAL.update_seconds
+
+
+def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
+    """What is received is the whole adapter."""
+    run = RunSettings(
+        method="fedavg",
+        lora=LoraSettings(rank=8, min_rank=1),
+        aggregation=AggregationSettings(rule="svd"),
+        wire=WireSettings(precision="int8"),
+        members=MembersSettings(fewest_steps=2),
+    )
+    layout = model_card(MODEL, run.lora, "model", None).layout
+    found = predict(TRIAL, run, layout, ClientSettings(rank=2, round_steps=3))
+    assert (found.private_steps, found.public_steps) == (3, 0)
+    assert found.bytes_up < layout.file_bytes / 8 and found.bytes_down == layout.file_bytes
 
 
 def test_without_public_steps_only_adapters_travel() -> None:
     """FedAvg has none."""
     run = RunSettings(method="fedavg", local_steps=10)
     layout = model_card(MODEL, run.lora, "model", None).layout
-    found = predict(TRIAL, run, layout)
+    found = predict(TRIAL, run, layout, ClientSettings())
     assert found.bytes_up == layout.file_bytes
     assert found.round_seconds == pytest.approx(100)
     assert "public" not in str(found)
@@ -230,7 +277,10 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
     findings = good | {"three": failure("bad", "mend")}
     report = Checklist(
         findings,
-        predict(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
+        predict(
+            *(TRIAL, RunSettings(), model_card(MODEL, RunSettings().lora, "m", None).layout),
+            ClientSettings(),
+        ),
     )
     assert not report.healthy
     assert Checklist(good).healthy
