@@ -251,6 +251,15 @@ class Tracking(Reporter):
             tracker.log(values, step=report.overall)
 
 
+def check_trackers(names: Sequence[Tracker]) -> None:
+    """Raises InvalidSettings, with what to install, if a library is missing."""
+    for name in names:
+        if find_spec(name) is None:
+            raise InvalidSettings(
+                f"track names {name!r}, which is not installed: pip install {name}"
+            )
+
+
 @contextmanager
 def tracking(
     names: Sequence[Tracker], project: str, folder: Path, settings: dict[str, Any]
@@ -259,11 +268,7 @@ def tracking(
 
     Raises InvalidSettings, with what to install, if a library is missing.
     """
-    for name in names:
-        if find_spec(name) is None:
-            raise InvalidSettings(
-                f"track names {name!r}, which is not installed: pip install {name}"
-            )
+    check_trackers(names)
     PartialState()  # accelerate's trackers ask it which process they are in
     trackers = [_tracker(name, project, folder) for name in names]
     for tracker in trackers:

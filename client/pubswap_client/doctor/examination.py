@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pubswap_client.daemon.own_settings import own_settings
+from pubswap_client.daemon.reporters import check_trackers
+from pubswap_client.daemon.session import check_possible
 from pubswap_client.distributed.launch import (
     launched_rank,
     load_policy,
@@ -64,6 +66,7 @@ from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.run_card import read_card
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
+from pubswap_client.training.accountant import check_installed
 from pubswap_client.training.memory import estimate_memory, measure_device
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings
@@ -123,6 +126,7 @@ class Examination:
     def examine(self) -> Checklist:
         self._check_membership()
         self._check_coordinator()
+        self._check_settings()
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
@@ -185,6 +189,15 @@ class Examination:
             stored, run = _found(self._stored, needed), _found(self._run, needed)
             self._note("policy", check_policy, state, run, stored.coordinator)
             self._note("disk", check_disk, state, run.model.layout)
+
+    def _check_settings(self) -> None:
+        """Check our own settings against the run's, as a start does."""
+        with self._checking("settings"):
+            if self._run is not None:
+                check_possible(self.rules, self.settings, alone=self.settings.processes == 1)
+            if self.role is Role.CLIENT:
+                check_installed(self.rules)
+                check_trackers(self.settings.track)
 
     def _check_model(self) -> None:
         kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC

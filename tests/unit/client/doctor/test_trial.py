@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from pubswap_client.daemon import reporters
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.distributed.launch import load_policy
 from pubswap_client.doctor.examination import Examination
@@ -216,9 +218,27 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-def findings_of(settings: ClientSettings) -> dict[str, Finding]:
+def findings_of(settings: ClientSettings, carded: RunView | None = None) -> dict[str, Finding]:
     with progress_bar(Console(file=io.StringIO())) as progress:
-        return dict(Examination(settings, progress).examine().findings)
+        return dict(Examination(settings, progress, carded=carded).examine().findings)
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"round_steps": 1}, "takes updates of all 2"),
+        ({"rank": 1}, "rank = 1 is none of the run's"),
+        ({"track": ("wandb",)}, "pip install wandb"),
+    ],
+)
+def test_settings_with_which_a_start_would_end_fail(
+    view: RunView, own: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run refuses them, or something is not installed."""
+    monkeypatch.setattr(reporters, "find_spec", lambda name: None)
+    found = findings_of(ClientSettings(device="cpu", model=str(tmp_path), **own), view)
+    assert found["settings"].status is Status.FAILURE
+    assert words in found["settings"].found + found["settings"].advice
 
 
 def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) -> None:
