@@ -120,7 +120,7 @@ class Journal:
             tensors |= {f"optimizer/{key}/{name}": array for key, array in state.items()}
         if checkpoint.snapshot.ahead is not None:
             more, arrays = encode_rollout(checkpoint.snapshot.ahead)
-            facts |= {"ahead": more}
+            facts |= {"ahead": more, "ahead_of": checkpoint.snapshot.ahead_of}
             tensors |= {f"ahead/{name}": array for name, array in arrays.items()}
         self._save(_CHECKPOINT, facts, tensors)
         for name in () if under_way else (_RECEIVED, _SAMPLED):
@@ -215,7 +215,8 @@ def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint
             {"adapter": adapter, "ahead": ahead}[kind][rest] = array
     sampled = decode_rollout(facts["ahead"], ahead) if ahead else None
     beginning = facts.get("beginning", 0)
-    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"], beginning)
+    ahead_of = facts.get("ahead_of")
+    snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"], beginning, ahead_of)
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
     return Checkpoint(facts["round"], facts["start"], steps, snapshot)
 

@@ -29,8 +29,10 @@ from pubswap_client.training.privacy import PrivateDraws, StepNoise
 from pubswap_client.training.private_rollout import PrivateGroup, PrivateRollout, sample_private
 from pubswap_client.training.team import SINGLE, Team
 from pubswap_client.training.update import update
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.draws import response_seed, seed_for
 from pubswap_protocol.errors import WrongState
+from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.schedule import private_place, private_prompts, staleness
 from pubswap_protocol.settings import GrpoSettings, RunSettings
@@ -83,6 +85,7 @@ class Snapshot:
     ahead: PrivateRollout | None = None  # of the next step, sampled before the last update
     resampled: int = 0  # prompts that resampling has taken from the walk, in the whole run
     beginning: int = 0  # which beginning of a round, in the whole run, of a private one
+    ahead_of: Digest | None = None  # the problems that `ahead` is of
 
 
 @dataclass
@@ -167,12 +170,17 @@ class LocalTrainer:
         optimizer: dict[str, dict[str, NDArray[Any]]] = {names[index]: {} for index in states}
         for (index, key), array in copy_to_host(flat).items():
             optimizer[names[index]][key] = array
-        return Snapshot(self.adapter(), optimizer, self._ahead, self._resampled, self._beginning)
+        ahead, of = self._ahead, self._problems_of(self._ahead)
+        return Snapshot(self.adapter(), optimizer, ahead, self._resampled, self._beginning, of)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`."""
+        """Go on from a snapshot. FedProx still holds on to the adapter of `begin_round`.
+
+        What was sampled ahead is sampled again if its problems are others now.
+        """
         self.policy.load_adapter(snapshot.adapter)
-        self._ahead, self._resampled = snapshot.ahead, snapshot.resampled
+        same = self._problems_of(snapshot.ahead) == snapshot.ahead_of
+        self._ahead, self._resampled = snapshot.ahead if same else None, snapshot.resampled
         self._beginning = snapshot.beginning
         self._optimizer = self._new_optimizer()
         states = {
@@ -183,6 +191,14 @@ class LocalTrainer:
         # The learning rate and the like stay as the settings say.
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def _problems_of(self, rollout: PrivateRollout | None) -> Digest | None:
+        """The digest of a rollout's problems, as they are in their places now."""
+        if rollout is None:
+            return None
+        places = [group.problem for group in rollout.groups]
+        there = [self.problems[place] for place in places if place < len(self.problems)]
+        return digest_of("\n".join(problem.model_dump_json() for problem in there).encode())
 
     def private_step(self, step: int, ahead: int | None = None) -> StepMetrics:
         """Local step 1..tau of the round on the next private problems.

@@ -57,7 +57,9 @@ def checkpoint(steps: int = 2) -> Checkpoint:
         "exp_avg_sq": np.full((3, 5), np.float32(1e-42)),  # a denormal number
     }
     snapshot = Snapshot(
-        {"layer.lora_A.weight": factor}, {"layer.lora_A.weight": state}, rollout(), resampled=5
+        *({"layer.lora_A.weight": factor}, {"layer.lora_A.weight": state}, rollout()),
+        resampled=5,
+        ahead_of=START,
     )
     return Checkpoint(1, START, (METRICS,) * steps, snapshot)
 
@@ -81,6 +83,8 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     states = [one.snapshot.optimizer, other.snapshot.optimizer]
     flat = [{f"{n}/{k}": a for n, s in state.items() for k, a in s.items()} for state in states]
     if one.snapshot.resampled != other.snapshot.resampled:
+        return False
+    if one.snapshot.ahead_of != other.snapshot.ahead_of:
         return False
     if not same_rollout(one.snapshot.ahead, other.snapshot.ahead):
         return False

@@ -247,3 +247,21 @@ def test_pass_at_1_is_a_function_of_the_seed(policy: Policy, problems: list[Prob
     for seed in (1, 1, 2):
         pass_at_1(policy, TransformersEngine(policy), problems, scorer, seed)
     assert seen[0] == seen[1] != seen[2]
+
+
+def test_what_was_sampled_ahead_is_sampled_again_for_other_problems(
+    make_trainer: MakeTrainer, run_settings: RunSettings, problems: list[Problem]
+) -> None:
+    """A private file that was edited while the daemon was stopped has others in these places."""
+    grpo = run_settings.grpo.model_copy(update={"overlap": 1})
+    settings = run_settings.model_copy(update={"grpo": grpo, "method": "fedavg"})
+    trainer = make_trainer(settings=settings)
+    trainer.begin_round(1, start(trainer))
+    trainer.private_step(1, ahead=2)
+    kept = trainer.snapshot()
+    for edited, stale in ((problems, 1), (problems[:4], 0), (problems[::-1], 0)):
+        again = make_trainer(settings=settings)
+        again.problems = edited
+        again.begin_round(1, start(again))
+        again.restore(kept)
+        assert again.private_step(2).staleness == stale
