@@ -460,6 +460,16 @@ def test_an_adapter_is_downloaded_as_a_file(server: Server, browser: httpx.Clien
     assert len(answer.content) == fed.run.model.layout.file_bytes
 
 
+def test_a_browser_asks_again_whether_the_last_adapter_is_still_the_last(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Of a file with a date and no such word, it takes itself how long the file stays fresh."""
+    answer = browser.get(f"/runs/{begun(server).run.id}/adapters/final")
+    assert answer.headers["Cache-Control"] == "private, no-cache"
+    again = browser.get(answer.url, headers={"If-None-Match": answer.headers["ETag"]})
+    assert (again.status_code, again.headers["Cache-Control"]) == (304, "private, no-cache")
+
+
 def test_vendored_scripts_are_what_was_published(browser: httpx.Client) -> None:
     """By SHA-256, and under 100 kB in all."""
     scripts = {name: browser.get(f"/static/{name}").content for name in SHA256}

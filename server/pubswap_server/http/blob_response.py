@@ -31,7 +31,8 @@ class BlobResponse(FileResponse):
         on_start: Callable[[int], None] = lambda size: None,
     ) -> None:
         """The digest is the entity tag; `on_start` gets the bytes that are about to be sent."""
-        headers = {"ETag": f'"{digest}"', "Cache-Control": "private, immutable"}
+        # Under one address, such as that of the last round's adapter, come other bytes later.
+        headers = {"ETag": f'"{digest}"', "Cache-Control": "private, no-cache"}
         super().__init__(path, headers=headers, media_type=media_type, stat_result=path.stat())
         self._on_start = on_start
 
