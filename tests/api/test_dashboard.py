@@ -64,6 +64,15 @@ def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
         assert http.get("/").status_code == 303
 
 
+def test_a_page_whose_session_ends_is_loaded_again_as_a_whole(server: Server) -> None:
+    """Its script is told so; a sign-in in place of a part would lead back to that part alone."""
+    with server.http(None) as http:
+        for path in ("/runs/x/parts/members", "/runs/x/stream"):
+            answer = http.get(path, headers={"HX-Request": "true"})
+            assert (answer.status_code, answer.headers["HX-Refresh"]) == (401, "true")
+            assert not answer.content
+
+
 def test_a_wrong_token_and_a_members_token_are_refused(server: Server) -> None:
     """With a page that says so, and no cookie."""
     fed = begun(server)

@@ -42,6 +42,8 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except SignedOut:
+                if "HX-Request" in request.headers:  # from a page, which loads itself again
+                    return Response(status_code=401, headers={"HX-Refresh": "true"})
                 return RedirectResponse(f"/sign-in?to={quote(request.url.path)}", 303)
             except (PubSwapError, RequestValidationError) as error:
                 if isinstance(error, RequestValidationError):
