@@ -180,10 +180,19 @@ def load_settings(**given: object) -> ServerSettings:
 
 
 def operator_token(settings: ServerSettings) -> str:
-    """The operator's token; made on the first start, in a file for its owner only."""
-    if settings.operator_token is not None:
-        return settings.operator_token.get_secret_value()
-    path = settings.token_file
+    """The operator's token; made on the first start, in a file for its owner only.
+
+    Raises InvalidSettings for an empty one, which anybody would have.
+    """
+    given, path = settings.operator_token, settings.token_file
+    token = (_token_in(path) if given is None else given.get_secret_value()).strip()
+    if not token:
+        where = path if given is None else "PUBSWAP_OPERATOR_TOKEN"
+        raise InvalidSettings(f"The operator token in {where} is empty. Without it, one is made.")
+    return token
+
+
+def _token_in(path: Path) -> str:
     if not path.exists():
         make_private(path.parent)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name) as file:
@@ -193,4 +202,4 @@ def operator_token(settings: ServerSettings) -> str:
             # Of processes that start together the first one's token is everybody's.
             with contextlib.suppress(FileExistsError):
                 os.link(file.name, path)
-    return path.read_text(encoding="utf-8").strip()
+    return path.read_text(encoding="utf-8")

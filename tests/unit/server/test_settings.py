@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.settings import (
     ServerSettings,
     load_settings,
@@ -23,6 +24,17 @@ def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch)
     for name in ("CHUNK_BYTES", "KEEP_ROUND", "KEEP_ROUNDS", "CLIENT_STATE", "COORDINATOR"):
         monkeypatch.setenv(f"PUBSWAP_{name}", "1")
     assert unknown_variables() == ["PUBSWAP_CHUNK_BYTES", "PUBSWAP_KEEP_ROUND"]
+
+
+def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
+    """From the environment or from its file: anybody could sign in with it."""
+    for given in ("", " \n"):
+        with pytest.raises(InvalidSettings, match="PUBSWAP_OPERATOR_TOKEN is empty"):
+            operator_token(load_settings(data_dir=tmp_path, operator_token=given))
+    assert operator_token(load_settings(data_dir=tmp_path, operator_token="secret\n")) == "secret"
+    (tmp_path / "operator-token").write_text("\n")
+    with pytest.raises(InvalidSettings, match="operator-token is empty"):
+        operator_token(load_settings(data_dir=tmp_path))
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
