@@ -452,6 +452,17 @@ def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client
     assert browser.get(f"{base}/parts/nothing").status_code == 404
 
 
+def test_the_stream_of_a_run_that_is_deleted_ends(server: Server, browser: httpx.Client) -> None:
+    """As a whole answer, and not as a request that failed."""
+    fed = begun(server)
+    with browser.stream("GET", f"/runs/{fed.run.id}/stream") as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+        fed.operator.delete_run(fed.run.id)
+        assert {line.partition(":")[0] for line in lines} == {"event", "data", ""}
+
+
 def _first(answer: httpx.Response, count: int) -> list[str]:
     lines = []
     for line in answer.iter_lines():

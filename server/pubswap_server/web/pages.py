@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import MAX_COUNT, Word
-from pubswap_protocol.errors import NotFound
+from pubswap_protocol.errors import NotFound, PubSwapError
 from pubswap_protocol.messages import RunState, RunView
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_server.clock import now
@@ -185,7 +185,10 @@ async def _changes(run: RunAccess[Operator], name: str) -> AsyncIterator[str]:
         def is_new(found: tuple[int, bool], seen: int = seen) -> bool:
             return found[0] != seen
 
-        last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
+        try:
+            last, ended = await changes.until(name, partial(run.read, _last), is_new, LOOK_SECONDS)
+        except PubSwapError:  # the run was deleted, or the database is away: the page asks again
+            return
         if last != seen:
             yield "".join(map(_event, PARTS))
         elif not ended:
