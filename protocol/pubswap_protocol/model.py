@@ -48,8 +48,8 @@ class ModelCard(Strict):
     )
     tokenizer_digest: Word = Field(description="The same of tokenizer.json.")
     weights_digest: Word = Field(
-        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file of the "
-        "folder, in the order of their names, joined by line feeds (none at the end)."
+        description="The same of a text: the hexadecimal SHA-256 of each *.safetensors file that "
+        "transformers loads, in the order of their names, joined by line feeds (none at the end)."
     )
     layout: AdapterLayout
 
@@ -231,10 +231,17 @@ def module_of(name: str) -> str:
 
 
 def _weights(folder: Path) -> list[Path]:
-    weights = sorted(folder.glob("*.safetensors"))
-    if not weights:
-        raise InvalidSettings(f"{folder} holds no *.safetensors weights.")
-    return weights
+    """The files that transformers loads.
+
+    Others beside them, such as Mistral's consolidated.safetensors, have the same weights by names
+    that no module has.
+    """
+    names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
+    if index.exists() and not (folder / "model.safetensors").exists():
+        names = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
+    if missing := sorted(name for name in names if not (folder / name).exists()):
+        raise InvalidSettings(f"{folder} holds no {missing[0]}, the model's weights.")
+    return sorted(folder / name for name in names)
 
 
 def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:

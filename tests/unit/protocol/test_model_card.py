@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -187,3 +187,39 @@ def test_rows_beyond_rotations_that_change_with_them_are_refused(
     if limit:
         with pytest.raises(InvalidSettings, match=f"at most {limit} together, not {limit + 1}"):
             check_positions(config, limit + 1)
+
+
+def sharded(folder: Path) -> Path:
+    """The model in two files and an index."""
+    shutil.copytree(MODEL, folder)
+    tensors = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate((sorted(tensors)[::2], sorted(tensors)[1::2]), start=1):
+        file = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in names}, folder / file)
+        weight_map |= dict.fromkeys(names, file)
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+@pytest.mark.parametrize("copy", [sharded, lambda folder: shutil.copytree(MODEL, folder)])
+def test_weights_are_those_that_transformers_loads(
+    tmp_path: Path, copy: Callable[[Path], Path]
+) -> None:
+    """Not the same ones by other names beside them, as in Mistral's folders."""
+    folder = copy(tmp_path / "model")
+    card = model_card(folder, LORA, "m", None)
+    assert card.layout == model_card(MODEL, LORA, "m", None).layout
+    wq = np.zeros((4, 4), np.float32)
+    save_file({"layers.0.attention.wq.weight": wq}, folder / "consolidated.safetensors")
+    assert model_card(folder, LORA, "m", None) == card
+    assert model_layout(folder, LORA) == card.layout
+
+
+def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
+    """A download that was stopped has not all that its index names."""
+    folder = sharded(tmp_path / "model")
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(InvalidSettings, match=r"holds no model-00002-of-00002\.safetensors"):
+        model_card(folder, LORA, "m", None)
