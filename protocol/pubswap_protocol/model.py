@@ -15,10 +15,15 @@ from pydantic import Field
 
 from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
 from pubswap_protocol.digests import sha256_of
-from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidAdapter, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, modules
-from pubswap_protocol.tensors.safetensors_header import header_length, parse_header
+from pubswap_protocol.tensors.safetensors_header import (
+    TensorSpec,
+    data_bytes,
+    header_length,
+    parse_header,
+)
 
 _NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "embedding")
 
@@ -83,11 +88,11 @@ def model_card(
         raise InvalidSettings(
             f"{folder} is not a Hugging Face model folder: {error.strerror}: {error.filename}"
         ) from None
+    config = _object(folder / "config.json", config_bytes)
     try:
-        config = json.loads(config_bytes)
         text_config = config.get("text_config", config)
         vocabulary = text_config["vocab_size"]
-    except (ValueError, KeyError, AttributeError) as error:
+    except (KeyError, TypeError) as error:
         raise InvalidSettings(f"{folder}/config.json is no model's: {error!r}") from None
     if unknown := [token for token in stops if not 0 <= token < vocabulary]:
         raise InvalidSettings(
@@ -119,7 +124,8 @@ def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
     client can adapt.
     """
     layout = adapter_layout(_shapes(_weights(folder)), lora)
-    check_adaptable(layout, json.loads((folder / "config.json").read_bytes()), lora)
+    config = folder / "config.json"
+    check_adaptable(layout, _object(config, config.read_bytes()), lora)
     return layout
 
 
@@ -238,7 +244,7 @@ def _weights(folder: Path) -> list[Path]:
     """
     names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
-        names = set(json.loads(index.read_bytes()).get("weight_map", {}).values())
+        names = set(_object(index, index.read_bytes()).get("weight_map", {}).values())
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise InvalidSettings(f"{folder} holds no {missing[0]}, the model's weights.")
     return sorted(folder / name for name in names)
@@ -247,19 +253,35 @@ def _weights(folder: Path) -> list[Path]:
 def _shapes(weights: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for path in weights:
-        with path.open("rb") as file:
-            raw = file.read(header_length(file.read(8)))
-        # A real model's header says {"format": "pt"}; only files from members must have none.
-        header = json.loads(raw)
-        header.pop("__metadata__", None)
-        specs = parse_header(json.dumps(header).encode())
+        try:
+            specs = _specs(path)
+        except InvalidAdapter as error:
+            raise InvalidSettings(
+                f"{path} holds no weights that can be used: {error.detail} If it is not all there, "
+                "download it again; git needs git-lfs for it."
+            ) from None
         shapes |= {name: spec.shape for name, spec in specs.items()}
     return shapes
 
 
+def _specs(path: Path) -> dict[str, TensorSpec]:
+    """The tensors of a file of weights. Raises InvalidAdapter for one that is damaged or cut."""
+    with path.open("rb") as file:
+        raw = file.read(header_length(file.read(8)))
+    # A real model's header says {"format": "pt"}; only files from members must have none.
+    header = _object(path, raw)
+    header.pop("__metadata__", None)
+    specs = parse_header(json.dumps(header).encode())
+    size, expected = path.stat().st_size, 8 + len(raw) + data_bytes(specs)
+    if size != expected:
+        raise InvalidAdapter(f"The file has {size} bytes where its header says {expected}.")
+    return specs
+
+
 def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
-    generation = folder / "generation_config.json"
-    found = json.loads(generation.read_bytes()).get("eos_token_id") if generation.exists() else None
+    generation, found = folder / "generation_config.json", None
+    if generation.exists():
+        found = _object(generation, generation.read_bytes()).get("eos_token_id")
     if found is None:
         found = config.get("eos_token_id")
     if isinstance(found, int):
@@ -267,6 +289,17 @@ def _eos_token_ids(folder: Path, config: dict[str, object]) -> tuple[int, ...]:
     if isinstance(found, list) and found:
         return tuple(found)
     raise InvalidSettings(f"{folder} names no eos_token_id in its (generation) config.")
+
+
+def _object(path: Path, data: bytes) -> dict[str, Any]:
+    """What a model's file says as JSON. Raises InvalidSettings."""
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise InvalidSettings(f"{path} is no model's: {error}. Download it again.") from None
+    if not isinstance(found, dict):
+        raise InvalidSettings(f"{path} is no model's: it is no JSON object. Download it again.")
+    return found
 
 
 def fingerprint(data: bytes) -> str:

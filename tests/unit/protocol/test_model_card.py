@@ -223,3 +223,38 @@ def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(InvalidSettings, match=r"holds no model-00002-of-00002\.safetensors"):
         model_card(folder, LORA, "m", None)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda data: data[:-1],  # a download that was stopped
+        lambda data: data[:100],
+        lambda data: b"",
+        lambda data: b"version https://git-lfs.github.com/spec/v1\n",
+    ],
+    ids=["cut", "cut in its header", "empty", "a pointer of git-lfs"],
+)
+def test_weights_that_are_not_all_there_are_refused(
+    tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    """No member has such weights; the message names the file, and what to do."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / WEIGHTS).write_bytes(damaged((MODEL / WEIGHTS).read_bytes()))
+    for read in (lambda: model_card(folder, LORA, "m", None), lambda: model_layout(folder, LORA)):
+        with pytest.raises(InvalidSettings, match=r"model\.safetensors .*ownload it again"):
+            read()
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_json_file_of_a_model_is_named(tmp_path: Path, text: str) -> None:
+    """The generation config, and the config where only the layout is asked for."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(InvalidSettings, match=r"generation_config\.json is no model's"):
+        model_card(folder, LORA, "m", None)
+    (folder / "config.json").write_text(text)
+    with pytest.raises(InvalidSettings, match=r"/config\.json is no model's"):
+        model_layout(folder, LORA)
