@@ -166,6 +166,30 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
     assert answer.status_code == 409 and 'role="alert"' in answer.text
 
 
+def test_an_update_is_excluded_from_the_round_that_was_shown_or_from_none(
+    server: Server, browser: httpx.Client
+) -> None:
+    """A round may end while the operator makes up its mind; the next one's updates all count."""
+    fed = begun(server)
+    path = f"/runs/{fed.run.id}/acts/exclude"
+
+    def shown() -> dict[str, str]:
+        asked = browser.get(f"{path}?member=a").text
+        fields = re.findall(r'name="(\w+)" value="([^"]*)"', asked.partition("<main")[2])
+        return dict(fields)
+
+    before = shown()
+    for name in "ab":
+        fed.submit(name, 1, fed.adapter(1))
+    fed.wait_for(1)
+    fed.submit("a", 2, fed.adapter(2))
+    assert browser.post(path, data=before).status_code == 409
+    assert browser.post(path, data={**before, "round": "x"}).status_code == 409
+    assert fed.view().rounds[2].updates == 1
+    assert browser.post(path, data=shown()).status_code == 200
+    assert fed.view().rounds[2].updates == 0
+
+
 def test_a_viewer_sees_everything_and_changes_nothing(server: Server) -> None:
     """No act is offered, none is done, no adapter is handed out; removed, it is signed out."""
     fed = begun(server)

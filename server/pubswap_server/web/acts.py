@@ -59,11 +59,19 @@ ACTS: dict[str, Act] = {
     ),
     "exclude": Act(
         "Exclude the update",
-        "The update of {member} is left out of the round under way, as if it had come too late. "
+        "The update of {member} is left out of round {round}, as if it had come too late. "
         "Below its quorum, the round waits.",
-        lambda session, run, form: rounds.exclude(session, run, run.round, form.get("member", "")),
+        lambda session, run, form: rounds.exclude(
+            session, run, _shown_round(form), form.get("member", "")
+        ),
     ),
 }
+
+
+def _shown_round(form: Form) -> int:
+    """The round that the page spoke of; another may be under way by now."""
+    shown = form.get("round", "")
+    return int(shown) if shown.isdecimal() and len(shown) < 10 else -1
 
 
 def act_named(name: str) -> Act:

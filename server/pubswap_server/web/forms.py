@@ -94,13 +94,14 @@ async def confirm(run: WebRun, session: OperatorSession, act: Word, member: Word
     """What an act leads to, before it is done."""
     chosen = acts.act_named(act)
     view = await run.read(runs.view)
+    consequence = chosen.consequence.replace("{member}", member or "The member")
     return page(
         "confirm.html",
         session=session,
         run=view,
         act=act,
         label=chosen.label,
-        consequence=chosen.consequence.replace("{member}", member or "The member"),
+        consequence=consequence.replace("{round}", str(view.round)),
         member=member,
     )
 
