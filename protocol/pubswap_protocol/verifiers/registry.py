@@ -1,6 +1,6 @@
 """Verifiers by name. Each has a version, which members must share: a reward is part of the run."""
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
@@ -21,11 +21,16 @@ _LIBRARIES = {"math": "math-verify"}
 def verifier_version(name: str) -> str:
     """Such as 'math@2+0.9.0': our rule's version, and the library's where one decides.
 
-    Raises InvalidSettings for a name that does not exist.
+    Raises InvalidSettings for a name that does not exist, or whose library is not installed.
     """
     check_verifier(name)
     library = "reasoning-gym" if name.startswith(REASONING) else _LIBRARIES.get(name)
-    return f"{name}@{_RULES}" + (f"+{version(library)}" if library else "")
+    try:
+        return f"{name}@{_RULES}" + (f"+{version(library)}" if library else "")
+    except PackageNotFoundError:
+        raise InvalidSettings(
+            f"The verifier {name!r} needs {library}, which is not installed; see docs/data.md."
+        ) from None
 
 
 def check_verifier(name: str) -> None:

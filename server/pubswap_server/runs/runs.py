@@ -35,7 +35,7 @@ from pubswap_protocol.required import required
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
 from pubswap_protocol.tensors.update_encoding import largest_update
-from pubswap_protocol.verifiers import check_verifier, verifier_version
+from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.database.tables import RoundRow, RunRow, SetRow
 from pubswap_server.runs import history, members, retention
 from pubswap_server.runs.auth import (
@@ -55,9 +55,9 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     """A new run; again with the same key, the first one.
 
     Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
-    was another run's.
+    was another run's, InvalidSettings for a verifier that is not here.
     """
-    check_verifier(request.settings.verifier)
+    verifier_version(request.settings.verifier)
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
     before = session.get(RunRow, id_)
     if before is not None:

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import httpx
@@ -27,8 +28,10 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.model import fingerprint, model_card
+from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter
 from pubswap_protocol.tensors.responses import Response, encode_responses
+from pubswap_protocol.verifiers import registry
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     TOKENIZER,
@@ -405,6 +408,29 @@ def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
             http.post(paths.HEARTBEAT.format(run=run), json=progress),
         ]
     assert [problem(reply)["code"] for reply in replies] == ["unknown_run"] * len(replies)
+
+
+def test_a_verifier_whose_library_is_not_installed_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run and of a problem: all lists of runs tell the versions of their verifiers."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    fed, name = create(server), "reasoning_gym:chain_sum"
+    settings = merged({"verifier": name})
+    card = model_card(MODEL, settings.lora, "small", None)
+    request = CreateRun(name="lacking", settings=settings, model=card)
+    entry = Problem(id="1", prompt="1 + 1 =", answer="2", verifier=name)
+    monkeypatch.setattr(registry, "version", missing)
+    for call in (
+        lambda: fed.operator.create_run(request),
+        lambda: fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl([entry])),
+    ):
+        with pytest.raises(PubSwapError, match="needs reasoning-gym, which is not installed"):
+            call()
+    assert fed.run.id in [run.id for run in fed.operator.runs()]
 
 
 def test_a_run_is_created_with_a_name_and_a_verifier_that_are_free_and_known(

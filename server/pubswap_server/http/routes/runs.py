@@ -40,7 +40,7 @@ from pubswap_protocol.problems import parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
-from pubswap_protocol.verifiers import check_verifier
+from pubswap_protocol.verifiers import verifier_version
 from pubswap_server.aggregation.stacking import stacked
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.http.blob_response import BlobResponse
@@ -200,7 +200,7 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     if not problems:
         raise InvalidProblems(f"The {kind} set holds no problem.")
     for name in {problem.verifier for problem in problems if problem.verifier}:
-        check_verifier(name)
+        verifier_version(name)
     return len(problems)
 
 
