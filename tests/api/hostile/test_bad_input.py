@@ -252,23 +252,6 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -
         assert problem(reply)["code"] == "too_large"
 
 
-def test_a_text_with_a_nul_is_refused(server: Server) -> None:
-    """PostgreSQL would keep an evaluation's topic with one, and fail at each look at the run."""
-    fed = begun(server)
-    path = paths.EVALUATION.format(run=fed.run.id, round=0)
-    rest = {"pass_at_1": 0.5, "problems": 5, "seconds": 1}
-    headers = {"Content-Type": "application/json"}
-    with server.http(fed.tokens["judge"]) as http:
-        for topic in ("\0", "a\\\0b", "\ud800"):
-            body = json.dumps({"by_topic": {topic: 0.5}, **rest})
-            for encoding in ("utf-8", "utf-16"):
-                reply = http.post(path, content=body.encode(encoding), headers=headers)
-                assert problem(reply)["code"] == "invalid"
-        assert http.post(path, json={"by_topic": {"\\u0000": 0.5}, **rest}).status_code == 204
-    evaluation = fed.view().rounds[0].evaluation
-    assert evaluation is not None and list(evaluation.by_topic) == ["\\u0000"]
-
-
 def test_a_chunk_must_be_as_long_as_it_says(server: Server) -> None:
     """Too long, too short, backwards or unreadable: refused, and the offset tells what counts."""
     fed = begun(server)
