@@ -8,14 +8,14 @@ from pubswap_client.daemon.reporters import Reporter, StepReport
 from pubswap_client.state.journal import Journal
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.files import write_whole
-from pubswap_protocol.schedule import update_order
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import DonatedTokens
 
 
 class StepLog(Reporter):
-    """One line [step, reward] for each step of the whole run; with donated tokens, behind these
-    their number, their mean probability and the share of them that the clip stops.
+    """One line [step, reward] for each step of the whole run, in the order of their updates; with
+    donated tokens, behind these their number, their mean probability and the share of them that the
+    clip stops.
 
     A step that was made but not reported before a kill is in the checkpoint. One that is made
     again after a kill is equal to the first.
@@ -37,9 +37,7 @@ class StepLog(Reporter):
         """Add the steps of the last checkpoint that are not in the file."""
         checkpoint = journal.checkpoint()
         if checkpoint is not None:
-            # A checkpoint has them in the order of their updates, which a pipelined run changes.
-            order = update_order(settings)
-            for step, metrics in zip(order, checkpoint.steps, strict=False):
+            for step, metrics in enumerate(checkpoint.steps, start=1):
                 self._add((checkpoint.round - 1) * settings.local_steps + step, metrics)
 
     def step(self, report: StepReport) -> None:

@@ -71,20 +71,22 @@ def test_a_step_that_was_kept_but_not_reported_is_taken_from_the_checkpoint(
     assert log.rewards() == [0.0, 0.25, 0.5, 1.0]
 
 
-def test_a_pipelined_step_is_found_by_its_number(tmp_path: Path) -> None:
-    """Step 3 was updated on before step 2, which is still to come."""
+def test_the_steps_of_a_pipelined_run_are_told_once(tmp_path: Path) -> None:
+    """Reports and checkpoints number them in the order of the updates: step 3 is the second."""
     settings = RunSettings.model_validate(
         {"local_steps": 4, "swap": {"period": 2, "mode": "pipelined"}}
     )
     journal = Journal(tmp_path, JournalOwner("run", "client-1", DIGEST))
     snapshot = Snapshot(adapter={"a": np.zeros((1, 1), np.float32)}, optimizer={})
     journal.save(Checkpoint(1, DIGEST, (metrics(0.5), metrics(1.0)), snapshot))
-    log = StepLog(tmp_path / "rewards", lambda: None)
-    report(log, 1, 1, 0.5)
-    log.catch_up(journal, settings)
-    assert log.steps == 2
-    report(log, 1, 2, 0.75)
-    assert log.rewards() == [0.5, 0.75, 1.0]
+    for name, reported in (("killed before the report", 1), ("after it", 2)):
+        log = StepLog(tmp_path / name, lambda: None)
+        for step, reward in enumerate((0.5, 1.0)[:reported], start=1):
+            report(log, 1, step, reward)
+        log.catch_up(journal, settings)
+        assert log.steps == 2
+        report(log, 1, 3, 0.75)
+        assert log.rewards() == [0.5, 1.0, 0.75]
 
 
 def test_donated_tokens_are_summed_up_by_round(tmp_path: Path) -> None:
