@@ -7,6 +7,7 @@ from pubswap_simulation.reporting.estimates import Difference, holm, p_value, pa
 from pubswap_simulation.reporting.methods import BASE, Method
 from pubswap_simulation.reporting.metrics import FINAL
 from pubswap_simulation.reporting.section import Section
+from pubswap_simulation.reporting.tables import measured
 
 MINUS = " - "
 
@@ -48,7 +49,7 @@ def contrasts(sections: Iterable[Section], named: str) -> tuple[Contrast, list[C
 
 
 def _contrast(section: Section, left: Method, right: Method, tau: int) -> Contrast | None:
-    ours, theirs = (section.values(method, tau, FINAL.of) for method in (left, right))
+    ours, theirs = (measured(section, method, tau, FINAL) for method in (left, right))
     difference = paired(ours, theirs)
     if difference is None:
         return None

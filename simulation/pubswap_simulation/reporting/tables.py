@@ -28,7 +28,7 @@ class Table(BaseModel, Generic[T], frozen=True):
 
 def table(section: Section, measure: Measure) -> Table[Estimate]:
     """A measure of every row that has one; the base model's only of pass@1."""
-    rows = _rows(section, lambda method, tau: _mean(_values(section, method, tau, measure)))
+    rows = _rows(section, lambda method, tau: _mean(measured(section, method, tau, measure)))
     return Table[Estimate](**_head(measure), rows=rows)
 
 
@@ -50,7 +50,7 @@ def _less(
     def of(method: Method, tau: int) -> Difference | None:
         if (against := reference(method)) is None:
             return None
-        ours = _values(section, method, tau, measure)
+        ours = measured(section, method, tau, measure)
         return paired(ours, section.values(against, tau, measure.of))
 
     return Table[Difference](**_head(measure), rows=_rows(section, of))
@@ -99,7 +99,8 @@ def _mean(values: Mapping[int, float]) -> Estimate | None:
     return estimate(list(values.values())) if values else None
 
 
-def _values(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
+def measured(section: Section, method: Method, tau: int, measure: Measure) -> dict[int, float]:
+    """A measure of a row by seed; the base model's is that of round 0."""
     if method != BASE:
         return section.values(method, tau, measure.of)
     if measure not in (FINAL, BEST):

@@ -65,6 +65,13 @@ def test_all_others_are_corrected_by_holm() -> None:
     assert [one.corrected for one in found] == pytest.approx([corrected[p] for p in p_values])
 
 
+def test_the_base_model_is_that_of_round_0() -> None:
+    """As in the tables; the runs of its row have finals of their own."""
+    primary, _ = contrasts(sections(runs(KEEP, 3) + runs(FEDAVG, 3)), "FedAvg - base model")
+    expected = [score - 0.4 for score in scores(FEDAVG, 3)]
+    assert primary.by_seed == pytest.approx(dict(enumerate(expected)))
+
+
 def test_holms_correction_is_that_of_the_textbook() -> None:
     """Smallest first by m, m - 1, ...; never below one before it, never above 1."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
