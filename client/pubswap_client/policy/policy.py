@@ -87,14 +87,21 @@ class Policy:
         """Load the base model from a folder.
 
         The base is bfloat16 on a GPU and float32 on a CPU. Raises InvalidSettings if the model
-        has not the layers that the card's adapter belongs to. With a `mesh`, the base's layers are
-        sharded over its processes (FSDP2), and each layer is whole only while it computes.
+        has not the layers that the card's adapter belongs to, or is none that transformers has: of
+        a folder's own code nothing is run. With a `mesh`, the base's layers are sharded over its
+        processes (FSDP2), and each layer is whole only while it computes.
         """
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         device = find_device(device)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False
+            )
+        except ValueError as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise InvalidSettings(f"transformers does not load {folder}: {reason}") from None
         if device.type == "cuda":
             fuse_layers(model)
             # It makes a plan for each new length, tens of milliseconds for each decoded token. And

@@ -18,7 +18,8 @@ class PromptTokenizer:
     """transformers' tokenizer for prompts (templates), the bare tokenizer.json for responses."""
 
     def __init__(self, folder: Path) -> None:
-        self._full = AutoTokenizer.from_pretrained(folder)
+        # Of the folder's own code, None would ask at the terminal, and run it after a y.
+        self._full = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         self.plain = load_tokenizer((folder / "tokenizer.json").read_bytes())
 
     @property

@@ -40,7 +40,7 @@ def write_merged_model(
     card.check_same(model_card(base, lora, card.source, card.revision))
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", trust_remote_code=False)
     adapted_modules(model, card)  # PEFT would leave out what it does not find
     with TemporaryDirectory() as peft_folder, torch.no_grad(), warnings.catch_warnings():
         # PEFT asks transformers for a property by its old name; a user can do nothing about it.

@@ -184,7 +184,7 @@ def estimate_memory(
         enough = awake.tokens >= min(asleep.tokens, ENOUGH_TOKENS)
         return awake if enough and awake.peak <= MARGIN * device.free else asleep
     dtype = torch.bfloat16 if device.cuda else torch.float32
-    shape = Shape.of(AutoConfig.from_pretrained(folder), dtype)
+    shape = Shape.of(AutoConfig.from_pretrained(folder, trust_remote_code=False), dtype)
     weights = card.parameters * dtype.itemsize
     if settings.shard:
         # One layer is whole at a time, and the next one is on its way.

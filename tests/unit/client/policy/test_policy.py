@@ -1,6 +1,8 @@
 """The policy: adapters in and out, the layout, the reference, prompts and texts."""
 
 import inspect
+import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +13,11 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
+from pubswap_client.base_model import prompt_limit
 from pubswap_client.doctor.model import check_template
 from pubswap_client.policy.policy import Policy
+from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_client.training.memory import Device, estimate_memory
 from pubswap_protocol.errors import InvalidAdapter, InvalidProblems, InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import NO_TEMPLATE_OPTIONS, RunSettings
@@ -313,3 +318,30 @@ def test_texts_leave_out_special_tokens(policy: Policy) -> None:
     """The verifier reads what the coordinator's tokenizer alone would give it."""
     tokens = np.array([4, 13, 3, 1], dtype=np.int32)
     assert policy.decode([Response(tokens, np.zeros(4, dtype=np.float32))]) == ["1+0"]
+
+
+def test_no_code_of_a_base_model_is_run(
+    tiny_qwen3: Path,
+    card_of: CardOf,
+    run_settings: RunSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model that needs its own is refused, and nobody is asked whether it may run."""
+    folder, ran, card = tmp_path / "model", tmp_path / "ran", card_of(tiny_qwen3)
+    shutil.copytree(tiny_qwen3, folder)
+    config = json.loads((folder / "config.json").read_bytes())
+    named = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "o", "auto_map": named}))
+    tokenizer = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "own.Own"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: pass\n")
+    monkeypatch.setattr("builtins.input", lambda question: "y")
+    with pytest.raises(InvalidSettings, match="custom code"):
+        Policy.load(folder, card, run_settings, device="cpu")
+    with pytest.raises(InvalidSettings, match="custom code"):
+        prompt_limit(folder, run_settings)
+    with pytest.raises(ValueError, match="custom code"):
+        awake, cpu = ClientSettings(vllm=VllmSettings(sleep=False)), Device("", False, 1, 1, 1)
+        estimate_memory(awake, run_settings, card, folder, cpu)
+    assert not ran.exists()
