@@ -146,6 +146,12 @@ class RunAccess(Generic[P_co]):
             lambda session: work(session, runs.find(session, self.name, self.principal))
         )
 
+    async def read_for_all(self, work: Callable[[Session, RunRow], T]) -> T:
+        """The result of `work` for all that wait for it: not refused if this member is by now."""
+        return await self.services.database.read(
+            lambda session: work(session, session.get_one(RunRow, self.name))
+        )
+
     async def write(self, work: Callable[[Session, RunRow], T]) -> T:
         """The result of `work` on the locked row, once it is committed."""
         return await self.services.database.write(

@@ -1,7 +1,11 @@
 """Members that are suspended, reinstated or revoked while a run goes on."""
 
+import asyncio
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +56,37 @@ def test_a_suspended_member_is_refused_until_it_is_reinstated(server: Server) ->
     reinstate(fed, "a")
     assert fed.members["a"].task(fed.run.id, 0).kind is TaskKind.TRAIN
     assert kinds(fed)[-2:] == ["suspended", "reinstated"]
+
+
+def test_nobody_is_refused_for_another_s_sake(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange is read once for all that ask; its first asker may be revoked meanwhile."""
+    fed = begun(server)
+    for name in "ab":
+        body = fed.responses(name, 1, 1, [1, 1])
+        fed.members[name].submit_responses(fed.run.id, 1, 1, body)
+    until(lambda: "exchange closed" in kinds(fed))
+    pools, asked, gate = server.app.state.services.answers._pools, list[Any](), threading.Event()
+    get = pools.get
+
+    async def held(key: Any, make: Callable[[], Any]) -> Any:
+        async def later() -> Any:
+            await asyncio.to_thread(gate.wait, 20)
+            return await make()
+
+        asked.append(key)
+        return await get(key, later)
+
+    monkeypatch.setattr(pools, "get", held)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(fed.members["a"].exchanged, fed.run.id, 1, 1)
+        until(lambda: len(asked) == 1)
+        answer = pool.submit(fed.members["b"].exchanged, fed.run.id, 1, 1)
+        until(lambda: len(asked) == 2)
+        fed.operator.revoke(fed.run.id, "a")
+        gate.set()
+        assert answer.result()
 
 
 def test_a_round_does_not_wait_for_a_suspended_member(server: Server) -> None:

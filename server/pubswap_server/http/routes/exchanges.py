@@ -174,7 +174,7 @@ async def get_exchanged(
     data = await services.answers.answer(
         (run.name, snapshot.rollbacks, round, swap),
         member.name,
-        lambda: run.read(lambda session, row: exchanges.closed(session, row, round, swap)),
+        partial(run.read_for_all, partial(exchanges.closed, round_=round, swap=swap)),
         seeds,
     )
     services.heartbeats.downloaded(member, round, "responses_down", len(data))

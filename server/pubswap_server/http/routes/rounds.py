@@ -73,7 +73,7 @@ async def _given(run: RunAccess[MemberPrincipal], round_: int) -> Counter[str]:
         lambda session, row: (row.rollbacks, exchanges.closed_ones(session, row, round_))
     )
     for swap in swaps:
-        load = partial(run.read, partial(exchanges.closed, round_=round_, swap=swap))
+        load = partial(run.read_for_all, partial(exchanges.closed, round_=round_, swap=swap))
         with suppress(RoundClosed, NotFound):
             key = run.name, rollbacks, round_, swap
             given += await services.answers.gifts(key, member, load)
