@@ -21,6 +21,7 @@ from pubswap_protocol.errors import (
     RefusedByPolicy,
     RoundClosed,
     RunCancelled,
+    UnknownBlob,
     WrongState,
 )
 from pubswap_protocol.messages import RunState, RunView, Task, TaskKind
@@ -77,7 +78,8 @@ class Daemon:
                     log.warning("Round %d is left for now: %s", task.round, error.detail)
                 except RunCancelled as error:
                     log.warning("Round %d is given up: %s", task.round, error.detail)
-                except (RoundClosed, WrongState, IdempotencyMismatch) as error:
+                # What was sent is gone where the run went back before it was handed in.
+                except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
 
     def train_round(self, task: Task) -> None:

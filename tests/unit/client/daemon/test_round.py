@@ -26,7 +26,13 @@ from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import InvalidProblems, RoundClosed, RunCancelled
+from pubswap_protocol.errors import (
+    InvalidProblems,
+    PubSwapError,
+    RoundClosed,
+    RunCancelled,
+    UnknownBlob,
+)
 from pubswap_protocol.messages import (
     Progress,
     Receipt,
@@ -472,10 +478,11 @@ def test_a_restored_trainer_has_the_snapshot_s_bits(world: Callable[..., World])
             assert array.shape == again.optimizer[name][key].shape
 
 
+@pytest.mark.parametrize("error", [RoundClosed, UnknownBlob])
 def test_a_round_that_closed_without_us_does_not_end_the_daemon(
-    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture, error: type[PubSwapError]
 ) -> None:
-    """It says so and asks for the next task."""
+    """Nor one that begins again, where what was sent is gone: it says so and asks for a task."""
     one = world(method="fedavg")
     run, trainer = one.coordinator.run, one.trainer()
     layout = run.model.layout
@@ -484,7 +491,7 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
 
     def closed(*_: Any) -> Receipt:
-        raise RoundClosed("Round 1 is closed.")
+        raise error("It is closed.")
 
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
     api: Any = one.coordinator
@@ -494,7 +501,7 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
         Residuals(api, run, one.state),
     )
     Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
-    assert "Round 1 goes on without us: Round 1 is closed." in caplog.text
+    assert "Round 1 goes on without us: It is closed." in caplog.text
     assert next(tasks, None) is None
 
 
