@@ -11,7 +11,14 @@ from pubswap_client.daemon.evaluator import Evaluator
 from pubswap_client.state.residuals import Residuals
 from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
-from pubswap_protocol.messages import ChangeRun, Rollback, RunView, TaskKind
+from pubswap_protocol.messages import (
+    ChangeRun,
+    Rollback,
+    RunView,
+    SubmitUpdate,
+    TaskKind,
+    UpdateMetrics,
+)
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
 from support.coordinator.coordinator import Federation, Server, begun, create
 
@@ -178,6 +185,30 @@ def test_prompts_that_were_chosen_before_a_run_went_back_are_a_closed_round_s(
             call()
     assert fed.responses("a", 1, 1, [1, 1]) == body
     assert a.submit_responses(run, 1, 1, body).status == "accepted"
+
+
+def test_an_update_from_an_adapter_that_was_undone_is_not_averaged(server: Server) -> None:
+    """Who trained through a rollback, and the rounds made again since, is told to begin again."""
+    fed = begun(server, method="fedavg", clients=3, rounds=3, aggregation={"deadline_seconds": 0.1})
+    run, c = fed.run.id, fed.members["c"]
+
+    def round_1(seed: int) -> str:
+        for name in "ab":
+            fed.submit(name, 1, fed.adapter(seed))
+        fed.wait_for(1)
+        return c.task(run, 0).adapter or ""
+
+    undone = round_1(1)
+    fed.operator.roll_back(run, Rollback(to=0))
+    start = round_1(2)
+    data = encode_adapter(fed.run.model.layout, fed.adapter(3))
+    metrics = UpdateMetrics(examples=1, steps=fed.run.settings.local_steps)
+    update = SubmitUpdate(adapter=c.put_blob(run, data), metrics=metrics)
+    with pytest.raises(RoundClosed, match="round 2 begins from another adapter"):
+        c.submit_update(run, 2, update, undone)
+    assert c.submit_update(run, 1, update, undone).status == "late, unused"
+    assert c.submit_update(run, 2, update, start).status == "accepted"
+    assert c.submit_update(run, 2, update, undone).status == "accepted"  # it is known
 
 
 @pytest.mark.parametrize("again", [False, True])

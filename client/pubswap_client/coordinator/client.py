@@ -184,9 +184,15 @@ class CoordinatorClient(Connection):
         upload(BlobRequests(self, run), data, digest, self.backoff, on_bytes)
         return digest
 
-    def submit_update(self, run: str, round_: int, body: messages.SubmitUpdate) -> Receipt:
+    def submit_update(
+        self, run: str, round_: int, body: messages.SubmitUpdate, start: str | None = None
+    ) -> Receipt:
+        """Hand in an update, trained from the adapter `start`.
+
+        Raises RoundClosed if the run went back, and the round begins from another one.
+        """
         path = paths.UPDATE.format(run=run, round=round_)
-        return self.call(Receipt, "POST", path, self.withhold(body))
+        return self.call(Receipt, "POST", path, self.withhold(body), start=start)
 
     def swap_prompts(self, run: str, round_: int, swap: int) -> messages.SwapPrompts:
         path = paths.SWAP.format(run=run, round=round_, swap=swap)

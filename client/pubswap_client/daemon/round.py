@@ -148,7 +148,7 @@ class LocalRound:
         self._transfer += time.monotonic() - began
         metrics = self._summary(examples)
         update = SubmitUpdate(adapter=digest, metrics=metrics)
-        receipt = self.api.submit_update(self.run.id, self.number, update)
+        receipt = self.api.submit_update(self.run.id, self.number, update, self.start)
         if receipt.status is ReceiptStatus.LATE:
             self.journal.forget_update()
         log.info("Round %d handed in: %s.", self.number, receipt.status)

@@ -131,7 +131,9 @@ class FakeCoordinator:
         mixed = [mine[:2] + theirs[:2] for mine, theirs in zip(own, self.peer, strict=True)]
         return encode_responses(PUBLIC, mixed)
 
-    def submit_update(self, run: str, round_: int, body: SubmitUpdate) -> Receipt:
+    def submit_update(
+        self, run: str, round_: int, body: SubmitUpdate, start: str | None = None
+    ) -> Receipt:
         assert body.adapter in self.blobs
         if self.updates.setdefault(round_, body) != body:
             self.mismatches += 1

@@ -3,11 +3,12 @@
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from sqlalchemy.orm import Session
 
-from pubswap_protocol import paths
+from pubswap_protocol import digests, paths
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
 from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
@@ -53,13 +54,23 @@ async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wa
 
 @router.post(paths.UPDATE, summary="Hand in a round's adapter")
 async def submit_update(
-    run: ClientRun, round: Number, body: SubmitUpdate, idempotency_key: IdempotencyKey = None
+    run: ClientRun,
+    round: Number,
+    body: SubmitUpdate,
+    start: Annotated[
+        str | None,
+        Query(pattern=digests.PATTERN, description="The adapter that it was trained from."),
+    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
-    """The adapter must have been sent as a blob. A closed round answers `late, unused`."""
+    """The adapter must have been sent as a blob. A closed round answers `late, unused`.
+
+    With `start`, 409 `round_closed` if the run went back and the round begins from another one.
+    """
     member = run.principal
     given = await _given(run, round) if body.metrics.donors else {}
     return await run.write(
-        lambda session, row: rounds.submit(session, row, member, round, body, given)
+        lambda session, row: rounds.submit(session, row, member, round, body, given, start)
     )
 
 
