@@ -164,7 +164,7 @@ class LocalRound:
         kept = self.journal.update()
         if kept is not None and (kept.round, kept.start) == (self.number, self.start):
             return kept.body
-        residual = kept.residual if kept is not None and kept.round < self.number else {}
+        residual = kept.residual if kept is not None else {}
         factors = self.trainer.adapter()
         adapter = {name: factors[name] for name in layout.tensors}
         if own is not None:
@@ -205,7 +205,11 @@ class LocalRound:
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
             log.info("Round %d goes on after step %d.", self.number, len(self._done))
-        elif self.privacy is not None:
+            return
+        kept = self.journal.update()
+        if kept is not None and kept.round >= self.number:
+            self.journal.forget_update()  # the run went back to before it
+        if self.privacy is not None:
             beginning = self.privacy.next_beginning()
             begin(beginning=beginning)
             # Kept before it is paid for: else a kill between the two would begin it once more.

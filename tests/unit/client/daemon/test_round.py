@@ -557,3 +557,25 @@ def test_a_private_set_of_dead_prompts_is_said(
         (1.0, 8, 0)
     }
     assert "Private step 1 taught nothing: each of 8 prompts had equal rewards" in caplog.text
+
+
+def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
+    world: Callable[..., World],
+) -> None:
+    """After a rollback from within the next round, also where the update was kept to be sent."""
+    one, fresh = world(wire=INT8), world(wire=INT8)
+
+    class EndsInTheNext(LogLines):
+        def step(self, report: StepReport) -> None:
+            if report.round == 2:
+                raise Killed
+
+    with pytest.raises(Killed):
+        one.live(EndsInTheNext())
+    before = one.coordinator.updates.pop(1)
+    one.coordinator.submitted.clear()
+    for each in (one, fresh):
+        each.coordinator.peer.reverse()  # peers give others this time
+        each.live()
+    assert one.adapters() == fresh.adapters()
+    assert one.coordinator.updates[1].adapter != before.adapter
