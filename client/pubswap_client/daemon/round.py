@@ -357,7 +357,8 @@ class LocalRound:
         return receipt.status is not ReceiptStatus.LATE
 
     def _key(self, prompts: SwapPrompts) -> ExchangeKey:
-        return ExchangeKey(self.number, self.start, prompts.swap)
+        places = [entry.index for entry in prompts.prompts]
+        return ExchangeKey(self.number, self.start, prompts.swap, places)
 
     def _summary(self, examples: int) -> UpdateMetrics:
         """What is told of the round. With privacy, figures are of public steps alone.

@@ -71,11 +71,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKey:
-    """The public step that a kept batch belongs to."""
+    """The public step that a kept batch belongs to: after a rollback it may have other prompts."""
 
     round: int
     start: Digest  # of the global adapter that the round began from
     swap: int
+    prompts: list[int]  # positions in the public set
 
 
 @dataclass(frozen=True, slots=True)

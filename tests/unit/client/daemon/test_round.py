@@ -39,6 +39,7 @@ from pubswap_protocol.messages import (
     ReceiptStatus,
     RunState,
     SubmitUpdate,
+    SwapPrompts,
     Task,
     TaskKind,
 )
@@ -579,3 +580,23 @@ def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
         each.live()
     assert one.adapters() == fresh.adapters()
     assert one.coordinator.updates[1].adapter != before.adapter
+
+
+def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
+    """After a rollback a public step may have others, which informative prompts then have."""
+    one = world()
+    one.coordinator.exchanged = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        one.live()
+    del one.coordinator.exchanged  # type: ignore[attr-defined]
+    asked = one.coordinator.swap_prompts
+
+    def others(*args: Any) -> SwapPrompts:
+        found = asked(*args)
+        return found.model_copy(update={"prompts": found.prompts[1:]})
+
+    one.coordinator.swap_prompts = others  # type: ignore[method-assign]
+    one.coordinator.late = True
+    one.coordinator.submitted.clear()
+    one.live()
+    assert one.coordinator.updates.keys() == {1, 2}

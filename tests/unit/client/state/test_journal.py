@@ -23,7 +23,7 @@ from pubswap_protocol.tensors.responses import Response
 
 OWNER = JournalOwner(run="r1", client="a", terms="blake3:" + "1" * 64)
 START = "blake3:" + "2" * 64
-STEP = ExchangeKey(round=1, start=START, swap=1)
+STEP = ExchangeKey(round=1, start=START, swap=1, prompts=[4, 2])
 METRICS = StepMetrics(0.1, 1e-9, 0.0, 1 / 3, 0.5, 7.25, 58, 0.123456789, float("inf"))
 
 
@@ -127,10 +127,10 @@ def test_a_public_step_s_batch_comes_back_until_its_step_is_saved(tmp_path: Path
 
 @pytest.mark.parametrize(
     "other",
-    [{"round": 2}, {"swap": 2}, {"start": "blake3:" + "3" * 64}],
+    [{"round": 2}, {"swap": 2}, {"start": "blake3:" + "3" * 64}, {"prompts": [2, 4]}],
     ids=lambda o: next(iter(o)),
 )
-def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, int | str]) -> None:
+def test_another_step_s_batch_is_not_taken(tmp_path: Path, other: dict[str, object]) -> None:
     """What a crash kept from being removed is passed over, and overwritten."""
     store = Journal(tmp_path, OWNER)
     store.save_sampled(STEP, b"old", 1.0)
