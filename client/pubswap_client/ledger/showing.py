@@ -14,6 +14,7 @@ from pubswap_client.ledger.entry import Entry
 from pubswap_client.ledger.ledger import body_path, day_files
 from pubswap_client.ledger.verifying import verify
 from pubswap_client.signed_manifest import make_key, sign
+from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import LedgerDamaged
 
 REPORT = "report.md"
@@ -49,7 +50,11 @@ def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
     if entry.content is not None:
         yield json.dumps(entry.content, ensure_ascii=False)
     elif entry.kind == "responses" and entry.kept:
-        yield from _responses(body_path(folder, entry.digest).read_bytes(), decode)
+        path = body_path(folder, entry.digest)
+        if not path.is_file() or digest_of_file(path) != entry.digest:
+            yield "not the body that was sent: see `pubswap client audit verify`"
+            return
+        yield from _responses(path.read_bytes(), decode)
     elif entry.kind == "enrolment":
         yield "the invite, a secret"
     elif entry.kept:

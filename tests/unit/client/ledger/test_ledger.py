@@ -103,6 +103,10 @@ def test_what_is_kept_of_each_body(tmp_path: Path) -> None:
         for path in (folder / "bodies").iterdir():
             path.write_bytes(path.read_bytes()[:-1] + b"x")
         assert len(verify(folder).faults) == 1 + keep
+        for _ in range(2):  # changed, and missing
+            (said,) = content(folder, sent, None)
+            assert said == "not the body that was sent: see `pubswap client audit verify`"
+            body_path(folder, sent.digest).unlink(missing_ok=True)
 
 
 def test_every_changed_byte_is_found(tmp_path: Path) -> None:
