@@ -54,6 +54,8 @@ class Attendance:
             doing(f"away ({away.code}): {words(refusals)}")
             time.sleep(LOOK_SECONDS)
         another = self.view is not None and round_ not in (None, self.view.round)
+        if another:
+            time.sleep(LOOK_SECONDS)  # until whoever told of the earlier one knows of the later
         return said is not None or another
 
     def _refusals(self, back: bool) -> tuple[Refusal, ...]:
