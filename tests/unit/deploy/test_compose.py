@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ GIVEN = {
 }
 
 
-def services() -> dict[str, Any]:
-    """The services, with variables replaced as compose does."""
+def compose() -> dict[str, Any]:
+    """The file, with variables replaced as compose does."""
 
     def value(match: re.Match[str]) -> str:
         name, operator, rest = match.groups(default="")
@@ -40,7 +41,13 @@ def services() -> dict[str, Any]:
         return GIVEN.get(name, rest)
 
     text = re.sub(r"\$\{(\w+)(:[-?])?([^}]*)\}", value, COMPOSE.read_text())
-    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def services() -> dict[str, Any]:
+    """Its services."""
+    found: dict[str, Any] = compose()["services"]
     return found
 
 
@@ -66,6 +73,14 @@ def test_replicas_are_alike_and_their_settings_can_be_served(
     assert settings.trusted_proxies == proxy["networks"]["default"]["ipv4_address"]
     assert settings.proxy_secret is not None
     assert settings.proxy_secret.get_secret_value() == proxy["environment"]["PUBSWAP_PROXY_SECRET"]
+
+
+def test_no_other_container_can_have_the_proxy_s_address() -> None:
+    """It is of the network, and not of the range from which Docker gives out addresses."""
+    (pool,) = compose()["networks"]["default"]["ipam"]["config"]
+    address = ip_address(compose()["services"]["proxy"]["networks"]["default"]["ipv4_address"])
+    assert address in ip_network(pool["subnet"])
+    assert address not in ip_network(pool["ip_range"])
 
 
 def test_what_is_mounted_is_there_and_what_is_scraped_is_served() -> None:
