@@ -94,7 +94,7 @@ def _run_one(spec: RunSpec, console: Console) -> int:
 
 
 def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
-    """The environment of each process: its GPU is the only one that it sees."""
+    """The environment of each process: its GPU is the only one that it sees, and no CPU will do."""
     if not devices:
         return [{}] * count
     environments: list[dict[str, str]] = []
@@ -103,7 +103,8 @@ def visible_devices(count: int, devices: Sequence[str]) -> list[dict[str, str]]:
         kind, _, index = name.partition(":")
         if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
             raise InvalidSettings(f"--devices {name}: give them as cuda:0,cuda:1.")
-        environments.append({"CUDA_VISIBLE_DEVICES": _visible(index) if kind == "cuda" else ""})
+        visible = _visible(index) if kind == "cuda" else ""
+        environments.append({"CUDA_VISIBLE_DEVICES": visible, "PUBSWAP_CLIENT_DEVICE": kind})
     return environments
 
 

@@ -7,14 +7,19 @@ from pubswap_simulation.sweep import visible_devices
 
 
 def test_processes_are_shared_out_over_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In turn, and each process sees one GPU alone; without devices nothing is changed."""
+    """In turn: each process sees one GPU alone, and takes no CPU where that GPU is not there.
+
+    Without devices nothing is changed.
+    """
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = [
         environment["CUDA_VISIBLE_DEVICES"]
         for environment in visible_devices(3, ["cuda:0", "cuda:1"])
     ]
     assert found == ["0", "1", "0"]
-    assert visible_devices(1, ["cpu"]) == [{"CUDA_VISIBLE_DEVICES": ""}]
+    assert visible_devices(1, ["cuda:3"])[0]["PUBSWAP_CLIENT_DEVICE"] == "cuda"
+    on_cpu = {"CUDA_VISIBLE_DEVICES": "", "PUBSWAP_CLIENT_DEVICE": "cpu"}
+    assert visible_devices(1, ["cpu"]) == [on_cpu]
     assert visible_devices(2, []) == [{}, {}]
 
 
@@ -23,7 +28,7 @@ def test_devices_are_counted_among_those_that_are_allowed(
 ) -> None:
     """As torch counts them, and one that is not allowed is refused."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert visible_devices(1, ["cuda:1"]) == [{"CUDA_VISIBLE_DEVICES": "6"}]
+    assert visible_devices(1, ["cuda:1"])[0]["CUDA_VISIBLE_DEVICES"] == "6"
     with pytest.raises(InvalidSettings, match="allows 4,6"):
         visible_devices(1, ["cuda:2"])
 
