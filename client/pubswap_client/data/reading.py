@@ -61,7 +61,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for number, line in enumerate(lines, start=1):
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise InvalidProblems(
                         f"from: {path}, line {number} is not JSON ({error})."
                     ) from None

@@ -412,6 +412,7 @@ def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("{", "line 2 is not JSON"),
+        ("[" * 10**5, "line 2 is not JSON"),
         ("[1]", "line 2 is no JSON object"),
         ('{"prompt": "a", "topic": "t"}', "answer_column: .*line 2 has no column 'answer'"),
         ('{"prompt": "a", "answer": "b"}', "topic_column: .*line 2 has no column 'topic'"),
