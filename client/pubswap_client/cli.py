@@ -243,7 +243,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:
-        Console().print(table(found))
+        Console(markup=False).print(table(found))
 
 
 def _exit_as(ended: RunState | None) -> None:

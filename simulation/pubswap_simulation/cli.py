@@ -107,14 +107,14 @@ def simulate(
         options = {"device": device, "engine": engine, "threads": threads}
         specs = run_specs(planned, out, config, options, keep_work, keep_adapters)
         if backend is Backend.LOCAL:
-            status = run_here(specs, Console(), jobs, devices)
+            status = run_here(specs, Console(markup=False), jobs, devices)
         else:
             from pubswap_simulation.clusters import RayCluster, SlurmCluster
 
             asked = parse_given(resources or ())
             on_ray = backend is Backend.RAY
             cluster = RayCluster(jobs, asked) if on_ray else SlurmCluster(out, jobs, asked)
-            status = run_on_cluster(specs, Console(), cluster.outcomes)
+            status = run_on_cluster(specs, Console(markup=False), cluster.outcomes)
     raise typer.Exit(status)
 
 

@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.results import Result, read_result
@@ -29,7 +30,7 @@ class SweepDisplay:
     def __init__(self, console: Console, runs: int) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -107,8 +108,10 @@ def sweep_table(specs: Iterable[RunSpec], failed: Container[str]) -> Table:
         if spec.done:
             result = read_result(spec.folder)
             scores = (result.base, result.final, result.best)
-            figures = [f"{score:.3f}" for score in scores] + [f"{result.seconds:.0f}"]
+            table.add_row(
+                spec.title, *(f"{score:.3f}" for score in scores), f"{result.seconds:.0f}"
+            )
         else:
-            figures = ["[red]failed" if spec.key in failed else "[dim]to do", "", "", ""]
-        table.add_row(spec.title, *figures)
+            failing = spec.key in failed
+            table.add_row(spec.title, Text("failed", "red") if failing else Text("to do", "dim"))
     return table

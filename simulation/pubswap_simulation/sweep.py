@@ -6,6 +6,7 @@ from contextlib import closing
 from functools import partial
 
 from rich.console import Console
+from rich.text import Text
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
@@ -71,7 +72,7 @@ def run_on_cluster(specs: Sequence[RunSpec], console: Console, outcomes_of: Outc
 def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Console) -> int:
     console.print(sweep_table(specs, failed))
     for key, reason in failed.items():
-        console.print(f"[red]failed[/red] {key}: {reason}", soft_wrap=True)
+        console.print(Text("failed", "red"), f"{key}: {reason}", soft_wrap=True)
     if failed:
         console.print("The same command tries these again, from where they were.")
     return 1 if failed else 0

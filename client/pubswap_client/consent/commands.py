@@ -40,7 +40,7 @@ def show(
     table = Table("key", Column("value", overflow="fold"), "meaning")
     for name, field in LocalPolicy.model_fields.items():
         table.add_row(name, _text(getattr(policy, name)), field.description)
-    Console().print(table)
+    Console(markup=False).print(table)
     if membership_path(state).exists():
         member, sent = load_membership(state).membership, sent_since(state, local_now())
         typer.echo(_decision(read_approval(state, member.run)))
@@ -168,7 +168,7 @@ def _compare(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
     )
     for line in compare(policy, asked):
         table.add_row(line.what, line.asks, line.allows, "✗" if line.code else "✓")
-    Console().print(table)
+    Console(markup=False).print(table)
     for reason in refused:
         typer.echo(f"refused: {reason}")
 

@@ -152,7 +152,7 @@ def _reporter(settings: ClientSettings, session: Session, end: float | None) -> 
 
     And what ends this process in time.
     """
-    console, run = Console(stderr=True), session.run
+    console, run = Console(stderr=True, markup=False), session.run
     with ExitStack() as stack:
         reporters: list[Reporter] = [
             stack.enter_context(Recorder(settings.state, run, session.api)),

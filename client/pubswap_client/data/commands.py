@@ -104,7 +104,7 @@ def show(
     if as_json:
         typer.echo(manifest.model_dump_json(indent=2))
         return
-    console = Console()
+    console = Console(markup=False)
     console.print(_topics_table(manifest))
     for left in manifest.left_out:
         console.print(f"left out: {left.rows} rows, {left.reason} (the first: {left.first[0]})")

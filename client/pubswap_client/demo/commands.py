@@ -46,7 +46,7 @@ def demo(
         "clients": clients,
         "privacy.epsilon": epsilon,
     }
-    console = Console()
+    console = Console(markup=False)
     console.print(f"run file {RUN_FILE}", soft_wrap=True)
     prepare_folder(out)
     with until_stopped():

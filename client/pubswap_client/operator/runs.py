@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 
 from pubswap_client.asking import AsJson, Run, TokensPerSecond
 from pubswap_client.operator.connecting import (
@@ -123,7 +124,7 @@ def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
         return
-    Console().print(runs_table(found))
+    Console(markup=False).print(runs_table(found))
 
 
 @connected
@@ -152,10 +153,10 @@ def _read(api: "CoordinatorClient", run: str) -> tuple[RenderableType, bool]:
     rounds = list(api.rounds(view.id, after=max(-1, view.round - SHOWN_ROUNDS)))
     lines = [
         f"[bold]{view.name}[/bold] ({view.id}): {state_text(view)}, round {view.round} of "
-        f"{view.settings.rounds}, {view.settings.method}, base model {view.model.source}"
+        f"{view.settings.rounds}, {view.settings.method}, base model {escape(view.model.source)}"
     ]
     if view.waiting_for is not None:
-        lines.append(f"[bold]It waits:[/bold] {view.waiting_for}")
+        lines.append(f"[bold]It waits:[/bold] {escape(view.waiting_for)}")
     if view.best is not None:
         score, best = f"{view.best.pass_at_1:.3f}", view.best.round
         lines.append(f"The best so far: pass@1 {score} after round {best}")

@@ -45,7 +45,7 @@ def status(
     from pubswap_client.organisation import status as view
     from pubswap_client.settings import load_settings
 
-    folder, console = load_settings(config, state=state).state, Console()
+    folder, console = load_settings(config, state=state).state, Console(markup=False)
     stored = load_membership(folder)
     with member_client(folder, stored, ONCE) as api:
         observer = view.Observer(folder, stored, api)

@@ -93,7 +93,7 @@ def show(
         table.add_section()
         for axis, values in axes.items():
             table.add_row(f"sweep {number}: {axis}", value_text(values))
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 @recipe_commands.command("check")

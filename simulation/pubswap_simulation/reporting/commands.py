@@ -46,9 +46,9 @@ def report(
 
         from pubswap_simulation.reporting.terminal import print_report
 
-        console = Console()
+        console = Console(markup=False)
         print_report(data, console)
-        console.print(f"written: {folder / MARKDOWN}", markup=False, soft_wrap=True)
+        console.print(f"written: {folder / MARKDOWN}", soft_wrap=True)
     else:
         name = MARKDOWN if format == "md" else DATA
         typer.echo((folder / name).read_text(encoding="utf-8"), nl=False)

@@ -2,6 +2,7 @@
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pubswap_simulation.reporting.estimates import text
 from pubswap_simulation.reporting.report import Report, SectionReport
@@ -16,13 +17,13 @@ def print_report(report: Report, console: Console) -> None:
         if section.claims:
             console.print(_claims(section))
         for note in section.notes:
-            console.print(note, style="yellow", markup=False)
+            console.print(note, style="yellow")
     if report.primary is not None:
         one = report.primary
         figures = one.text(share=True)
-        console.print(f"primary: {one.contrast}, τ = {one.tau}: {figures}", markup=False)
+        console.print(f"primary: {one.contrast}, τ = {one.tau}: {figures}")
     for name in report.unfinished:
-        console.print(f"not done: {name}", style="yellow", markup=False)
+        console.print(f"not done: {name}", style="yellow")
 
 
 def _final(section: SectionReport) -> Table:
@@ -48,7 +49,7 @@ def _claims(section: SectionReport) -> Table:
             "" if result.claim == last else result.claim,
             result.compared,
             text(result.difference, result.share),
-            f"[{_STYLES[result.verdict]}]{result.verdict}[/]",
+            Text(result.verdict, _STYLES[result.verdict]),
         )
         last = result.claim
     return table

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from datasets import Dataset, DatasetDict
+from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
 from pubswap_client.data.loading import tables
@@ -17,6 +18,7 @@ from pubswap_client.data.prepare import prepare
 from pubswap_client.data.sources import HUB_SETS, MATH_SUBJECTS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
 from pubswap_client.data.tasks import half_of
+from pubswap_protocol.cli import build_app
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, PubSwapError
 from pubswap_protocol.problems import Problem, read_problems
 from support.client.hub_files import (
@@ -429,3 +431,14 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     path.write_text(json.dumps(numbered(1)[0]) + "\n" + line + "\n")
     with pytest.raises(InvalidProblems, match=reason):
         prepare(spec_for("jsonl", path), tmp_path / "out")
+
+
+def test_topics_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    """Square brackets are text, also where they look like a terminal's markup."""
+    path = tmp_path / "own.jsonl"
+    write_jsonl(path, [row | {"topic": f"[/b] [level {row['topic']}]"} for row in numbered()])
+    out = prepare(spec_for("jsonl", path), tmp_path / "[red] out")
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(build_app(), ["data", "show", str(out)])
+    assert done.exit_code == 0
+    assert "[/b] [level t1]" in done.stdout
+    assert "[red] out" in done.stdout

@@ -33,6 +33,13 @@ def test_list_names_each_recipe_with_its_model_data_sizes_and_table() -> None:
         assert text in lines[place + 1]
 
 
+def test_show_has_values_as_they_are_written() -> None:
+    """A path with square brackets, which look like a terminal's markup."""
+    done = recipe("show", "tour", "--set", "model.source=models [/b] [small]")
+    assert done.exit_code == 0
+    assert "models [/b] [small]" in done.stdout
+
+
 def test_show_tells_a_given_value_from_a_default() -> None:
     """A file's and the command line's have no mark; and the sweep is shown."""
     done = recipe("show", "qwen3-4b-deepmath", "--set", "swap.period=4")
