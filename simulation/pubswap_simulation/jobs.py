@@ -119,14 +119,18 @@ def _baseline(
     job: Job, members: Members, client: str | None, private: dict[str, tuple[Path, ...]]
 ) -> Job:
     """The same total steps with one client, and nobody to exchange with."""
-    unused = {name: type(getattr(job.settings, name))() for name in _AMONG_MANY}
+    settings = job.settings
+    unused = {name: type(getattr(settings, name))() for name in _AMONG_MANY} | {
+        "lora": settings.lora.model_copy(update={"min_rank": None}),
+        "members": settings.members.model_copy(update={"minimum": None}),
+    }
     update = {
         "setting": {
             key: value
             for key, value in job.setting.items()
             if key.split(".")[0] not in ("method", *_AMONG_MANY)
         },
-        "settings": job.settings.model_copy(update={"clients": 1, "method": "fedavg", **unused}),
+        "settings": settings.model_copy(update={"clients": 1, "method": "fedavg", **unused}),
         "private": private,
         "members": members,
         "client": client,

@@ -83,6 +83,19 @@ def test_a_sweep_is_all_settings_and_seeds_each_once(tmp_path: Path, recipe: Pat
     assert {problem.id[:-1] for problem in jobs[6].problems("client-1")} == {"a", "public"}
 
 
+@pytest.mark.parametrize("members", ["pooled", "alone"])
+def test_one_client_needs_no_others(tmp_path: Path, recipe: Path, members: str) -> None:
+    """What a recipe says of how many must be here, and of their ranks, is nothing to a baseline."""
+    several: dict[str, Value] = {
+        "members.minimum": 2,
+        "aggregation.rule": "svd",
+        "lora.min_rank": 1,
+    }
+    first, *_ = Planner(recipe, tmp_path, several | {"members": members}).one(seed=0)
+    settings = first.prepared().create.settings
+    assert (settings.clients, settings.members.minimum, settings.lora.min_rank) == (1, None, None)
+
+
 def test_a_clients_topics_are_those_of_its_own_problems(tmp_path: Path, recipe: Path) -> None:
     """Public ones that are added to them are nobody's own."""
     topics = ["sums", "sums", "gcd", "sums", "gcd"]
