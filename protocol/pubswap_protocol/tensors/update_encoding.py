@@ -82,7 +82,7 @@ def to_int8(array: Array) -> tuple[Levels, Array]:
 
     A direction whose scale is too small for a float32 has q = 0: all of it is error.
     """
-    axis = scales_shape(array.shape).index(1) if array.shape != (1, 1) else 1
+    axis = 1 if len(array) <= array.shape[1] else 0
     scales: Array = np.abs(array).max(axis=axis, keepdims=True) / np.float32(TOP)
     levels = np.rint(array / np.where(scales > 0, scales, np.float32(1)))
     return np.clip(levels, -TOP, TOP).astype(np.int8), scales
@@ -224,7 +224,7 @@ class ReducedFile(MappedFile):
         values, scales = self.raw(name)[first:last], None
         if name + SCALE in self.specs:
             scales = self.raw(name + SCALE)
-            if scales.shape[1] == 1:
+            if len(scales) > 1:
                 scales = scales[first:last]
         return _decoded(values, scales)
 

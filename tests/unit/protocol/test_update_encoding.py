@@ -75,7 +75,7 @@ def test_bfloat16_is_the_nearest_with_ties_to_even(numbers: list[float]) -> None
             assert own % 2 == 0
 
 
-@given(st.integers(0, 1000), st.sampled_from([(3, 8), (8, 3), (1, 1), (5, 5)]))
+@given(st.integers(0, 1000), st.sampled_from([(3, 8), (8, 3), (1, 1), (1, 8), (8, 1), (5, 5)]))
 def test_int8_is_within_half_a_step_of_its_direction(seed: int, shape: tuple[int, int]) -> None:
     """Each row of a wide matrix, each column of a tall one, has a scale of its own."""
     array = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
@@ -125,6 +125,23 @@ def test_rows_are_those_of_the_tensor(tmp_path: Path, precision: Precision) -> N
         assert isinstance(found, RebuiltAdapter)
         assert found.layout == sent
         assert np.array_equal(found.rows(name, 1, 3), found.tensor(name)[1:3])
+
+
+@pytest.mark.parametrize("precision", REDUCED)
+def test_an_update_of_rank_1_comes_back_too(tmp_path: Path, precision: Precision) -> None:
+    """Whole and in rows, though its one scale could be a row's and a column's."""
+    layout = AdapterLayout(tensors={"x.lora_A.weight": (1, 9), "x.lora_B.weight": (7, 1)})
+    base, trained = adapter(1, layout=layout), adapter(2, layout=layout)
+    (tmp_path / "base").write_bytes(encode_adapter(layout, base))
+    body, left = encode_update(layout, precision, trained, base, {})
+    (tmp_path / "update").write_bytes(body)
+    found = view_update(
+        tmp_path / "update", layout, precision, AdapterFile(tmp_path / "base", layout)
+    )
+    for name, (rows, _) in layout.tensors.items():
+        assert np.allclose(found.tensor(name) + left[name], trained[name], atol=1e-6)
+        parts = [found.rows(name, row, row + 1) for row in range(rows)]
+        assert np.array_equal(np.concatenate(parts), found.tensor(name))
 
 
 def test_float32_is_the_adapter_itself(tmp_path: Path) -> None:
