@@ -57,7 +57,8 @@
     - EngineFault               engine_fault               500
       + StaleAdapter            stale_adapter              500
 
-The server sends an error as RFC 9457 problem+json; the client raises the same class again.
+The server sends an error as RFC 9457 problem+json; the client raises the same class again, but
+for a LocalFault, which is its own to raise.
 `code` is stable; the detail is for people and says what to do next.
 """
 
@@ -346,13 +347,14 @@ def tree(root: type[PubSwapError]) -> list[type[PubSwapError]]:
 
 
 def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubSwapError:
-    """The error that a problem+json body stands for; its nearest relative if the code is new.
+    """The error that a problem+json body stands for; its nearest relative if the code is new, or
+    that of a fault on this machine, of which no coordinator knows.
 
     `retry_after` is the answer's Retry-After header in seconds, if it had one.
     """
     by_code = {error.code: error for error in tree(PubSwapError)}
     known = by_code.get(problem.code)
-    if known is None:
+    if known is None or issubclass(known, LocalFault):
         known = ServerFault if problem.status >= 500 else Invalid
     return known(problem.detail, retry_after=retry_after)
 
