@@ -141,6 +141,17 @@ def test_vllm_has_a_gpu_of_the_jobs_own(tmp_path: Path) -> None:
     assert not Path(trains[3]["PUBSWAP_CLIENT_VLLM__ADAPTER_DIR"]).exists()
 
 
+def test_vllm_without_a_model_ends_the_job_at_once(tmp_path: Path) -> None:
+    """The daemon would wait for a server that never comes."""
+    slurm = Slurm(tmp_path / "slurm", {"vllm_options": "--dtype bfloat16"}, lambda start: 3600)
+    with slurm.running():
+        called = recorded(tmp_path, slurm, "0")
+        slurm.submit(SLURM / "pubswap.sbatch")
+        until(lambda: len(slurm.statuses) == 1)
+    assert slurm.statuses != [0]
+    assert not called.exists()
+
+
 def test_the_container_names_what_there_is() -> None:
     """Its files, and extras and versions of the project."""
     text = (SLURM / "pubswap.def").read_text()
