@@ -15,6 +15,7 @@ _SPACES = re.compile(r"\s*\\!\s*|(?<!\\)\\[,;: ]|\\left|\\right|\\?\$")
 _INTEGER = re.compile(r"-?\d+")
 _THOUSANDS = re.compile(r"-?\d{1,3}(?:(?:,|\{,\})\d{3})+(?:\.\d+)?")
 _FRACTION = re.compile(r"(-?)(\d*)\s*\\[dt]?frac(?:\{(\d+)\}\{(\d+)\}|(\d)(\d))")
+_SCIENTIFIC = re.compile(r"(-?(?:\d+\.\d+|1)|-?\d+(?=e\d))e\+?(-?\d+)", re.IGNORECASE)
 _ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
 _SUM = re.compile(r"(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
@@ -50,6 +51,8 @@ def rewritten(answer: str) -> str:
         return re.sub("[{},]", "", plain)
     if _INTEGER.fullmatch(plain):
         return f"\\frac{{{2 * int(plain)}}}{{2}}"
+    if number := _SCIENTIFIC.fullmatch(plain):
+        return f"{number[1]} \\cdot 10^{{{number[2]}}}"
     if fraction := _FRACTION.fullmatch(plain):
         sign, whole, *parts = fraction.groups()
         top, bottom = (int(part) for part in parts if part)

@@ -5,7 +5,9 @@ looks for numbers alone, and reads 2 in 2\sqrt{3}.
 """
 
 import logging
+import math
 import re
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +23,18 @@ _TIME = re.compile(
 _BASE = re.compile(r"\d_\{?(\d+)\}?$")
 _WORDS = re.compile(rf"{_TEXT}([^{{}}]*(?:[\d,]|\band\b|\bor\b)[^{{}}]*)\}}")
 _NO_SPACE = re.compile(r"\s*+\\!\s*+")
+_TIE = re.compile(r"(?<!\\)~")
+_SCIENTIFIC = re.compile(
+    r"(?<![\w.,^])(?:(\d{1,9}(?:\.\d{1,15})?)\s*\\(?:times|cdot)\s*10\s*\^"
+    r"(?:\{\s*(-?\d{1,2})\s*\}|(-?\d{1,2})(?!\d))"
+    # 2e-1 may be a difference.
+    r"|(\d{1,9}\.\d{1,15}|1(?=e[+-])|\d{1,9}(?=e\d))e\+?(-?\d{1,2})(?![\w^]|\.\d))",
+    re.IGNORECASE,
+)
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\s|\\[,;: ])\d{3})++(?![\d/])")
+_UNIT_IN_LIST = re.compile(
+    rf"(?<=\d)(?:\s|\\[,;: ])*+{_TEXT}[^{{}}\d,]*\}}(?:\^\{{?\d\}}?)?(?=\s*[,;])"
+)
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
 _EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
@@ -56,7 +70,18 @@ def score_math(response: str, problem: Problem) -> float:
     gold = last_boxed(problem.answer) or problem.answer
     if _differ(_BASE, 1, gold, answer) or _differ(_TIME, 3, gold, answer):
         return 0.0
-    return float(verify(_parsed(gold), _parsed(answer), timeout_seconds=None))
+    parsed = _parsed(gold)
+    places = _places(parsed[0]) if parsed else 6
+    return float(verify(parsed, _parsed(answer), float_rounding=places, timeout_seconds=None))
+
+
+def _places(gold: Any) -> int:
+    """How many decimals are compared: six, and four digits, so that no small gold passes for 0."""
+    try:
+        size = abs(float(gold))
+    except Exception:  # no number
+        return 6
+    return max(6, 3 - math.floor(math.log10(size))) if 0 < size < 1 else 6
 
 
 def _tagged(text: str) -> str | None:
@@ -87,11 +112,21 @@ def _plain(answer: str) -> str:
     """
     if formula := _FORMULA.fullmatch(answer):
         answer = formula[1] or formula[2] or formula[3]
+    answer = _TIE.sub(" ", answer)
+    answer = _SCIENTIFIC.sub(_decimal, answer)
+    answer = _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), answer)
+    answer = _UNIT_IN_LIST.sub("", answer)
     answer = _IMAGINARY.sub("i", answer)
     answer = _TIME.sub(lambda time: time[1] + (time[2] or "").replace(":00", ""), answer)
     answer = _AND.sub(", ", _WORDS.sub(r" \1 ", _NO_SPACE.sub("", answer)))
     answer = _EDGES.sub("", _MIXED.sub(r"\1\\frac{\2}{\3}", answer))
     return _VARIABLE.sub(r"\g<0>\\,", answer)
+
+
+def _decimal(number: re.Match[str]) -> str:
+    """A number in scientific notation as a decimal one, which is exact: 8.7 times 10^8 is not."""
+    mantissa, exponent = filter(None, number.groups())
+    return f"{Decimal(mantissa).scaleb(int(exponent)):f}"
 
 
 def stated_answer(text: str) -> str | None:

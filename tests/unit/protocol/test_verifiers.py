@@ -165,6 +165,6 @@ def test_an_unknown_reasoning_gym_task_is_refused() -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """A member with another math-verify would give other rewards."""
-    assert verifier_version("exact") == "exact@3"
-    assert verifier_version("math").startswith("math@3+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@3+0.")
+    assert verifier_version("exact") == "exact@4"
+    assert verifier_version("math").startswith("math@4+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@4+0.")

@@ -186,6 +186,10 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
         (r"\$18.90", "18.90", r"\$19.90"),
         ("x = 5", "x = 5", "x = 6"),
         (r"\text{even}", r"\text{even}", "7"),
+        ("4.5e33", r"4.5 \cdot 10^{33}", "4.5"),
+        ("1e-8", r"1 \cdot 10^{-8}", "1"),
+        ("2e-1", "-1 +2e", "2"),
+        ("4t", "4t", "4"),
     ],
 )
 def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
