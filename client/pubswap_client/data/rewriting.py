@@ -20,7 +20,8 @@ _ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
 _SUM = re.compile(r"(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
 _AROUND = re.compile(  # what may stand around a number that is the whole answer
-    r"\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
+    r"(?:\s[A-Za-z]{2,})+\.?\s*$"
+    r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"
     r"|^\s*\$?\s*[a-zA-Z]\s*=|\\[,;! ]|[\s(){}$.]"
 )
 

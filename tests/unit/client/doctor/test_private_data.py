@@ -189,6 +189,8 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
         ("4.5e33", r"4.5 \cdot 10^{33}", "4.5"),
         ("1e-8", r"1 \cdot 10^{-8}", "1"),
         ("2e-1", "-1 +2e", "2"),
+        ("36 minutes", "36 minutes", "37 minutes"),
+        ("9.5 square feet.", "9.5 square feet", "10.5 square feet."),
         ("4t", "4t", "4"),
     ],
 )
