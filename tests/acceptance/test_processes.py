@@ -86,6 +86,14 @@ def test_processes_together_do_what_one_does(crew: Crew, kind: str) -> None:
     assert not list(crew.folder.glob("**/adapters*"))
 
 
+def test_processes_are_open_to_their_own_machine_alone(crew: Crew) -> None:
+    """What they send each other is pickled, and whoever joins them could have them run anything."""
+    processes = [psutil.Process(crew.leader.pid), *crew.followers]
+    connections = [each for process in processes for each in process.net_connections("tcp")]
+    listening = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
 def test_a_leader_does_not_wait_for_a_dead_follower(crew: Crew) -> None:
     """It ends with an error that says what to do, for whatever restarts it; so do its others."""
     first, second = crew.followers

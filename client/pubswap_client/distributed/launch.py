@@ -14,8 +14,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
-from pubswap_client.distributed.process_group import ProcessGroup, follow, start_engine
+from pubswap_client.distributed.process_group import (
+    USE_THIS_STORE,
+    ProcessGroup,
+    follow,
+    start_engine,
+)
 from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
@@ -36,12 +42,21 @@ def launched_rank() -> int | None:
 
 @contextmanager
 def followers(count: int) -> Iterator[None]:
-    """Run `count` copies of this process's command as ranks 1.., this process being rank 0."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    """Run `count` copies of this process's command as ranks 1.., this process being rank 0.
+
+    They find each other by a store that is open to this machine alone: torch's own would listen on
+    every address, to whoever comes, and what processes send each other is pickled.
+    """
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    store = dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
+    )
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        USE_THIS_STORE: "True",
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         "WORLD_SIZE": str(count + 1),
         "LOCAL_WORLD_SIZE": str(count + 1),
     }
@@ -67,6 +82,7 @@ def followers(count: int) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    del store  # not before: it is gone with its last name
 
 
 def die_with_the_leader() -> None:

@@ -6,6 +6,7 @@ gradients. So only the leader's progress has to survive a crash.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ from pubswap_protocol.tensors.responses import Response
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# With it, torch takes the store of MASTER_ADDR and MASTER_PORT that is there: torchrun's, or ours.
+USE_THIS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 # A follower waits for its leader, which may wait for other organisations for days.
 PATIENCE = timedelta(days=365)
@@ -71,6 +75,7 @@ class ProcessGroup(Team):
         self.device: torch.device = torch.device(self._accelerator.device)
         # Commands go over a group of their own: waiting in it keeps neither a CPU nor a GPU busy.
         self._commands = dist.new_group(backend="gloo", timeout=PATIENCE)
+        os.environ.pop(USE_THIS_STORE, None)  # a vLLM that we start opens one of its own
 
     def mesh(self) -> DeviceMesh:
         """All processes in a row, to shard a model over."""
