@@ -49,7 +49,7 @@ def followers(count: int) -> Iterator[None]:
     """
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # it is documented, and not in __all__
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
     )
     shared = {
