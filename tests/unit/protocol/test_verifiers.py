@@ -157,10 +157,11 @@ def test_an_unknown_verifier_is_refused_with_the_list(name: str) -> None:
         score(name, "x", problem("x"))
 
 
-def test_an_unknown_reasoning_gym_task_is_refused() -> None:
-    """The task is named."""
-    with pytest.raises(InvalidSettings, match="no task 'telepathy'"):
-        score("reasoning_gym:telepathy", "x", problem("x"))
+@pytest.mark.parametrize("task", ["telepathy", "composite"])
+def test_an_unknown_reasoning_gym_task_is_refused(task: str) -> None:
+    """The task is named; so is the one that is no task without others."""
+    with pytest.raises(InvalidSettings, match=f"no task '{task}'"):
+        score(f"reasoning_gym:{task}", "x", problem("x"))
 
 
 def test_versions_name_the_rule_and_the_library() -> None:
