@@ -129,7 +129,7 @@ def _in_words(axis: str, value: Value) -> str:
 def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:
     """What stands for "as always" on each axis: the recipe's own value, which the results have
     whose part of the grid does not name it; the default if all name it."""
-    defaults = RunSettings().model_dump()
+    defaults = RunSettings()
     federated = [result for result in results if result.members == "federated"]
     own = {axis: [result for result in federated if axis not in result.setting] for axis in axes}
     return {
@@ -147,13 +147,15 @@ def method_of(result: Result, usual: Mapping[str, Value | None]) -> Method:
     settings = result.run.settings
     pubswap, fedprox = settings.method == "pubswap", settings.method == "fedprox"
     silent = pubswap and settings.swap.max_donated_tokens == 1
-    values = settings.model_dump()
+    idle: list[str] = [] if pubswap else ["swap.", "grpo.donor_ratio"]
+    if result.members in ("alone", "pooled"):
+        idle += ["aggregation.", "lora.min_rank"]
     variant: Variant = tuple(
-        (axis, value)
+        (axis, result.setting.get(axis, "unset") if value is None else value)
         for axis in sorted(usual)
-        if is_of_method(axis) and (pubswap or not axis.startswith(("swap.", "grpo.donor_ratio")))
+        if is_of_method(axis) and not axis.startswith(tuple(idle))
         if not (silent and axis == "swap.max_donated_tokens")
-        if (value := _scalar(values, axis)) is not None and value != usual[axis]
+        if (value := _scalar(settings, axis)) != usual[axis]
     )
     if result.members == "with-public":
         variant = (("members", result.members), *variant)
@@ -180,10 +182,11 @@ def value_on(result: Result, axis: str) -> Value | None:
     """
     if axis in result.setting:
         return result.setting[axis]
-    return _scalar(result.run.settings.model_dump(), axis)
+    return _scalar(result.run.settings, axis)
 
 
-def _scalar(table: object, axis: str) -> Value | None:
+def _scalar(settings: object, axis: str) -> Value | None:
+    # Of the settings themselves: what they are written as has none of a later version's defaults.
     for part in axis.split("."):
-        table = table.get(part) if isinstance(table, Mapping) else None
-    return table if isinstance(table, bool | int | float | str) else None
+        settings = getattr(settings, part, None)
+    return settings if isinstance(settings, bool | int | float | str) else None

@@ -187,6 +187,29 @@ def test_a_variant_is_what_differs_from_the_recipe() -> None:
     }
 
 
+def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
+    """Also one that no run writes down, or that is unset; a client alone aggregates nothing."""
+    usual = {"grpo.learning_rate_shape": "warmup", "aggregation.clip_norm": 2.0}
+    recipes_own = [
+        made_result([0.4, 0.5], setting=FEDAVG | usual).model_copy(update={"setting": FEDAVG}),
+        made_result(
+            [0.4, 0.6], members="alone", client="client-1", setting=dict([*usual.items()][:1])
+        ),
+    ]
+    varied = [
+        made_result([0.4, 0.7], setting=FEDAVG | usual | {"grpo.learning_rate_shape": "constant"}),
+        made_result([0.4, 0.8], setting=FEDAVG | {"grpo.learning_rate_shape": "warmup"}),
+    ]
+    assert {k: row[12].mean for k, row in only(recipes_own + varied).tables[0].rows.items()} == {
+        "base model": pytest.approx(0.4),
+        "FedAvg": 0.5,
+        "client-1 alone": 0.6,
+        "alone, mean of clients": 0.6,
+        "FedAvg, constant of the rate in a round": 0.7,
+        "FedAvg, clip norm unset": 0.8,
+    }
+
+
 def test_drift_and_replaced_share_come_from_the_rounds() -> None:
     """Means over rounds, public steps and clients; alpha by client beside them."""
     section = only(
