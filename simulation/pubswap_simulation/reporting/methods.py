@@ -1,9 +1,11 @@
 """The row of a result in a table: a method with everything that is varied of it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pubswap_client.recipes.inheritance import flat
 from pubswap_protocol.settings import RunSettings
 from pubswap_simulation.results import Result, Value
 
@@ -27,6 +29,8 @@ NAMED = {
     "rounds",
     "total_steps",
 }
+# A seed is no setting, and a simulation's quorums follow from its clients.
+_FOLLOWING = {"seed", "swap.quorum", "aggregation.quorum"}
 # These change the method. Any other axis changes the problem, so that it gets a section.
 _OF_METHOD = ("swap.", "aggregation.", "wire.", "grpo.", "lora.")
 # How a value on an axis is said; any other axis by the last part of its name.
@@ -124,6 +128,20 @@ def _in_words(axis: str, value: Value) -> str:
         return f"with {name}" if value else f"without {name}"
     said = value.replace("_", " ") if isinstance(value, str) else value
     return _WORDS.get(axis, name + " {}").format(said)
+
+
+def edited(results: Iterable[Result]) -> set[str]:
+    """The settings that are no axis in which runs differ all the same: the recipe was edited."""
+    alike: dict[object, list[RunSettings]] = defaultdict(list)
+    for result in results:
+        place = result.members, result.client, frozenset(result.setting.items())
+        alike[place].append(result.run.settings)
+    return {
+        axis
+        for theirs in alike.values()
+        for axis in {axis for one in theirs for axis in flat(one.model_dump())} - _FOLLOWING
+        if len({_scalar(one, axis) for one in theirs}) > 1
+    }
 
 
 def references(results: Sequence[Result], axes: Iterable[str]) -> dict[str, Value | None]:

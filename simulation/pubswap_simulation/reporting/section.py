@@ -10,6 +10,7 @@ from pubswap_simulation.reporting.methods import (
     BASE,
     NAMED,
     Method,
+    edited,
     is_of_method,
     method_of,
     references,
@@ -123,7 +124,7 @@ def _check(result: Result) -> None:
 
 
 def _of_recipe(recipe: str, results: list[Result]) -> list[Section]:
-    axes = {axis for result in results for axis in result.setting}
+    axes = {axis for result in results for axis in result.setting} | edited(results)
     usual = references(results, axes)
     by_problem: dict[Problem, list[Result]] = defaultdict(list)
     for result in results:
@@ -165,7 +166,7 @@ def _section(
     cells: Cells = {method: dict(row) for method, row in rows.items()}
     notes = [
         f"{method.label}, τ = {tau}: {count} more results of the same seeds are left out, which "
-        "differ in nothing that matters here"
+        "differ in no setting that matters here"
         for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
     ]
     cells |= _summaries(cells) | _base(cells)

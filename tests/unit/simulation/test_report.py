@@ -151,8 +151,8 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
     results.append(made_result([0.4, 0.5], 12, 0, setting=KEEP))
     results.append(made_result([0.4, 0.6], 12, 0, setting=FEDAVG | {"swap.period": 3}))
     assert only(results).notes == [
-        "FedAvg, τ = 12: 1 more results of the same seeds are left out, which differ in nothing "
-        "that matters here",
+        "FedAvg, τ = 12: 1 more results of the same seeds are left out, which differ in no "
+        "setting that matters here",
     ]
     store = write_store(tmp_path, results)
     (store / RUNS / "small-seed-7").mkdir()
@@ -208,6 +208,29 @@ def test_a_default_is_a_variant_where_the_recipe_has_its_own() -> None:
         "FedAvg, constant of the rate in a round": 0.7,
         "FedAvg, clip norm unset": 0.8,
     }
+
+
+def test_a_recipe_that_was_edited_is_another_row_or_section() -> None:
+    """Though neither names it as an axis: no mean is over the runs of both."""
+
+    def under(key: str, value: Value, final: float, seed: int) -> Result:
+        made = made_result([0.4, final], seed=seed, setting=FEDAVG | {key: value})
+        return made.model_copy(update={"setting": FEDAVG})
+
+    before = [under("grpo.learning_rate", 0.001, 0.5, seed) for seed in (0, 1)]
+    after = [under("grpo.learning_rate", 0.003, 0.75, seed) for seed in (1, 2, 3)]
+    section = only(before + after)
+    assert {label: row[12].mean for label, row in section.tables[0].rows.items()} == {
+        "base model": pytest.approx(0.4),
+        "FedAvg": 0.5,
+        "FedAvg, learning rate 0.003": 0.75,
+    }
+    assert not section.notes
+    hotter = [under("evaluation.temperature", value, value, seed=0) for value in (0.7, 0.9)]
+    assert [each.title for each in make_report(sections(hotter)).sections] == [
+        "small, evaluation.temperature = 0.7",
+        "small, evaluation.temperature = 0.9",
+    ]
 
 
 def test_drift_and_replaced_share_come_from_the_rounds() -> None:
