@@ -230,6 +230,19 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     assert list(place.rglob("blobs/*/*")) == []
 
 
+def test_a_restore_changes_nothing_in_the_backup_and_fills_a_place_for_its_owner_only(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """A copy of the backup may have other modes, and be where they cannot be changed."""
+    folder, place = tmp_path / "backup", tmp_path / "place"
+    shutil.copytree(kept.folder, folder)
+    (folder / "blobs").chmod(0o755)
+    before = {path: path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")]}
+    restore(kept.settings.model_copy(update={"data_dir": place}), folder, progress_bar())
+    assert {path: path.stat().st_ctime_ns for path in [folder, *folder.rglob("*")]} == before
+    assert place.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_place_that_is_not_empty_is_refused_and_a_restore_that_was_cut_goes_on(
     kept: Kept, tmp_path: Path
 ) -> None:

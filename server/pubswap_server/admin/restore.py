@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
-from pubswap_protocol.errors import BackupFault, DamagedBlob
+from pubswap_protocol.errors import BackupFault
 from pubswap_protocol.files import make_private
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
@@ -28,8 +28,8 @@ from pubswap_server.admin.verify import required
 from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
-from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool
+from pubswap_server.storage.store import file_name, folder_name
 
 # An upload's bytes are not kept: its sender opens another one.
 LEFT_OUT = frozenset({"uploads", "leases"})
@@ -94,17 +94,19 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
             "install that version or a later one to restore it."
         )
+    make_private(settings.data_dir)
     with opened(settings) as deployment:
-        kept = LocalBlobs(folder / "blobs", deployment.storage.incoming)
+        incoming = deployment.storage.incoming
         database = folder / manifest.database.file
         if not database.is_file() or digest_of_file(database) != manifest.database.digest:
             raise BackupFault(f"{database} is missing or damaged; restore another backup.")
         for digest in each_of(progress, "checking blobs", sorted(manifest.blobs)):
-            try:
-                kept.path(digest)
-            except DamagedBlob as error:
-                raise BackupFault(f"{error.detail} Restore another backup.") from None
-        with _rows_of(folder, manifest, deployment.storage.incoming) as rows:
+            file = _kept(folder, digest)
+            if not file.is_file() or digest_of_file(file) != digest:
+                raise BackupFault(
+                    f"The blob {digest} is missing or damaged; restore another backup."
+                )
+        with _rows_of(folder, manifest, incoming) as rows:
             with rows.connect() as connection:
                 unknown = set(required(connection)) - set(manifest.blobs) - set(manifest.missing)
             if unknown:
@@ -114,12 +116,17 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
                 )
             _check_empty(settings, deployment, manifest)
             for digest in each_of(progress, "copying blobs", sorted(manifest.blobs)):
-                copy_blob(kept.path(digest), digest, deployment.blobs, deployment.storage.incoming)
+                copy_blob(_kept(folder, digest), digest, deployment.blobs, incoming)
             migrate(settings.sqlalchemy_url)
             _load(deployment, rows, manifest)
     if manifest.operator_token:
         _put_token(folder, settings)
     return manifest
+
+
+def _kept(folder: Path, digest: str) -> Path:
+    """A blob's file in a backup, which may be where nothing can be changed."""
+    return folder / "blobs" / folder_name(digest) / file_name(digest)
 
 
 @contextmanager
@@ -174,7 +181,6 @@ def _load(deployment: Deployment, rows: Engine, manifest: BackupManifest) -> Non
 
 def _put_token(folder: Path, settings: ServerSettings) -> None:
     """The operator's token, for its owner only; one that is there already stays."""
-    make_private(settings.data_dir)
     try:
         descriptor = os.open(settings.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
