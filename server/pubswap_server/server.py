@@ -27,7 +27,7 @@ from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.errors import InvalidSettings, StateInUse
 from pubswap_protocol.files import make_private
 from pubswap_server.clock import process_clock, steady
-from pubswap_server.database.engine import Database, migrate
+from pubswap_server.database.engine import Database, migrate, schema_of
 from pubswap_server.database.errors import unusable
 from pubswap_server.http.slow_clients import GuardedProtocol
 from pubswap_server.monitoring.logs import configure_logs
@@ -50,23 +50,29 @@ def prepared(settings: ServerSettings) -> Iterator[str | None]:
 
     Raises StateInUse while another coordinator serves the same SQLite database: neither would hear
     of the other's changes. The workers of one coordinator do, and belong to the process that holds
-    the lock. Raises Unavailable for a database or a store that does not answer.
+    the lock. Raises Unavailable for a database or a store that does not answer, and InvalidSettings
+    for a new database beside another's blobs: no row names them, so that they would be removed.
     """
     if not make_private(settings.data_dir):
         log.warning("others on this machine can look into the data folder; chmod 700 it")
     operator_token(settings)
     with _sqlite_locked(settings.sqlalchemy_url):
-        try:
-            migrate(settings.sqlalchemy_url)
-            # The first connection sets SQLite's mode, for which workers would not wait in turn.
-            database = Database(settings.sqlalchemy_url)
-            database.engine.connect().close()
-            database.close()
-        except SQLAlchemyError as error:
-            raise unusable(settings.sqlalchemy_url, error) from None
         storage = make_storage(settings)
         try:
+            # The first connection sets SQLite's mode, for which workers would not wait in turn.
+            database = Database(settings.sqlalchemy_url)
+            new = schema_of(database.engine) is None
+            database.close()
             storage.blobs.check()
+            if new and any(True for _ in storage.blobs.blobs()):
+                where = settings.blob_url or settings.data_dir / "blobs"
+                raise InvalidSettings(
+                    f"{where} holds blobs of another database: the one of the settings is new. "
+                    "Name theirs (--database-url), or another place (--data-dir, --blob-url)."
+                )
+            migrate(settings.sqlalchemy_url)
+        except SQLAlchemyError as error:
+            raise unusable(settings.sqlalchemy_url, error) from None
         finally:
             storage.incoming.close()
         yield storage.presigned.url if storage.presigned else None

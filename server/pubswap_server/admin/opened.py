@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_server.database.engine import MIGRATIONS, Database
+from pubswap_server.database.engine import MIGRATIONS, Database, schema_of
 from pubswap_server.database.errors import unusable
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.opening import Storage, make_storage
@@ -79,8 +78,7 @@ def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deploymen
             "or its database with --database-url."
         )
     with opened(settings, scratch) as deployment:
-        with deployment.database.engine.connect() as connection:
-            schema = MigrationContext.configure(connection).get_current_revision()
+        schema = schema_of(deployment.database.engine)
         if schema is None:
             raise InvalidSettings(f"No coordinator has used the database {name} yet.")
         if schema != newest_schema():

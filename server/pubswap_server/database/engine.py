@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
@@ -143,6 +144,12 @@ class Database:
                         raise
                     raise fault from error
         raise AssertionError("unreachable")
+
+
+def schema_of(engine: Engine) -> str | None:
+    """The revision of the database's schema; None if no coordinator has used it yet."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
 
 
 def migrate(url: str) -> None:

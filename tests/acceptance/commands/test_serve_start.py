@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pubswap_client.demo.processes import free_port
+from pubswap_server.storage.local import LocalBlobs
+from pubswap_server.storage.spool import Spool
 from support.coordinator.s3 import ACCESS, BUCKET, SECRET, serving_s3
 from support.coordinator.serving import serve
 from support.forked import pubswap
@@ -57,6 +59,19 @@ def test_a_second_coordinator_on_one_sqlite_folder_is_refused(tmp_path: Path, wo
         first.process.wait()
         with serve(tmp_path, url):
             pass
+
+
+def test_a_new_database_beside_the_blobs_of_another_is_refused(tmp_path: Path) -> None:
+    """Each time: no row of it names them, and the first look at them would remove them all."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    incoming = Spool(data / "incoming")
+    blobs = LocalBlobs(data / "blobs", incoming)
+    digest, _ = blobs.write([b"an adapter"])
+    incoming.close()
+    for _ in range(2):
+        assert "--database-url" in begun_badly("--data-dir", str(data))
+    assert blobs.read(digest) == b"an adapter"
 
 
 @pytest.mark.parametrize(
