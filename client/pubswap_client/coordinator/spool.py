@@ -121,13 +121,12 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
 
     Raises Refused, and FileNotFoundError.
     """
-    # Without waiting for whoever holds the other end, should it be a pipe.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    file = os.fdopen(descriptor, "rb")
+    found = path.lstat()  # before it is opened, which a link, a pipe or another's file prevents
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise Refused("it is no file of ours")
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise Refused("it is no file of ours")
+        found = os.fstat(file.fileno())
         if found.st_mode & 0o022:
             raise Refused("others may write it")
         message, size = _described(file, found.st_size, kind)

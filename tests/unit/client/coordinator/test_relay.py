@@ -12,7 +12,7 @@ import pytest
 
 from pubswap_client.coordinator import relay as relaying
 from pubswap_client.coordinator.relay import Relay
-from pubswap_client.coordinator.spool import Answered, Asked, read, write
+from pubswap_client.coordinator.spool import Answered, Asked, Refused, read, write
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings, ProblemDetails
 from support.eventually import until
@@ -166,3 +166,17 @@ def test_an_answer_without_an_end_is_cut(
     serve(lambda _: httpx.Response(200, content=endless()))
     answered, body = said(folder)
     assert (answered.cut, body) == (True, b"moremore")
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_what_is_no_plain_file_is_refused(kind: str, tmp_path: Path) -> None:
+    """And not tried again, as what a disk does not give for now is."""
+    odd = tmp_path / f"{NAME}.request"
+    if kind == "link":
+        odd.symlink_to(tmp_path / "elsewhere")
+    elif kind == "folder":
+        odd.mkdir()
+    else:
+        os.mkfifo(odd)
+    with pytest.raises(Refused, match="no file of ours"):
+        read(odd, Asked)
