@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from pubswap_client.coordinator.route import open_http, proxy_to
+from pubswap_client.coordinator.route import UNANSWERED, open_http, proxy_to
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import ServerFault, Unreachable
 
@@ -117,7 +117,7 @@ class Bucket:
         """Raises Unreachable for whatever fails, and counts; the query is a secret."""
         try:
             yield
-        except (httpx.HTTPError, ServerFault, _RefusedError) as error:
+        except (*UNANSWERED, ServerFault, _RefusedError) as error:
             self._failures += 1
             detail = f"{url.partition('?')[0]} failed ({error or type(error).__name__})"
             away = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))

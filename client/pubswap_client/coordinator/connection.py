@@ -13,7 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from pubswap_client.coordinator.bucket import Allowed, Bucket, Hooks
 from pubswap_client.coordinator.retry import FOREVER, Backoff, retrying
-from pubswap_client.coordinator.route import LONG_POLL_SECONDS, open_http, parsed_url, proxy_to
+from pubswap_client.coordinator.route import (
+    LONG_POLL_SECONDS,
+    UNANSWERED,
+    open_http,
+    parsed_url,
+    proxy_to,
+)
 from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
@@ -193,7 +199,7 @@ class Connection:
                 f"The coordinator at {self.url} cannot be reached{self._by_proxy} ({error}). "
                 f"{_PROXY_ADVICE}"
             ) from error
-        except httpx.HTTPError as error:
+        except UNANSWERED as error:
             raise Unreachable(
                 f"The coordinator at {self.url} cannot be reached{self._by_proxy} ({error}). "
                 f"{_advice(error)}"
@@ -265,7 +271,7 @@ _PROXY_ADVICE = (
 _ADDRESS_ADVICE = "Is there something else at this address, or a proxy before it?"
 
 
-def _advice(error: httpx.HTTPError) -> str:
+def _advice(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return (
             "Name the CA of its certificate, or of a proxy that opens TLS, by `--ca-file` when you "

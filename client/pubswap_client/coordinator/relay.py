@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from pydantic import ValidationError
 
-from pubswap_client.coordinator.route import open_http, parsed_url, proxy_to
+from pubswap_client.coordinator.route import UNANSWERED, open_http, parsed_url, proxy_to
 from pubswap_client.coordinator.spool import (
     ANSWER,
     LARGEST_BYTES,
@@ -163,7 +163,7 @@ class Relay:
             request = self._request(asked, body(file, size), size)
             try:
                 answered = self._answered(request, path.stem, draft)
-            except httpx.HTTPError as error:
+            except UNANSWERED as error:
                 problem = Unreachable(
                     f"The relay cannot reach the coordinator at {self._url} ({error})."
                 ).problem()
@@ -173,7 +173,7 @@ class Relay:
             draft.finish(answered)
 
     def _answered(self, request: httpx.Request, name: str, draft: Draft) -> Answered:
-        """What the coordinator answers; its body goes to the draft. Raises HTTPError."""
+        """What the coordinator answers; its body goes to the draft. Raises UNANSWERED."""
         with closing(self._http.send(request, stream=True)) as reply:
             given = [
                 (key.decode("ascii"), value.decode("latin-1")) for key, value in reply.headers.raw

@@ -10,6 +10,8 @@ from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
 LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
+# What httpx raises for a request, the second for an answer that leads to an address that is none.
+UNANSWERED = (httpx.HTTPError, httpx.InvalidURL)
 
 
 def parsed_url(url: str) -> httpx.URL:

@@ -83,6 +83,13 @@ def test_an_answer_of_a_proxy_is_none_of_the_coordinators(
         api.blob("run", digest_of(b"data"))
 
 
+def test_an_answer_that_leads_nowhere_is_none() -> None:
+    """A proxy's way to an address that cannot be one is as if it had not answered."""
+    api = client(lambda request: httpx.Response(302, headers={"Location": "mailto:help@proxy"}))
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        api.version()
+
+
 def test_an_answer_of_another_shape_is_a_server_fault() -> None:
     """A body that does not fit its message is refused, not guessed at."""
     with pytest.raises(ServerFault, match="answered something else"):

@@ -135,8 +135,12 @@ def test_an_answer_has_the_headers_that_members_read(
 
 @pytest.mark.parametrize(
     "reply",
-    [{"status_code": 999}, {"status_code": 200, "headers": {"ETag": "x" * 20_000}}],
-    ids=["status", "header"],
+    [
+        {"status_code": 999},
+        {"status_code": 200, "headers": {"ETag": "x" * 20_000}},
+        {"status_code": 302, "headers": {"Location": "mailto:help@proxy"}},
+    ],
+    ids=["status", "header", "way"],
 )
 def test_an_answer_that_is_none_is_said(
     reply: dict[str, object], folder: Path, serve: Callable[..., None]
