@@ -365,6 +365,21 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
     assert "from 0 to 0.75" in browser.get("/").text
 
 
+def test_a_reward_is_drawn_at_its_step(server: Server, browser: httpx.Client) -> None:
+    """Also where steps before it tell none: with privacy, the private ones."""
+    fed = begun(server, rounds=2, local_steps=4, privacy={"epsilon": 8.0})
+    for name in "ab":
+        file = encode_adapter(fed.run.model.layout, fed.adapter(1))
+        fed.members[name].put_blob(fed.run.id, file)
+        metrics = UpdateMetrics(examples=10, steps=4, step_rewards=[None, 0.25, None, 0.5])
+        update = SubmitUpdate(adapter=digest_of(file), metrics=metrics)
+        fed.members[name].submit_update(fed.run.id, 1, update)
+    fed.wait_for(1)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "Reward: 0.5 in step 4, from 0.25" in page
+    assert "step 2: 0.25" in page
+
+
 def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
     server: Server, browser: httpx.Client
 ) -> None:

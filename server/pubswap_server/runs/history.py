@@ -119,10 +119,13 @@ def curves(session: Session, run: str) -> list[CurvePoint]:
     ]
 
 
-def step_rewards(session: Session, run: str, after: int) -> list[tuple[int, list[float]]]:
-    """The mean reward of each step, by round, of the rounds behind `after` that have any.
+def step_rewards(
+    session: Session, run: str, after: int
+) -> list[tuple[int, list[tuple[int, float]]]]:
+    """Steps 1, 2, ... and their mean rewards, by round, of the rounds behind `after` that have any.
 
-    Of many members, those whose updates come first in the newest rounds.
+    With privacy only public steps have one. Of many members, those whose updates come first in the
+    newest rounds.
     """
     rows = session.execute(
         select(UpdateRow.round, UpdateRow.metrics)
@@ -137,7 +140,7 @@ def step_rewards(session: Session, run: str, after: int) -> list[tuple[int, list
     means = []
     for round_ in sorted(told):
         known = ([x for x in step if x is not None] for step in zip_longest(*told[round_]))
-        means.append((round_, [fmean(step) for step in known if step]))
+        means.append((round_, [(n, fmean(step)) for n, step in enumerate(known, 1) if step]))
     return means
 
 

@@ -103,8 +103,7 @@ def _curves(database: Session, row: RunRow) -> Values:
             charts[title] = chart(title, known)
     steps, by_step = runs.settings_of(row).local_steps, []
     for round_, rewards in history.step_rewards(database, row.id, row.round - 1 - ROUNDS_BY_STEP):
-        overall = (round_ - 1) * steps + 1
-        by_step += [(float(step), reward) for step, reward in enumerate(rewards, overall)]
+        by_step += [(float((round_ - 1) * steps + step), reward) for step, reward in rewards]
     charts["Reward by step, last rounds"] = chart("Reward", by_step, "step")
     first, last = history.first_and_last_evaluation(database, row.id)
     before, after = (each.by_topic if each else {} for each in (first, last))
