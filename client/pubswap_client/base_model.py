@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard, model_card
 from pubswap_protocol.problems import PromptLimit
@@ -20,7 +21,7 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
 
     Raises InvalidSettings if it is neither a folder nor what a hub id looks like.
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download
@@ -41,7 +42,7 @@ def model_folder(source: str, revision: str | None = None) -> Path:
 
     Raises InvalidSettings if it is neither a folder nor to be had from the hub.
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download

@@ -26,6 +26,14 @@ def publish(temporary: Path, path: Path) -> None:
         sync(path.parent.parent)
 
 
+def expanded(path: str | Path) -> Path:
+    """A path in which `~` is a user's folder; raises InvalidSettings for one that is not known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InvalidSettings(f"{path}: whose folder is that? No home is known for it.") from None
+
+
 def require_vacant(out: Path) -> None:
     """Raises InvalidSettings if something is at `out` but an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -11,6 +11,7 @@ from typing import Any
 
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import expanded
 
 EXTENDS = "extends"
 BASE = "base.toml"
@@ -146,13 +147,15 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted key as tables in tables."""
+    """Values by dotted key as tables in tables; raises InvalidSettings for one that is both."""
     tables: dict[str, Any] = {}
     for key, value in values.items():
         target = tables
         *names, last = key.split(".")
         for name in names:
             target = target.setdefault(name, {})
+            if not isinstance(target, dict):
+                raise InvalidSettings(f"{key}: {name} has the value {target!r}, and is no table.")
         target[last] = value
     return tables
 
@@ -162,7 +165,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     full = {key: _from(folder, values[key]) if key in _PATHS else values[key] for key in values}
     source = values.get("model.source")
     if isinstance(source, str) and "model.folder" not in values:
-        model = folder / Path(source).expanduser()
+        model = folder / expanded(source)
         full |= {"model.folder": model} if model.is_dir() else {}
     return full
 
@@ -170,7 +173,7 @@ def absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _from(folder: Path, value: Any) -> Any:
     """Other types than paths are left to be refused with their key."""
     if isinstance(value, str | Path):
-        return folder / Path(value).expanduser()
+        return folder / expanded(value)
     return [_from(folder, item) for item in value] if isinstance(value, list) else value
 
 

@@ -163,6 +163,8 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
         model_folder("no-such-organisation/no-such-model")
     with pytest.raises(InvalidSettings, match="neither a folder nor a hub id"):
         model_folder("not//an id")
+    with pytest.raises(InvalidSettings, match="whose folder is that"):
+        model_folder("~nobody-here/model")
 
 
 def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(

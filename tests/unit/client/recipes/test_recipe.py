@@ -182,6 +182,9 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"sweep.grid": [{"clients": []}]}, "the axis clients has no value"),
         ({"sweep.grid": 3}, "sweep.grid: Input should be a valid tuple"),
         ({"sweep.seeds": [1, 1]}, "sweep.seeds: a seed occurs twice"),
+        ({"swap": 1, "swap.period": 4}, "swap.period: swap has the value 1, and is no table"),
+        ({"model.source": "~nobody-here/m"}, "~nobody-here/m: whose folder is that?"),
+        ({"data.folder": "~nobody-here/d"}, "~nobody-here/d: whose folder is that?"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_the_key_and_the_reason(
