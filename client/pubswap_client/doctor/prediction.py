@@ -72,7 +72,8 @@ def predict(
     """Public steps resample nothing, and verify twice: before and after the exchange.
 
     Private ones have as many responses as are drawn on average. Each way goes one adapter, and a
-    file of b K responses for each public step. Each held-out problem is answered once a round.
+    file of b K responses for each public step. Each held-out problem is answered once a round, and
+    with weights by improvement twice: with the global adapter, and with the own one at its end.
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
@@ -83,6 +84,7 @@ def predict(
     sampled, trained = trial.sampled or drawn, trial.trained or drawn
     sampling, verifying = trial.rollout_seconds / sampled, trial.reward_seconds / sampled
     updating = trial.update_seconds / trained
+    looks = 2 if run.aggregation.weights == "improvement" else 1
     file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
     return Prediction(
         private_steps=len(steps) - public,
@@ -92,7 +94,7 @@ def predict(
         bytes_up=_update_bytes(run, layout, client) + round(public * file),
         bytes_down=layout.file_bytes + round(public * file),
         rounds=run.rounds,
-        held_out_seconds=client.holdout * (sampling + verifying),
+        held_out_seconds=looks * client.holdout * (sampling + verifying),
     )
 
 

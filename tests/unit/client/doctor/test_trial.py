@@ -136,6 +136,9 @@ def test_a_round_is_predicted_from_a_step() -> None:
     sampled = TRIAL.rollout_seconds + TRIAL.reward_seconds
     assert longer.round_seconds - found.round_seconds == pytest.approx(sampled * 32 / 64)
     assert "held-out problems" in str(longer) and longer.bytes_up == found.bytes_up
+    weighed = run.model_copy(update={"aggregation": AggregationSettings(weights="improvement")})
+    twice = predict(TRIAL, weighed, layout, ClientSettings(holdout=32))
+    assert twice.held_out_seconds == pytest.approx(2 * longer.held_out_seconds)
 
 
 def test_what_resampling_has_sampled_more_is_of_private_steps_alone() -> None:
