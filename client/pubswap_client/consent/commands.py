@@ -15,7 +15,7 @@ from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy
 from pubswap_client.consent.rules import compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
-from pubswap_protocol.errors import InvalidSettings, PubSwapError
+from pubswap_protocol.errors import InvalidSettings, PubSwapError, printable
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
 
@@ -73,7 +73,7 @@ def check(
         stored = load_membership(state)
         asked = ask_of(_view(state, stored), stored.coordinator)
         refused = [f"{one.code}: {one.detail}" for one in refused_now(state, rules, asked)]
-    _compare(rules, asked, refused)
+    print_compared(rules, asked, refused)
     if refused:
         raise typer.Exit(1)
     typer.echo("The policy allows this.")
@@ -88,7 +88,7 @@ def approve(state: State = STATE, yes: Yes = False) -> None:
     policy, stored = _policy(policy_path(state)), load_membership(state)
     view = _view(state, stored)
     asked = ask_of(view, stored.coordinator)
-    _compare(policy, asked, refused := _refused(policy, asked))
+    print_compared(policy, asked, refused := _refused(policy, asked))
     if refused:
         typer.echo("The policy refuses this, whoever approves the run.")
     round_ = max(1, view.round)
@@ -115,7 +115,7 @@ def print_first_look(state: Path, stored: StoredMembership) -> None:
         typer.echo(f"The policy was not looked at: {error.detail}", err=True)
         return
     asked = ask_of(view, stored.coordinator)
-    _compare(policy, asked, _refused(policy, asked))
+    print_compared(policy, asked, _refused(policy, asked))
     if made is not None:
         typer.echo(f"{made} allows this and no more: read it. It is taken as approved.")
     elif policy.approve != "never":
@@ -158,7 +158,7 @@ def _refused(policy: LocalPolicy, asked: Ask) -> list[str]:
     return [f"{line.code}: {line.what}" for line in compare(policy, asked) if line.code]
 
 
-def _compare(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
+def print_compared(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
     """Print one line for each thing that the run asks for, and whether that is allowed."""
     table = Table(
         Column(no_wrap=True),
@@ -167,10 +167,12 @@ def _compare(policy: LocalPolicy, asked: Ask, refused: list[str]) -> None:
         Column(no_wrap=True),
     )
     for line in compare(policy, asked):
-        table.add_row(line.what, line.asks, line.allows, "✗" if line.code else "✓")
+        # A person decides by what is shown here, and what is asked is in the coordinator's words.
+        asks = printable(line.asks)
+        table.add_row(line.what, asks, line.allows, "✗" if line.code else "✓")
     Console(markup=False).print(table)
     for reason in refused:
-        typer.echo(f"refused: {reason}")
+        typer.echo(f"refused: {printable(reason)}")
 
 
 def _text(value: object) -> str:

@@ -68,3 +68,9 @@ def test_a_code_of_no_coordinator_becomes_its_nearest_relative(
 ) -> None:
     """A newer coordinator's is understood by its status, and so is what only we can say of us."""
     assert type(error_for(ProblemDetails(title="t", status=status, detail="d", code=code))) is kind
+
+
+def test_a_detail_moves_no_cursor() -> None:
+    """A coordinator's words go to a member's terminal, which does what some characters say."""
+    problem = ProblemDetails(title="t", status=409, detail="a\x1b[2J\n\x9b8mé", code="conflict")
+    assert error_for(problem).detail == "a [2J\n 8mé"

@@ -8,6 +8,7 @@ import pytest
 
 from pubswap_client.consent.approval import Approval
 from pubswap_client.consent.ask import SENDS_GAIN, Ask
+from pubswap_client.consent.commands import print_compared
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code, Sent, compare, judge, opens_at
 from support.coordinator.coordinator import merged
@@ -115,6 +116,14 @@ def test_the_reason_says_what_is_asked_and_what_is_allowed() -> None:
     assert period.detail == (
         "The run asks for swap.period: 2. This organisation allows: at least 4, at most 5."
     )
+
+
+def test_what_a_run_asks_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """A coordinator's own words cannot hide from a person what else there is to approve."""
+    odd = replace(ASK, model="org/model\x1b[2J\x1b[8m")
+    print_compared(LocalPolicy(), odd, [f"model: {odd.model}"])
+    shown = capsys.readouterr().out
+    assert "org/model [2J" in shown and "\x1b" not in shown
 
 
 def test_a_limit_on_public_steps_does_not_hold_of_a_run_without_any() -> None:
