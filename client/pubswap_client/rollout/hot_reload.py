@@ -44,9 +44,13 @@ class HotReloadEngine(RolloutEngine):
     """Loads a version when the policy's adapter has changed; at most two are loaded at a time."""
 
     def __init__(self, policy: Policy, model: Path, root: Path) -> None:
-        """Write versions below `root`, which is this engine's own and is emptied at the start."""
+        """Write versions below `root`, which is this engine's own and is emptied at the start.
+
+        Raises FileExistsError if it is a link: in a shared folder anybody may have made it, and
+        what it leads to is not ours to empty.
+        """
         self.policy = policy
-        self.root = root.resolve()
+        self.root = root.parent.resolve() / root.name
         self._model = str(model)
         # A server outlives us and may have cached what it computed under an earlier name.
         self._unique = uuid.uuid4().hex[:8]

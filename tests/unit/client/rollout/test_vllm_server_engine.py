@@ -270,3 +270,15 @@ def test_a_member_s_settings_choose_the_engine(
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(InvalidSettings, match=r"pip install '\.\[client,vllm\]'"):
         make_engine(ClientSettings(engine="vllm"), policy, MODEL)
+
+
+def test_what_a_link_leads_to_is_not_emptied(
+    policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
+) -> None:
+    """In a folder that members share, another one may have put it in the place of ours."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("kept")
+    (work := tmp_path / "member").symlink_to(tmp_path / "mine")
+    with pytest.raises(FileExistsError):
+        engine_on(policy, fakes, work)
+    assert (tmp_path / "mine" / "file").read_text() == "kept"
