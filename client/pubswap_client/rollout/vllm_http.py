@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from pubswap_protocol.errors import EngineFault
+from pubswap_protocol.errors import EngineFault, InvalidSettings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -82,16 +82,20 @@ class InferenceServer:
         response_seconds: float = 3600,
         connections: int = 32,
     ) -> None:
+        """Raises InvalidSettings for an address that is none."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self.connect_seconds = connect_seconds
-        self._http = httpx.Client(
-            base_url=self.url,
-            verify=httpx.create_ssl_context(),  # with SSL_CERT_FILE, but
-            trust_env=False,  # private prompts go through no proxy
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
-            limits=httpx.Limits(max_connections=connections),
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                verify=httpx.create_ssl_context(),  # with SSL_CERT_FILE, but
+                trust_env=False,  # private prompts go through no proxy
+                headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+                timeout=httpx.Timeout(response_seconds, connect=10, pool=None),
+                limits=httpx.Limits(max_connections=connections),
+            )
+        except httpx.InvalidURL as error:
+            raise InvalidSettings(f"vllm.urls: {url!r} is no address: {error}.") from None
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,7 +12,7 @@ import pytest
 from pubswap_client.demo.processes import free_port
 from pubswap_client.rollout import vllm_http
 from pubswap_client.rollout.vllm_http import InferenceServer, VllmRefused
-from pubswap_protocol.errors import EngineFault
+from pubswap_protocol.errors import EngineFault, InvalidSettings
 from support.eventually import until
 from support.vllm.fake_vllm import BASE, FakeVllm, fake_vllm
 
@@ -42,6 +42,12 @@ def test_adapters_come_and_go(fake: FakeVllm, server: InferenceServer) -> None:
     assert (adapter.id, adapter.root, adapter.parent) == ("a-1", "/shared/a-1", BASE)
     server.unload_adapter("a-1")
     assert fake.adapters == {}
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    """With the setting that has it."""
+    with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is no address"):
+        InferenceServer("http://gpu-1:port")
 
 
 def test_prompts_go_through_no_proxy(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
