@@ -420,6 +420,9 @@ class Task(Message):
     round: Number = 0
     adapter: Digest | None = None
     residuals: list[Digest] = Field(default=[])
+    rollbacks: Number = Field(
+        default=0, description="How often the run went back: a round of another count is another."
+    )
     waits_for: str | None = Field(
         default=None, description="What a member that is to wait waits for, in words."
     )

@@ -1,6 +1,7 @@
 """The operator's ways out of a round that cannot go on: exclude an update, or go back."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pubswap_protocol.messages import (
     Rollback,
     RunView,
     SubmitUpdate,
+    Task,
     TaskKind,
     UpdateMetrics,
 )
@@ -268,3 +270,31 @@ def wait_for_round(fed: Federation, round_: int) -> RunView:
         assert time.monotonic() < deadline, view
         time.sleep(0.02)
     return view
+
+
+def test_who_is_in_a_round_that_a_rollback_begins_again_is_told_so(server: Server) -> None:
+    """Its task says how often the run went back, and what it began before is taken no more."""
+    fed = begun(server, rounds=3)
+    a, run = fed.members["a"], fed.run.id
+    before = a.task(run, 0)
+    body = fed.responses("a", 1, 1, [1, 1])
+    fed.operator.roll_back(run, Rollback(to=0))
+    after = a.task(run, 0)
+    assert (after.round, after.adapter) == (before.round, before.adapter)
+    assert (before.rollbacks, after.rollbacks) == (0, 1)
+    metrics = UpdateMetrics(examples=1, steps=fed.run.settings.local_steps)
+    data = encode_adapter(fed.run.model.layout, fed.adapter(1))
+    update = SubmitUpdate(adapter=a.put_blob(run, data), metrics=metrics)
+
+    def calls(task: Task) -> list[Callable[[], object]]:
+        return [
+            lambda: a.swap_prompts(run, 1, 1, task.rollbacks),
+            lambda: a.submit_responses(run, 1, 1, body, task.rollbacks),
+            lambda: a.submit_update(run, 1, update, task.adapter, task.rollbacks),
+        ]
+
+    for call in calls(before):
+        with pytest.raises(RoundClosed, match="The run went back, and round 1 was begun again"):
+            call()
+    for call in calls(after):
+        call()

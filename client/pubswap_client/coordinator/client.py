@@ -185,22 +185,33 @@ class CoordinatorClient(Connection):
         return digest
 
     def submit_update(
-        self, run: str, round_: int, body: messages.SubmitUpdate, start: str | None = None
+        self,
+        run: str,
+        round_: int,
+        body: messages.SubmitUpdate,
+        start: str | None = None,
+        rollbacks: int | None = None,
     ) -> Receipt:
         """Hand in an update, trained from the adapter `start`.
 
-        Raises RoundClosed if the run went back, and the round begins from another one.
+        Raises RoundClosed if the run went back since the task that had so many `rollbacks`; so do
+        a public step's prompts and responses.
         """
         path = paths.UPDATE.format(run=run, round=round_)
-        return self.call(Receipt, "POST", path, self.withhold(body), start=start)
+        told = self.withhold(body)
+        return self.call(Receipt, "POST", path, told, start=start, rollbacks=rollbacks)
 
-    def swap_prompts(self, run: str, round_: int, swap: int) -> messages.SwapPrompts:
+    def swap_prompts(
+        self, run: str, round_: int, swap: int, rollbacks: int | None = None
+    ) -> messages.SwapPrompts:
         path = paths.SWAP.format(run=run, round=round_, swap=swap)
-        return self.call(messages.SwapPrompts, "GET", path)
+        return self.call(messages.SwapPrompts, "GET", path, rollbacks=rollbacks)
 
-    def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
+    def submit_responses(
+        self, run: str, round_: int, swap: int, data: bytes, rollbacks: int | None = None
+    ) -> Receipt:
         path = paths.SWAP_RESPONSES.format(run=run, round=round_, swap=swap)
-        return self.call(Receipt, "POST", path, data)
+        return self.call(Receipt, "POST", path, data, rollbacks=rollbacks)
 
     def exchanged(
         self,

@@ -98,6 +98,7 @@ class Daemon:
             self.privacy,
             self.held_out,
             self.limits,
+            task.rollbacks,
         )
         local.train()
         local.hand_in(self.examples)

@@ -46,11 +46,14 @@ class Recorder(Reporter):
             tokens_per_second=report.metrics.tokens_per_second,
         )
 
-    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
+    def trained(
+        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
+    ) -> None:
         figures = RoundFigures(
             run=self._status.run,
             round=round_,
             start=start,
+            rollbacks=rollbacks,
             at=datetime.now(UTC),
             steps=len(steps),
             rewards=[step.reward for step in steps],

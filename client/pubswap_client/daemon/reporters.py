@@ -79,7 +79,9 @@ class Reporter:
     def step(self, report: StepReport) -> None:
         """A step was made."""
 
-    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
+    def trained(
+        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
+    ) -> None:
         """All steps of a round were made, from the global adapter `start`, and are on disk.
 
         Said again after a restart before the hand-in.
@@ -128,9 +130,11 @@ class Reporters(Reporter):
         for reporter in self.reporters:
             reporter.step(report)
 
-    def trained(self, round_: int, start: Digest, steps: Sequence[StepMetrics]) -> None:
+    def trained(
+        self, round_: int, start: Digest, steps: Sequence[StepMetrics], rollbacks: int
+    ) -> None:
         for reporter in self.reporters:
-            reporter.trained(round_, start, steps)
+            reporter.trained(round_, start, steps, rollbacks)
 
 
 class Deadline(Reporter):

@@ -32,7 +32,7 @@ from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.evidence import another_temperature
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
-from pubswap_client.training.trainer import LocalTrainer
+from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
 from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed
 from pubswap_protocol.messages import (
@@ -71,7 +71,8 @@ class LocalRound:
     """Round `number` (1, 2, ...) from its global adapter, of digest `start`, to its hand-in.
 
     A process that is killed at any point and started again goes on after the last step that was
-    kept. On a CPU the adapter then has the very bits of an undisturbed one.
+    kept. On a CPU the adapter then has the very bits of an undisturbed one. After a rollback, which
+    `rollbacks` counts, the round is begun again, also from the same adapter.
     """
 
     api: CoordinatorClient
@@ -84,6 +85,7 @@ class LocalRound:
     privacy: PrivacyBudget | None = None
     held_out: HeldOut | None = None
     limits: RoundLimits = field(default_factory=RoundLimits)
+    rollbacks: int = 0
     _done: list[StepMetrics] = field(default_factory=list)
     _base: Adapter = field(default_factory=dict)
     _ahead: dict[int, tuple[SwapPrompts, bytes]] = field(default_factory=dict)
@@ -112,10 +114,13 @@ class LocalRound:
                 self._wait_until_kept()
                 self._done.append(metrics)
                 snapshot = self.trainer.snapshot()
-                checkpoint = Checkpoint(self.number, self.start, tuple(self._done), snapshot)
+                checkpoint = self._checkpoint(snapshot)
                 self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
             self._wait_until_kept()
-        self.reporter.trained(self.number, self.start, self._done)
+        self.reporter.trained(self.number, self.start, self._done, self.rollbacks)
+
+    def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
+        return Checkpoint(self.number, self.start, tuple(self._done), snapshot, self.rollbacks)
 
     def keep(self, step: int, checkpoint: Checkpoint, reporter: Reporter) -> None:
         """Write a checkpoint, then report its last step; in a thread of its own."""
@@ -148,7 +153,9 @@ class LocalRound:
         self._transfer += time.monotonic() - began
         metrics = self._summary(examples)
         update = SubmitUpdate(adapter=digest, metrics=metrics)
-        receipt = self.api.submit_update(self.run.id, self.number, update, self.start)
+        receipt = self.api.submit_update(
+            self.run.id, self.number, update, self.start, self.rollbacks
+        )
         if receipt.status is ReceiptStatus.LATE:
             self.journal.forget_update()
         log.info("Round %d handed in: %s.", self.number, receipt.status)
@@ -199,8 +206,8 @@ class LocalRound:
         if checkpoint is not None and checkpoint.round < self.number:
             # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
             self.trainer.restore(checkpoint.snapshot)
-        here = self.number, self.start
-        if checkpoint is not None and (checkpoint.round, checkpoint.start) == here:
+        here = self.number, self.start, self.rollbacks
+        if checkpoint is not None and checkpoint.of == here:
             begin()
             self.trainer.restore(checkpoint.snapshot)
             self._done = list(checkpoint.steps)
@@ -213,8 +220,7 @@ class LocalRound:
             beginning = self.privacy.next_beginning()
             begin(beginning=beginning)
             # Kept before it is paid for: else a kill between the two would begin it once more.
-            snapshot = self.trainer.snapshot()
-            self.journal.save(Checkpoint(self.number, self.start, (), snapshot))
+            self.journal.save(self._checkpoint(self.trainer.snapshot()))
             self.privacy.pay(beginning)
         else:
             begin()
@@ -273,7 +279,7 @@ class LocalRound:
 
     def _prompts(self, swap: int) -> SwapPrompts:
         """A public step's prompts; raises InvalidProblems for more than were agreed on."""
-        found = self.api.swap_prompts(self.run.id, self.number, swap)
+        found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
         most = self.run.settings.grpo.prompts_per_step
         if len(found.prompts) > most:
             raise InvalidProblems(
@@ -347,7 +353,9 @@ class LocalRound:
     def _submit(self, prompts: SwapPrompts, own: bytes) -> bool:
         """Send our responses; returns whether they came in time for the exchange."""
         try:
-            receipt = self.api.submit_responses(self.run.id, self.number, prompts.swap, own)
+            receipt = self.api.submit_responses(
+                self.run.id, self.number, prompts.swap, own, self.rollbacks
+            )
         except IdempotencyMismatch as error:
             # What we sent before was lost here; the exchange has it, and gives its groups.
             log.warning("%s Going on with what the coordinator has.", error.detail)
@@ -358,7 +366,7 @@ class LocalRound:
 
     def _key(self, prompts: SwapPrompts) -> ExchangeKey:
         places = [entry.index for entry in prompts.prompts]
-        return ExchangeKey(self.number, self.start, prompts.swap, places)
+        return ExchangeKey(self.number, self.start, prompts.swap, places, self.rollbacks)
 
     def _summary(self, examples: int) -> UpdateMetrics:
         """What is told of the round. With privacy, figures are of public steps alone.

@@ -22,6 +22,7 @@ class RoundFigures(BaseModel, frozen=True):
     run: str = Field(description="The run's id.")
     round: int
     start: Digest = Field(description="The global adapter that it began from.")
+    rollbacks: int = Field(default=0, description="How often the run had gone back when it began.")
     at: AwareDatetime = Field(description="When its last step was made.")
     steps: int
     rewards: list[float | None] = Field(description="Of each step, in the order of the updates.")
@@ -36,8 +37,8 @@ class RoundFigures(BaseModel, frozen=True):
     waited: float = Field(description="Seconds for the other organisations.")
 
     @property
-    def key(self) -> tuple[str, int, Digest]:
-        return self.run, self.round, self.start
+    def key(self) -> tuple[str, int, Digest, int]:
+        return self.run, self.round, self.start, self.rollbacks
 
 
 class HeldOutScore(BaseModel, frozen=True):

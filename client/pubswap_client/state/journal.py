@@ -67,16 +67,23 @@ class Checkpoint:
     start: Digest  # of the global adapter that the round began from
     steps: tuple[StepMetrics, ...]  # of local steps 1, 2, ..., the last of them finished
     snapshot: Snapshot
+    rollbacks: int = 0  # of the run, when the round began
+
+    @property
+    def of(self) -> tuple[int, Digest, int]:
+        """The round, as it was begun."""
+        return self.round, self.start, self.rollbacks
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKey:
-    """The public step that a kept batch belongs to: after a rollback it may have other prompts."""
+    """The public step that a kept batch belongs to: after a rollback it is another one."""
 
     round: int
     start: Digest  # of the global adapter that the round began from
     swap: int
     prompts: list[int]  # positions in the public set
+    rollbacks: int = 0  # of the run, when the round began
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,7 @@ class Journal:
         facts = {
             "round": checkpoint.round,
             "start": checkpoint.start,
+            "rollbacks": checkpoint.rollbacks,
             "step": len(checkpoint.steps),
             "steps": [asdict(metrics) for metrics in checkpoint.steps],
             "resampled": checkpoint.snapshot.resampled,
@@ -219,7 +227,8 @@ def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint
     ahead_of = facts.get("ahead_of")
     snapshot = Snapshot(adapter, optimizer, sampled, facts["resampled"], beginning, ahead_of)
     steps = tuple(StepMetrics(**metrics) for metrics in facts["steps"])
-    return Checkpoint(facts["round"], facts["start"], steps, snapshot)
+    rollbacks = facts.get("rollbacks", 0)
+    return Checkpoint(facts["round"], facts["start"], steps, snapshot, rollbacks)
 
 
 def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:

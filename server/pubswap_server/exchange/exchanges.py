@@ -48,19 +48,22 @@ class Unverified:
     tokenizer: str
 
 
-def check_step(run: RunRow, round_: int, swap: int) -> None:
+def check_step(run: RunRow, round_: int, swap: int, rollbacks: int | None = None) -> None:
     """Raises NotFound for a public step that the run does not have, RoundClosed for a round that
-    has not begun: a run that was rolled back leaves members in one."""
+    has not begun, or was begun before its last rollback: such a run leaves members in one."""
     steps = public_steps_per_round(runs.settings_of(run))
     if round_ < 1 or not 1 <= swap <= steps:
         raise NotFound(f"Round {round_} has no public step {swap}; each round has {steps}.")
     if round_ > run.round:
         raise RoundClosed(f"Round {round_} is not under way; the run is in round {run.round}.")
+    runs.require_since(run, rollbacks)
 
 
-def rules_of(session: Session, run: RunRow, round_: int, swap: int) -> ResponseRules:
+def rules_of(
+    session: Session, run: RunRow, round_: int, swap: int, rollbacks: int | None = None
+) -> ResponseRules:
     """The form of a public step's responses; raises NotFound or RoundClosed, see `check_step`."""
-    check_step(run, round_, swap)
+    check_step(run, round_, swap, rollbacks)
     settings = runs.settings_of(run)
     return ResponseRules(
         prompts=prompts_of(session, run, round_, swap),
@@ -95,13 +98,15 @@ def submit(
     donatable: Verdicts | None = None,
     *,
     arrived: datetime,
+    rollbacks: int | None = None,
 ) -> Receipt:
     """Store responses, `correct` if that is known; late if the exchange or its round is closed.
 
     Also late are those that arrived when only the verification of others kept it open. Raises
-    RunCancelled.
+    RunCancelled, and RoundClosed if the run went back since the task.
     """
     require_going(run.state == RunState.CANCELLED)
+    runs.require_since(run, rollbacks)
     before = earlier(session, run, member, round_, swap, digest)
     if before is not None:
         return before

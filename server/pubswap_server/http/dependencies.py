@@ -224,6 +224,16 @@ SwapNumber = Annotated[
 ]
 
 
+Rollbacks = Annotated[
+    int | None,
+    Query(
+        ge=0,
+        le=MAX_NUMBER,
+        description="The task's `rollbacks`: 409 `round_closed` if the run went back since.",
+    ),
+]
+
+
 IdempotencyKey = Annotated[
     str | None,
     Header(

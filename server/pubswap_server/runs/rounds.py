@@ -47,14 +47,15 @@ def submit(
     request: SubmitUpdate,
     given: Mapping[str, int],
     start: str | None = None,
+    rollbacks: int | None = None,
 ) -> Receipt:
-    """Take a member's update, trained from the adapter `start` if that is said; `given` counts the
-    responses that it got in the round, by donor.
+    """Take a member's update, trained from the adapter `start` and after so many `rollbacks` if
+    that is said; `given` counts the responses that it got in the round, by donor.
 
     Sent again, it gets the same receipt; a round that is closed stores it as late, also without its
     adapter. Raises IdempotencyMismatch for another adapter than before, UnknownBlob for one that
     was not sent, InvalidUpdate for a number of steps that the run does not take, RoundClosed for a
-    round that has not begun, or begins from another adapter since the run went back, RunCancelled.
+    round that has not begun, or was begun again since the run went back, RunCancelled.
     """
     require_going(run.state == RunState.CANCELLED)
     blob = session.get(BlobRow, (run.id, request.adapter, member.name)) or session.scalar(
@@ -77,6 +78,8 @@ def submit(
     before_it = session.get_one(RoundRow, (run.id, round_ - 1))
     if start not in (None, before_it.adapter) and not late:
         raise RoundClosed(f"The run went back, and round {round_} begins from another adapter now.")
+    if not late:
+        runs.require_since(run, rollbacks)
     if blob is None and not late:
         raise UnknownBlob(f"PUT the adapter {request.adapter} as a blob first.")
     row = UpdateRow(

@@ -17,6 +17,7 @@ from pubswap_protocol.errors import (
     Invalid,
     InvalidProblems,
     NameTaken,
+    RoundClosed,
     UnknownRun,
     WrongState,
     first_fault,
@@ -154,6 +155,12 @@ def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
 
 def status_of(run: RunRow) -> RunStatus:
     return RunStatus(RunState(run.state), run.paused, run.round, run.settings["rounds"])
+
+
+def require_since(run: RunRow, rollbacks: int | None) -> None:
+    """Raises RoundClosed if the run went back since it had so many rollbacks, if that is said."""
+    if rollbacks not in (None, run.rollbacks):
+        raise RoundClosed(f"The run went back, and round {run.round} was begun again.")
 
 
 def move(session: Session, run: RunRow, transition: Move, **details: Any) -> None:

@@ -233,7 +233,14 @@ def _work(snapshot: RunSnapshot, kind: TaskKind, round_: int, adapter: str | Non
     """Training from, or evaluating, an adapter, with the residuals that belong to it."""
     last = round_ - 1 if kind is TaskKind.TRAIN else round_
     residuals = [digest for of, digest in snapshot.residuals if of <= last]
-    return Task(kind=kind, state=snapshot.state, round=round_, adapter=adapter, residuals=residuals)
+    return Task(
+        kind=kind,
+        state=snapshot.state,
+        round=round_,
+        adapter=adapter,
+        residuals=residuals,
+        rollbacks=snapshot.rollbacks,
+    )
 
 
 def settled(snapshot: RunSnapshot, member: MemberPrincipal, round_: int, swap: int) -> bool:

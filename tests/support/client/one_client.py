@@ -89,6 +89,7 @@ class FakeCoordinator:
         self.late = False  # whether exchanges are closed when our responses come
         self.closed = False  # whether they close while we wait
         self.sampling_seed: int | None = None
+        self.rollbacks = 0  # as its tasks say
 
     def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
         return self.blobs[digest]
@@ -97,12 +98,14 @@ class FakeCoordinator:
         self.blobs[digest_of(data)] = data
         return digest_of(data)
 
-    def swap_prompts(self, run: str, round_: int, swap: int) -> SwapPrompts:
+    def swap_prompts(self, run: str, round_: int, swap: int, rollbacks: int = 0) -> SwapPrompts:
         prompts = [PublicPrompt(index=i, problem=self.problems[i]) for i in PUBLIC]
         seed = self.sampling_seed
         return SwapPrompts(round=round_, swap=swap, prompts=prompts, sampling_seed=seed)
 
-    def submit_responses(self, run: str, round_: int, swap: int, data: bytes) -> Receipt:
+    def submit_responses(
+        self, run: str, round_: int, swap: int, data: bytes, rollbacks: int = 0
+    ) -> Receipt:
         self.sent += 1
         if self.submitted.setdefault((round_, swap), data) != data:
             self.mismatches += 1
@@ -132,7 +135,12 @@ class FakeCoordinator:
         return encode_responses(PUBLIC, mixed)
 
     def submit_update(
-        self, run: str, round_: int, body: SubmitUpdate, start: str | None = None
+        self,
+        run: str,
+        round_: int,
+        body: SubmitUpdate,
+        start: str | None = None,
+        rollbacks: int = 0,
     ) -> Receipt:
         assert body.adapter in self.blobs
         if self.updates.setdefault(round_, body) != body:
@@ -193,6 +201,7 @@ class World:
                 one = LocalRound(
                     *(api, run, trainer, journal, told, number, start, privacy, held_out),
                     limits=self.limits,
+                    rollbacks=api.rollbacks,
                 )
                 one.train()
                 one.hand_in(examples=8)

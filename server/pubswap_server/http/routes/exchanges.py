@@ -23,6 +23,7 @@ from pubswap_server.http.dependencies import (
     IdempotencyKey,
     Number,
     PrincipalRun,
+    Rollbacks,
     SwapNumber,
     Wait,
 )
@@ -36,7 +37,9 @@ router = APIRouter(tags=["public steps"], route_class=PlainJsonRoute)
 
 
 @router.get(paths.SWAP, summary="A public step's prompts")
-async def get_swap(run: PrincipalRun, round: Number, swap: SwapNumber) -> SwapPrompts:
+async def get_swap(
+    run: PrincipalRun, round: Number, swap: SwapNumber, rollbacks: Rollbacks = None
+) -> SwapPrompts:
     """The same for every client, but for its sampling seed: a function of the seed and the step.
 
     Where the run chooses its prompts by what they have shown, it does so for the first client
@@ -49,13 +52,14 @@ async def get_swap(run: PrincipalRun, round: Number, swap: SwapNumber) -> SwapPr
         client = principal if principal.role is Role.CLIENT else None
 
     def undecided(session: Session, row: RunRow) -> bool:
-        exchanges.check_step(row, round, swap)
+        exchanges.check_step(row, round, swap, rollbacks)
         return to_be_chosen(session, row, round, swap)
 
     if client is not None and await run.read(undecided):
         past = services.past_counts
         await run.write(partial(choose_prompts, round_=round, swap=swap, past=past))
-    row, rules, digest = await run.read(partial(_asked, round=round, swap=swap))
+    asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
+    row, rules, digest = await run.read(asked)
     problems = await to_thread.run_sync(services.problems, digest)
     prompts = [PublicPrompt(index=index, problem=problems[index]) for index in rules.prompts]
     seed = _seed(row, client.name, round, swap) if client is not None else None
@@ -68,10 +72,10 @@ def _seed(row: RunRow, member: str, round_: int, swap: int) -> int | None:
 
 
 def _asked(
-    session: Session, row: RunRow, round: int, swap: int
+    session: Session, row: RunRow, round: int, swap: int, rollbacks: int | None
 ) -> tuple[RunRow, ResponseRules, str]:
     """A public step's run and prompts, and the digest of the set that they are of."""
-    rules = exchanges.rules_of(session, row, round, swap)
+    rules = exchanges.rules_of(session, row, round, swap, rollbacks)
     return row, rules, session.get_one(SetRow, (row.id, "public")).digest
 
 
@@ -85,6 +89,7 @@ async def submit_responses(
     round: Number,
     swap: SwapNumber,
     request: Request,
+    rollbacks: Rollbacks = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
     """Which are correct is decided here, from the tokens. Late ones answer `late, unused`.
@@ -93,7 +98,8 @@ async def submit_responses(
     """
     member, services = run.principal, run.services
 
-    row, rules, public = await run.read(partial(_asked, round=round, swap=swap))
+    asked = partial(_asked, round=round, swap=swap, rollbacks=rollbacks)
+    row, rules, public = await run.read(asked)
     received = await receive(services, request, rules.max_bytes())
     arrived, settings = now(), runs.settings_of(row)
     try:
@@ -125,6 +131,7 @@ async def submit_responses(
         return exchanges.submit(
             *(session, locked, member, round, swap, received.digest, correct, donatable),
             arrived=arrived,
+            rollbacks=rollbacks,
         )
 
     receipt = await run.write(work)

@@ -20,6 +20,7 @@ from pubswap_server.http.dependencies import (
     IdempotencyKey,
     MemberDep,
     Number,
+    Rollbacks,
     RunAccess,
     ServicesDep,
     Wait,
@@ -61,16 +62,19 @@ async def submit_update(
         str | None,
         Query(pattern=digests.PATTERN, description="The adapter that it was trained from."),
     ] = None,
+    rollbacks: Rollbacks = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Receipt:
     """The adapter must have been sent as a blob. A closed round answers `late, unused`.
 
-    With `start`, 409 `round_closed` if the run went back and the round begins from another one.
+    With `start`, 409 `round_closed` if the round begins from another one now.
     """
     member = run.principal
     given = await _given(run, round) if body.metrics.donors else {}
     return await run.write(
-        lambda session, row: rounds.submit(session, row, member, round, body, given, start)
+        lambda session, row: rounds.submit(
+            session, row, member, round, body, given, start, rollbacks
+        )
     )
 
 

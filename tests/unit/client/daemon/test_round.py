@@ -582,6 +582,32 @@ def test_a_round_that_is_begun_again_hands_in_what_it_has_then_made(
     assert one.coordinator.updates[1].adapter != before.adapter
 
 
+@pytest.mark.parametrize("last", [3, STEPS])
+def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
+    world: Callable[..., World], last: int
+) -> None:
+    """From its first public step on, for which peers wait; also if all of it was made."""
+    one, fresh = world(wire=INT8), world(wire=INT8)
+
+    class Ends(Recorder):
+        def doing(self, what: str) -> None:
+            if self._status.step == last:
+                raise Killed
+
+    one.coordinator.submit_update = _dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        one.live(Ends(one.state, one.coordinator.run, SimpleNamespace(sent=1, received=2)))
+    del one.coordinator.submit_update  # type: ignore[attr-defined]
+    one.coordinator.submitted.clear()
+    for each in (one, fresh):
+        each.coordinator.peer.reverse()  # peers give others this time
+        each.coordinator.rollbacks = 1
+        each.live(recorder(each))
+    assert one.coordinator.submitted.keys() == fresh.coordinator.submitted.keys()
+    assert one.adapters() == fresh.adapters()
+    assert rounds_of(one)[-ROUNDS:] == rounds_of(fresh)
+
+
 def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
     """After a rollback a public step may have others, which informative prompts then have."""
     one = world()
