@@ -114,6 +114,22 @@ def test_a_runs_noise_is_the_least_that_keeps_its_epsilon(
     assert epsilon_of(rounds * [less], delta) > epsilon
 
 
+def test_a_run_of_one_release_has_noise_however_large_its_epsilon() -> None:
+    """The least that is looked for keeps more than it asks."""
+    settings = RunSettings.model_validate(
+        {
+            "method": "fedavg",
+            "rounds": 1,
+            "local_steps": 1,
+            "grpo": {"gradient_epochs": 1},
+            "privacy": {"epsilon": 100.0},
+        }
+    )
+    one = releases_of_round(settings, 400)
+    assert one.noise_multiplier == 0.1
+    assert epsilon_of([one], 1e-5) < 100
+
+
 def test_a_run_of_public_steps_alone_costs_nothing() -> None:
     """Nothing private is released in it."""
     settings = RunSettings.model_validate({"swap": {"period": 1}, "privacy": {"epsilon": 1.0}})
