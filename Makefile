@@ -63,11 +63,11 @@ chaos: .venv/dev.stamp  ## every fault many times over, with what was lost; abou
 # Most valuable first; stopped at any point, it goes on from there, and on another machine from what
 # is committed: the folder is the store, and git ignores all of it but results. Figures only: the text
 # of study/README.md is written by hand.
-STUDY = decide explore
+STUDY = decide explore better
 STUDIED = deploy/recipes/small/study
 FIRST = compare references periods fedprox milder beyond servers sampling
 
-study: .venv/dev.stamp  ## does the exchange help? 18 core hours for all arms, resumable
+study: .venv/dev.stamp  ## does the exchange help? 20 core hours for all arms, resumable
 	for recipe in $(STUDY); do \
 		$(BIN)/pubswap simulate deploy/recipes/small/$$recipe.toml --sweep --jobs 2 --threads 1 --out $(STUDIED) || exit 1; \
 	done
