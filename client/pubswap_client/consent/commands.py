@@ -44,7 +44,7 @@ def show(
     if membership_path(state).exists():
         member, sent = load_membership(state).membership, sent_since(state, local_now())
         typer.echo(_decision(read_approval(state, member.run)))
-        typer.echo(f"Sent today (UTC): {sent.size:,} bytes, in {len(sent.rounds)} rounds.")
+        typer.echo(f"Sent today (UTC): {sent.size:,} bytes, in {sent.rounds} rounds.")
 
 
 @policy_commands.command("check")

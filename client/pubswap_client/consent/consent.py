@@ -2,11 +2,11 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,9 +19,10 @@ from pubswap_client.consent.local_policy import (
     load_policy,
     policy_path,
 )
-from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, Sent, judge, trusts
+from pubswap_client.consent.rules import NOT_TRUSTED, Code, Refusal, Sent, Work, judge, trusts
 from pubswap_client.ledger.entry import described
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import RunView, SubmitUpdate
@@ -29,6 +30,7 @@ from pubswap_protocol.messages import RunView, SubmitUpdate
 log = logging.getLogger(__name__)
 
 AWAY = "away"
+WORK = ("responses", "update")  # of a round
 FREE = ("question", "enrolment", "hello")  # what a run that is refused is still sent
 M = TypeVar("M", bound=BaseModel)
 
@@ -45,7 +47,7 @@ def sent_since(state: Path, now: datetime) -> Sent:
     LedgerDamaged for what is no entry: what was sent is not known then.
     """
     today = now.astimezone(UTC).date().isoformat()
-    size, rounds, last = 0, set[tuple[str, int]](), None
+    size, works, last = 0, set[Work](), None
     for path in day_files(ledger_folder(state)):
         if path.stem < today:
             continue
@@ -56,15 +58,22 @@ def sent_since(state: Path, now: datetime) -> Sent:
                 entry = json.loads(line)
                 size += entry["size"]
                 last = max(last or entry["at"], entry["at"])
-                if entry["kind"] in ("responses", "update"):
-                    rounds.add((entry["run"], entry["round"]))
+                if entry["kind"] in WORK:
+                    works.add(_work(entry, entry["content"], entry["digest"]))
             except (ValueError, LookupError, TypeError):
                 raise LedgerDamaged(
                     f"{path} is not as it was written, so that what was sent today is not known. "
                     "See `pubswap client audit verify`, and restore its files; or, to begin a new "
                     f"ledger, move {path.parent} away and keep it."
                 ) from None
-    return Sent(size, frozenset(rounds), None if last is None else datetime.fromisoformat(last))
+    return Sent(size, frozenset(works), None if last is None else datetime.fromisoformat(last))
+
+
+def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
+    """What is sent of a round. An update is its adapter: sent again, it may tell other seconds."""
+    if isinstance(content, dict) and "adapter" in content:
+        digest = content["adapter"]
+    return what["run"], what["round"], what.get("exchange"), digest
 
 
 @dataclass
@@ -80,6 +89,7 @@ class Consent:
     clock: Callable[[], datetime] = local_now
     _ask: Ask | None = field(default=None, init=False)
     _lacked: int = field(default=0, init=False)  # bytes of a request that was refused
+    _refused: Work | None = field(default=None, init=False)  # what it had of a round
     _fault: str = field(default="", init=False)  # of the policy, as it was logged
 
     def check_coordinator(self) -> None:
@@ -95,10 +105,12 @@ class Consent:
     def attend(self, view: RunView) -> tuple[Refusal, ...]:
         """What is refused of a run as the coordinator shows it now, before its next round."""
         self._ask = ask_of(view, self.coordinator)
-        return self.refusals(max(self._ask.update_bytes or 0, self._lacked))
+        here = self._refused is not None and self._refused[:2] == (view.id, view.round)
+        next_work = self._refused if here else None
+        return self.refusals(max(self._ask.update_bytes or 0, self._lacked), next_work)
 
-    def refusals(self, next_bytes: int) -> tuple[Refusal, ...]:
-        """What is refused now, with so many bytes to be sent next; nothing before the first run."""
+    def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
+        """What is refused now, with this to be sent next; nothing before the first run."""
         if self._ask is None:
             return ()
         try:
@@ -109,7 +121,7 @@ class Consent:
         self._fault, now = "", self.clock()
         counts = policy.max_bytes_a_day is not None or policy.max_rounds_a_day is not None
         sent = sent_since(self.state, now) if counts else Sent()
-        return judge(policy, self._ask, approval, now, sent, next_bytes)
+        return judge(policy, self._ask, approval, now, sent, next_bytes, next_work)
 
     def silence(self) -> tuple[Refusal, ...]:
         """Why this coordinator may not even be asked anything: nothing while it is trusted.
@@ -141,9 +153,13 @@ class Consent:
         if what["kind"] in FREE and "exchange" not in what:
             refused = self.silence()
         elif what["kind"] != AWAY:
-            size = sum(map(len, pieces))
-            if refused := self.refusals(size):
-                self._lacked = size
+            size, work = sum(map(len, pieces)), None
+            if what["kind"] in WORK:
+                body = b"".join(pieces)
+                content = json.loads(body) if what["kind"] == "update" else None
+                work = _work(what, content, digest_of(body))
+            if refused := self.refusals(size, work):
+                self._lacked, self._refused = size, work
         else:
             refused = ()
         if refused:

@@ -59,7 +59,9 @@ class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
         default="all", description="Those that may be sent, beside the number of examples."
     )
     max_bytes_a_day: Count | None = Field(default=None, description="All requests' bodies (UTC).")
-    max_rounds_a_day: Count | None = Field(default=None, description="Rounds with something sent.")
+    max_rounds_a_day: Count | None = Field(
+        default=None, description="Rounds with something sent; one that is made again counts again."
+    )
     hours: str | None = Field(
         default=None, description='When it trains and sends, local time, such as "18:00-07:00".'
     )

@@ -1,5 +1,6 @@
 """The rules: policy, what a run asks, approval, the moment and what was sent → what is refused."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -48,13 +49,35 @@ class Line:
     asks: str = ""
 
 
+Work = tuple[str, int, int | None, str]
+"""An update or responses: the run, the round, the public step, and the digest of what was sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Bytes of bodies, the rounds of which something was sent, by run and number, and when last."""
+    """Bytes of bodies, the updates and the responses to public steps, and when last."""
 
     size: int = 0
-    rounds: frozenset[tuple[str, int]] = frozenset()
+    work: frozenset[Work] = frozenset()
     last: datetime | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Those of which something was sent, each as often as it was made.
+
+        A number comes again after a rollback, or from a coordinator that lies: with another
+        adapter, or with other responses to the same public step, it is another round.
+        """
+        made: dict[tuple[str, int], int] = {}
+        for step, times in Counter(work[:3] for work in self.work).items():
+            made[step[:2]] = max(times, made.get(step[:2], 0))
+        return sum(made.values())
+
+    def begins(self, run: str | None, round_: int, next_: Work | None) -> bool:
+        """Whether what comes next, if that is known, or else the round, is of another one."""
+        if next_ is not None:
+            return replace(self, work=self.work | {next_}).rounds > self.rounds
+        return all(work[:2] != (run, round_) for work in self.work)
 
 
 def _not_allowed(code: Code, what: str) -> Refusal:
@@ -146,16 +169,17 @@ def judge(
     now: datetime,
     sent: Sent = Sent(),
     next_bytes: int = 0,
+    next_work: Work | None = None,
 ) -> tuple[Refusal, ...]:
     """All reasons to stay away at a local time; none if the organisation takes part.
 
-    `sent` is what was sent on its day, and `next_bytes` are to be sent next.
+    `sent` is what was sent on its day; `next_bytes` and `next_work` are to be sent next.
     """
     return (
         *_asks_too_much(policy, ask),
         *_consent(policy, ask, approval),
         *_hours(policy, now),
-        *_day(policy, ask, now, sent, next_bytes),
+        *_day(policy, ask, now, sent, next_bytes, next_work),
     )
 
 
@@ -210,7 +234,12 @@ def opens_at(policy: LocalPolicy, now: datetime) -> datetime:
 
 
 def _day(
-    policy: LocalPolicy, ask: Ask, now: datetime, sent: Sent, next_bytes: int
+    policy: LocalPolicy,
+    ask: Ask,
+    now: datetime,
+    sent: Sent,
+    next_bytes: int,
+    next_work: Work | None,
 ) -> Iterator[Refusal]:
     limit, went_back = policy.max_bytes_a_day, ""
     if sent.last is not None and sent.last > now + CLOCK_TOLERANCE:
@@ -226,8 +255,8 @@ def _day(
             f"{next_bytes:,} bytes, waits for the next day (UTC).{went_back}",
         )
     rounds = policy.max_rounds_a_day
-    new = ask.round is not None and (ask.run, ask.round) not in sent.rounds
-    if rounds is not None and new and len(sent.rounds) >= rounds:
+    new = ask.round is not None and sent.begins(ask.run, ask.round, next_work)
+    if rounds is not None and new and sent.rounds >= rounds:
         yield Refusal(
             Code.ROUNDS,
             f"This organisation takes part in {rounds} rounds a day, and has today; it waits for "

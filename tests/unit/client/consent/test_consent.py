@@ -303,7 +303,7 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
     consent.record(*ANSWERS, [b"123"])
     consent.record(*BEAT, [b"{}"])
     assert sent_since(tmp_path, EVENING).size == 5
-    assert sent_since(tmp_path, EVENING).rounds == {("r", 1)}
+    assert sent_since(tmp_path, EVENING).rounds == 1
     changed(tmp_path, max_bytes_a_day="10_000_000", max_rounds_a_day="1")
     assert codes(consent) == []
     later = view().model_copy(update={"round": 2})
@@ -314,6 +314,34 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
         RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
     ):
         consent.record(*ANSWERS, [b"1234"])
+
+
+def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) -> None:
+    """With another adapter, or other responses to a public step; what is sent again is not."""
+
+    def update(adapter: bytes, seconds: float) -> list[bytes]:
+        metrics = UpdateMetrics(examples=1, steps=1, transfer_seconds=seconds)
+        body = SubmitUpdate(adapter=digest_of(adapter), metrics=metrics)
+        return [body.model_dump_json().encode()]
+
+    consent = member(tmp_path)
+    changed(tmp_path, max_rounds_a_day="1")
+    for seconds in (1.0, 2.0):
+        consent.record(*ANSWERS, [b"123"])
+        consent.record(*UPDATE, update(b"first", seconds))
+    for request, body in ((ANSWERS, [b"124"]), (UPDATE, update(b"second", 1.0))):
+        consent = member(tmp_path)
+        with pytest.raises(RefusedByPolicy, match="takes part in 1 rounds a day, and has today"):
+            consent.record(*request, body)
+        assert codes(consent) == [Code.ROUNDS]  # or the daemon would come at once, and again
+        changed(tmp_path, max_rounds_a_day="2")
+        assert codes(consent) == []
+        changed(tmp_path, max_rounds_a_day="1")
+        assert codes(consent, view().model_copy(update={"round": 2})) == [Code.ROUNDS]
+    changed(tmp_path, max_rounds_a_day="2")
+    for request, body in ((ANSWERS, [b"124"]), (UPDATE, update(b"second", 1.0))):
+        consent.record(*request, body)
+    assert sent_since(tmp_path, EVENING).rounds == 2
 
 
 @pytest.mark.parametrize("line", [b"{\n", b"3\n", b'{"size": "3"}\n', b"\xff\n"])

@@ -205,7 +205,7 @@ def test_hours_open_when_they_say(
 
 def test_a_day_s_bytes_and_rounds_are_counted() -> None:
     """What comes next has to fit; a round that was begun today is finished today."""
-    sent = Sent(size=600, rounds=frozenset({("run1", 1)}), last=NOON)
+    sent = Sent(size=600, work=frozenset({("run1", 1, 1, "digest")}), last=NOON)
     limit = {"max_bytes_a_day": 1000}
     assert refused(limit, sent=sent, next_bytes=400) == []
     assert refused(limit, sent=sent, next_bytes=401) == [Code.BYTES]
@@ -220,7 +220,7 @@ def test_a_clock_that_went_back_is_said() -> None:
     """The reason tells of it, beyond a few minutes, which clocks are set by."""
     policy = LocalPolicy(max_rounds_a_day=1, max_bytes_a_day=1000)
     for back, said in ((timedelta(minutes=4), False), (timedelta(hours=30), True)):
-        sent = Sent(size=900, rounds=frozenset({("run1", 7)}), last=NOON + back)
+        sent = Sent(size=900, work=frozenset({("run1", 7, None, "digest")}), last=NOON + back)
         found = judge(policy, ASK, APPROVED, NOON, sent, 200)
         assert [one.code for one in found] == [Code.BYTES, Code.ROUNDS]
         assert all(("The clock went back" in one.detail) == said for one in found)
