@@ -50,7 +50,8 @@ class Buckets(Generic[K]):
         return 0.0
 
     def give_back(self, key: K) -> None:
-        self._full_at[key] -= 1 / self.rate.per_second
+        if key in self._full_at:  # not forgotten meanwhile
+            self._full_at[key] -= 1 / self.rate.per_second
 
 
 def _remember(values: OrderedDict[K, float], key: K, value: float = 0.0) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import make_private
@@ -131,6 +132,13 @@ class ServerSettings(BaseSettings):
                 f"it begins with {' or '.join(_DATABASES)}, not with {kind}:; PostgreSQL and "
                 "SQLite are what PubSwap works with"
             )
+        if url is not None:
+            try:
+                file = make_url(url).database
+            except ValueError:
+                raise ValueError("its port is no number") from None
+            if url.startswith("sqlite") and file in (None, "", ":memory:"):
+                raise ValueError("it names no file; write sqlite:///PATH")
         return url
 
     @field_validator("notify_url")

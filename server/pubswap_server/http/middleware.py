@@ -205,7 +205,7 @@ class RequestChecks:
             return
         headers = Headers(scope=scope)
         try:
-            _check(headers, scope["path"])
+            _check(headers, scope)
             vouched = vouched_certificate(headers, self.proxy_secret)
         except PubSwapError as error:
             await refusal(error, scope)(scope, receive, send)
@@ -214,9 +214,10 @@ class RequestChecks:
         await self.app(scope, receive, send)
 
 
-def _check(headers: Headers, path: str) -> None:
-    if "\x00" in path:  # PostgreSQL takes no such text, not even to compare with
-        raise Invalid("The path holds a NUL character.")
+def _check(headers: Headers, scope: Scope) -> None:
+    # PostgreSQL takes no such text, not even to compare with.
+    if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+        raise Invalid("The address holds a NUL character.")
     spoken = headers.get(PROTOCOL_HEADER)
     if spoken not in (None, PROTOCOL_VERSION):
         raise ProtocolMismatch(

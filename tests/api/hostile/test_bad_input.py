@@ -363,6 +363,26 @@ def test_an_evaluation_with_a_nul_in_a_topic_is_refused(server: Server) -> None:
     assert "by_topic" in problem(reply)["detail"]
 
 
+def test_an_evaluation_of_more_topics_than_the_test_set_has_problems_is_refused(
+    server: Server,
+) -> None:
+    """Every page of rounds has them all: of long names, it was a hundred megabytes."""
+    fed = begun(server)
+    topics = {str(number): 0.5 for number in range(6)}
+    body = {"pass_at_1": 0.5, "by_topic": topics, "problems": 5, "seconds": 1.0}
+    with server.http(fed.tokens["judge"]) as http:
+        reply = http.post(paths.EVALUATION.format(run=fed.run.id, round=0), json=body)
+    assert reply.status_code == 422
+    assert "by_topic" in problem(reply)["detail"]
+
+
+def test_a_nul_in_a_query_is_refused(server: Server) -> None:
+    """PostgreSQL does not compare with it: pages that search for it were errors."""
+    with server.http() as http:
+        for address in ("/?after=%00", "/runs/a/log?kind=%00"):
+            assert http.get(address).status_code == 422
+
+
 def test_one_run_s_member_sees_nothing_of_another(server: Server) -> None:
     """Every route of a run answers 404 to the member of another run."""
     mine, theirs = begun(server), begun(server)

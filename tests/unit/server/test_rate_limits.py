@@ -51,6 +51,8 @@ def test_keys_are_bounded() -> None:
         buckets.take(key)
     assert buckets.take(0) == 0
     assert buckets.take(MAX_KEYS + 9) > 0
+    buckets.give_back(1)  # forgotten meanwhile
+    assert buckets.take(1) == 0
 
 
 def test_an_address_that_fails_too_often_is_refused_but_not_its_good_tokens() -> None:

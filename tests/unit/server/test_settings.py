@@ -26,6 +26,20 @@ def test_a_variable_that_is_no_setting_is_named(monkeypatch: pytest.MonkeyPatch)
     assert unknown_variables() == ["PUBSWAP_CHUNK_BYTES", "PUBSWAP_KEEP_ROUND"]
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("postgresql+psycopg://me:secret@host:port/db", "port is no number"),
+    ],
+)
+def test_a_database_s_address_that_names_none_is_refused(url: str, said: str) -> None:
+    """In words: SQLAlchemy's own errors are about its arguments."""
+    with pytest.raises(InvalidSettings, match=said):
+        load_settings(database_url=url)
+
+
 def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
     """From the environment or from its file: anybody could sign in with it."""
     for given in ("", " \n"):

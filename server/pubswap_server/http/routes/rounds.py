@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import digests, paths
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import IdempotencyMismatch, NotFound, RoundClosed
-from pubswap_protocol.messages import Evaluation, Receipt, SubmitUpdate, Task, TaskKind
+from pubswap_protocol.errors import IdempotencyMismatch, Invalid, NotFound, RoundClosed
+from pubswap_protocol.messages import Evaluation, Receipt, SetKind, SubmitUpdate, Task, TaskKind
 from pubswap_server.database.tables import RoundRow, RunRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.http.dependencies import (
@@ -26,7 +26,7 @@ from pubswap_server.http.dependencies import (
     Wait,
 )
 from pubswap_server.http.plain_json import PlainJsonRoute
-from pubswap_server.runs import rounds
+from pubswap_server.runs import rounds, runs
 from pubswap_server.runs.auth import MemberPrincipal, require_accepted, require_own
 from pubswap_server.runs.events import record
 from pubswap_server.runs.snapshot import task_for
@@ -107,6 +107,8 @@ async def submit_evaluation(run: EvaluatorRun, round: Number, body: Evaluation) 
             if row.evaluation["pass_at_1"] != body.pass_at_1:
                 raise IdempotencyMismatch(f"Round {round} was evaluated with another result.")
             return
+        if len(body.by_topic) > runs.sets_of(session, run_row)[SetKind.TEST].problems:
+            raise Invalid("by_topic has more topics than the test set has problems.")
         row.evaluation = body.model_dump(mode="json")
         record(session, run_row.id, "evaluated", round=round, pass_at_1=body.pass_at_1)
 
