@@ -16,5 +16,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidSettings(f"{path} is not UTF-8 text: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSettings(f"{path} is not TOML: {error}") from None

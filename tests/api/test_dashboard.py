@@ -278,6 +278,8 @@ def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Cli
     ("text", "said"),
     [
         ("name =", "not TOML"),
+        (f"rounds = {'9' * 5000}", "not TOML"),
+        (f"rounds = {'[' * 5000}", "not TOML"),
         ("rounds = 2", "has no name"),
         ('name = "A b"', "is no name"),
         ('name = "b"\nrunds = 2', "runds"),

@@ -194,5 +194,5 @@ def value_of(text: str) -> Any:
     """A TOML value, or text where it is none: strings need no quotation marks."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text

@@ -46,7 +46,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
     """
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSettings(f"The file is not TOML: {error}") from None
     ignored = tuple(key for key in KEPT if values.pop(key, None) is not None)
     name = values.pop("name", None)
