@@ -73,10 +73,15 @@ def lines(
     pause: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """The log's lines, of some kinds and one member, or all; followed, until the run has ended."""
+    seen = set[str]()
     for event in events(api, run, follow, partial(typer.echo, err=True), pause):
+        seen.add(event.kind)
         of_member = member is None or member == event.details.get("member")
         if of_member and (not kinds or event.kind in kinds):
             yield event.model_dump_json() if as_json else line(event)
+    for kind in sorted({*kinds} - seen):
+        known = ", ".join(sorted(seen))
+        typer.echo(f"The log has no event of the kind {kind}; it has: {known}.", err=True)
 
 
 def events(

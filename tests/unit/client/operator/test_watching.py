@@ -96,3 +96,10 @@ def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
     """What is left out is still passed: the next page begins behind it."""
     told = list(followed(log, ["update"], "b"))
     assert len(told) == 1 and told[0].endswith("member b, round 1")
+
+
+def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the kinds that there are: a mistyped one looked like a quiet run."""
+    assert len(list(followed(log, ["updte", "update"]))) == 2
+    told = "The log has no event of the kind updte; it has: created, finished, update.\n"
+    assert capsys.readouterr().err.endswith(told)
