@@ -59,6 +59,9 @@ def test_the_answer_is_where_a_person_would_look(text: str, answer: str) -> None
         ("choice", r"\boxed{C}", "C", True),
         ("choice", "C) aspirin", "C", True),
         ("choice", "Answer: c", "C", False),
+        ("choice", "Answer: \u201cC\u201d", "C", True),
+        ("choice", "Answer: \u2018C\u2019", "C", True),
+        ("choice", "Answer: \u201cA\u201d or \u201cC\u201d", "A", False),
         ("choice", "Answer: C. Beta blockers", "C", True),
         ("choice", "Answer: B", "C", False),
         ("choice", "A or C", "C", False),
@@ -166,6 +169,6 @@ def test_an_unknown_reasoning_gym_task_is_refused(task: str) -> None:
 
 def test_versions_name_the_rule_and_the_library() -> None:
     """A member with another math-verify would give other rewards."""
-    assert verifier_version("exact") == "exact@4"
-    assert verifier_version("math").startswith("math@4+0.")
-    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@4+0.")
+    assert verifier_version("exact") == "exact@5"
+    assert verifier_version("math").startswith("math@5+0.")
+    assert verifier_version("reasoning_gym:gcd").startswith("reasoning_gym:gcd@5+0.")
