@@ -12,6 +12,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.transformers_engine import RolloutEngine
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.membership import membership_path
 from pubswap_client.state.privacy import PrivacyBudget
 from pubswap_client.training.memory import TokenBudget, default_budget
 from pubswap_client.training.mismatch import rounding_limit
@@ -93,8 +94,12 @@ def make_engine(
         from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 
         assert settings.vllm.adapter_dir is not None  # checked by the settings
-        # Members may share the folder; each has a part of it that is the same after a restart.
-        owner = hashlib.sha256(str(settings.state.resolve()).encode()).hexdigest()[:12]
+        # Members may share the folder; each has a part of it that is the same after a restart. In
+        # containers, all states may be at one path.
+        membership, own = membership_path(settings.state), str(settings.state.resolve()).encode()
+        if membership.exists():
+            own += membership.read_bytes()
+        owner = hashlib.sha256(own).hexdigest()[:12]
         work = settings.vllm.adapter_dir / f"member-{owner}"
         return VllmServerEngine(policy, model, work, settings.vllm)
     start = partial(start_engine, settings, policy, model, evaluator=evaluator)

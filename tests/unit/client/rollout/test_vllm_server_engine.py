@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pubswap_client.rollout.threads import in_threads
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_client.rollout.vllm_server_engine import VllmServerEngine
 from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_client.state.membership import membership_path
 from pubswap_protocol.errors import EngineFault, InvalidSettings, StaleAdapter
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_protocol.tensors.peft_folder import WEIGHTS
@@ -270,6 +271,19 @@ def test_a_member_s_settings_choose_the_engine(
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(InvalidSettings, match=r"pip install '\.\[client,vllm\]'"):
         make_engine(ClientSettings(engine="vllm"), policy, MODEL)
+
+
+def test_members_at_one_path_have_folders_of_their_own(
+    policy: "Policy", fakes: list[FakeVllm], tmp_path: Path
+) -> None:
+    """In containers every state may be at /state: each start emptied the other's folder."""
+    vllm = VllmSettings(urls=(fakes[0].url,), adapter_dir=tmp_path / "shared", connect_seconds=0)
+    settings = ClientSettings(engine="vllm-server", vllm=vllm, state=tmp_path)
+    with ExitStack() as stack:
+        for member in ("a", "b"):
+            membership_path(tmp_path).write_text(member)
+            stack.enter_context(closing(make_engine(settings, policy, MODEL)))
+        assert len(list((tmp_path / "shared").iterdir())) == 2
 
 
 def test_what_a_link_leads_to_is_not_emptied(
