@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pubswap_client.daemon.own_settings import own_rank, own_settings
+from pubswap_client.recipes.check import residual_bytes
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.schedule import public_step, update_order
@@ -72,8 +73,9 @@ def predict(
     """Public steps resample nothing, and verify twice: before and after the exchange.
 
     Private ones have as many responses as are drawn on average. Each way goes one adapter, and a
-    file of b K responses for each public step. Each held-out problem is answered once a round, and
-    with weights by improvement twice: with the global adapter, and with the own one at its end.
+    file of b K responses for each public step; down, what FedEx-LoRA leaves comes beside it. Each
+    held-out problem is answered once a round, and with weights by improvement twice: with the
+    global adapter, and with the own one at its end.
     """
     steps = update_order(run)[: client.round_steps]
     public = sum(public_step(run, step) is not None for step in steps)
@@ -92,7 +94,7 @@ def predict(
         private_seconds=drawn / trained * trial.seconds,
         public_seconds=responses * (sampling + 2 * verifying + updating),
         bytes_up=_update_bytes(run, layout, client) + round(public * file),
-        bytes_down=layout.file_bytes + round(public * file),
+        bytes_down=layout.file_bytes + residual_bytes(run, layout) + round(public * file),
         rounds=run.rounds,
         held_out_seconds=looks * client.holdout * (sampling + verifying),
     )

@@ -103,7 +103,7 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     sent = update_bytes(recipe, layout)
     sent += public_steps_per_round(recipe) * responses * _RESPONSE_TOKEN_BYTES
     outcome = layout.file_bytes * (1 + _SERVER_MOMENTS[rules.server_optimizer])
-    outcome += _residual_bytes(recipe, layout)
+    outcome += residual_bytes(recipe, layout)
     rounds = min(recipe.rounds, KEEP_ROUNDS + 1)
     return (recipe.rounds + 1) * outcome + rounds * recipe.clients * sent
 
@@ -113,10 +113,10 @@ def member_bytes(recipe: Recipe, layout: AdapterLayout) -> int:
     needed = 2 * _CHECKPOINT * layout.file_bytes
     if recipe.wire.precision != "float32":
         needed += 2 * (update_bytes(recipe, layout) + layout.file_bytes)
-    return needed + recipe.rounds * _residual_bytes(recipe, layout)
+    return needed + recipe.rounds * residual_bytes(recipe, layout)
 
 
-def _residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
+def residual_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     """FedEx-LoRA's, of each round: a stack of all clients' factors, at most."""
     return recipe.clients * layout.file_bytes if recipe.aggregation.rule == "fedex" else 0
 

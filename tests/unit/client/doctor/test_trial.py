@@ -179,6 +179,14 @@ def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
     assert found.bytes_up < layout.file_bytes / 8 and found.bytes_down == layout.file_bytes
 
 
+def test_what_fedex_lora_leaves_is_received_too() -> None:
+    """Beside the adapter come all clients' factors, at most."""
+    run = RunSettings(method="fedavg", clients=4, aggregation=AggregationSettings(rule="fedex"))
+    layout = model_card(MODEL, run.lora, "model", None).layout
+    found = predict(TRIAL, run, layout, ClientSettings())
+    assert (found.bytes_up, found.bytes_down) == (layout.file_bytes, 5 * layout.file_bytes)
+
+
 def test_without_public_steps_only_adapters_travel() -> None:
     """FedAvg has none."""
     run = RunSettings(method="fedavg", local_steps=10)
