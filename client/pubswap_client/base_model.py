@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.model import ModelCard, model_card, weight_files
 from pubswap_protocol.problems import PromptLimit
 from pubswap_protocol.settings import RunSettings
 
@@ -33,8 +33,11 @@ def local_folder(source: str, revision: str | None = None) -> Path | None:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
     except LocalEntryNotFoundError:
         return None
-    # The cache may hold a tokenizer alone.
-    return cached if any(cached.glob("*.safetensors")) else None
+    try:  # the cache may hold a tokenizer alone, or what came of a download that was stopped
+        weight_files(cached)
+    except InvalidSettings:
+        return None
+    return cached
 
 
 def model_folder(source: str, revision: str | None = None) -> Path:
@@ -89,6 +92,6 @@ def prompt_limit(folder: Path, run: RunSettings) -> PromptLimit:
 
     try:
         return PromptTokenizer(folder).limit(run)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidSettings(f"{folder} holds no tokenizer that can be read: {reason}") from None

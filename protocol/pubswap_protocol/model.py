@@ -98,7 +98,7 @@ def model_card(
         raise InvalidSettings(
             f"model.stop_token_ids: {unknown[0]} is not in the vocabulary of {vocabulary}."
         )
-    weights = _weights(folder)
+    weights = weight_files(folder)
     shapes = _shapes(weights)
     layout = adapter_layout(shapes, lora)
     check_adaptable(layout, config, lora)
@@ -123,7 +123,7 @@ def model_layout(folder: Path, lora: LoraSettings) -> AdapterLayout:
     Raises InvalidSettings if there are no weights, or none that `lora` chooses, or some that no
     client can adapt.
     """
-    layout = adapter_layout(_shapes(_weights(folder)), lora)
+    layout = adapter_layout(_shapes(weight_files(folder)), lora)
     config = folder / "config.json"
     check_adaptable(layout, _object(config, config.read_bytes()), lora)
     return layout
@@ -236,15 +236,18 @@ def module_of(name: str) -> str:
     return name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
 
 
-def _weights(folder: Path) -> list[Path]:
-    """The files that transformers loads.
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers loads; raises InvalidSettings if one is missing.
 
     Others beside them, such as Mistral's consolidated.safetensors, have the same weights by names
     that no module has.
     """
     names, index = {"model.safetensors"}, folder / "model.safetensors.index.json"
     if index.exists() and not (folder / "model.safetensors").exists():
-        names = set(_object(index, index.read_bytes()).get("weight_map", {}).values())
+        parts = _object(index, index.read_bytes()).get("weight_map")
+        if not isinstance(parts, dict) or not all(isinstance(n, str) for n in parts.values()):
+            raise InvalidSettings(f"{index} is no model's: its weight_map names no files.")
+        names = set(parts.values())
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise InvalidSettings(f"{folder} holds no {missing[0]}, the model's weights.")
     return sorted(folder / name for name in names)

@@ -15,7 +15,7 @@ from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import BaseModelMismatch, PubSwapError
 from pubswap_protocol.messages import RunView
-from pubswap_protocol.model import ModelCard, model_card
+from pubswap_protocol.model import ModelCard, model_card, weight_files
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import LoraSettings, RunSettings
 from pubswap_protocol.tokenizer import decode
@@ -109,7 +109,7 @@ def check_model(
 
 def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:
     """By the digests, as the coordinator does when a member joins; it is not asked."""
-    size = size_text(sum(file.stat().st_size for file in folder.glob("*.safetensors")))
+    size = size_text(sum(file.stat().st_size for file in weight_files(folder)))
     text = f"{folder}: {card.architecture}, {card.parameters:,} parameters, {size}"
     if run is None:
         return warning(f"{text}; not compared with the run's", "Correct what failed above first.")

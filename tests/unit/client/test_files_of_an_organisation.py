@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pubswap_client.base_model import model_folder
+from pubswap_client.base_model import local_folder, model_folder
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
@@ -184,6 +184,18 @@ def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
         model_card(folder, settings.lora, "org/small", revision).weights_digest
         == model_card(MODEL, settings.lora, "model", None).weights_digest
     )
+
+
+def test_a_model_that_is_half_in_the_hub_cache_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download that was stopped is no fault of the model: the next one goes on."""
+    revision = "0123456789012345678901234567890123456789"
+    snapshot = tmp_path / "models--org--small" / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (snapshot / "model-00001-of-00002.safetensors").touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert local_folder("org/small", revision) is None
 
 
 def test_an_exported_adapter_has_what_peft_needs(tmp_path: Path) -> None:

@@ -217,6 +217,15 @@ def test_weights_are_those_that_transformers_loads(
     assert model_layout(folder, LORA) == card.layout
 
 
+@pytest.mark.parametrize("parts", [["a"], {"a": 5}, None])
+def test_an_index_that_names_no_files_is_refused(tmp_path: Path, parts: object) -> None:
+    """It is JSON, and still no model's."""
+    folder = sharded(tmp_path / "model")
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": parts}))
+    with pytest.raises(InvalidSettings, match="weight_map names no files"):
+        model_layout(folder, LORA)
+
+
 def test_a_missing_file_of_several_is_named(tmp_path: Path) -> None:
     """A download that was stopped has not all that its index names."""
     folder = sharded(tmp_path / "model")

@@ -1,6 +1,7 @@
 """Prompts that are too long are left out or refused before a run begins, and by no step of it."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +163,14 @@ def test_a_folder_without_a_tokenizer_is_said_to_be_one(tmp_path: Path) -> None:
     """No traceback for a mistyped folder."""
     with pytest.raises(InvalidSettings, match="holds no tokenizer"):
         prompt_limit(tmp_path, RUN)
+
+
+def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
+    """transformers raises a TypeError for it."""
+    folder = shutil.copytree(MODEL, tmp_path / "model")
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(InvalidSettings, match="holds no tokenizer that can be read"):
+        prompt_limit(folder, RUN)
 
 
 def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:

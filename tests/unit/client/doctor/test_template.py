@@ -62,6 +62,13 @@ def test_the_run_s_own_files_are_well(view: RunView) -> None:
     assert found_card is not None
 
 
+def test_the_size_of_a_model_is_of_what_is_loaded(copied: Path) -> None:
+    """Not of the same weights once more, in Mistral's consolidated.safetensors."""
+    before = check_model(ClientSettings(model=str(copied)), None)[0].found
+    shutil.copy(copied / "model.safetensors", copied / "consolidated.safetensors")
+    assert check_model(ClientSettings(model=str(copied)), None)[0].found == before
+
+
 def test_other_files_are_named_with_where_to_get_the_right_ones(
     view: RunView, copied: Path
 ) -> None:
