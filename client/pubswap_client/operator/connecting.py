@@ -45,13 +45,15 @@ def operator_token(file: Path) -> str:
     if token := os.environ.get("PUBSWAP_OPERATOR_TOKEN"):
         return token
     try:
-        return file.read_text(encoding="utf-8-sig").strip()
+        if token := file.read_text(encoding="utf-8-sig").strip():
+            return token
+        reason: object = "it is empty"
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidSettings(
-            f"The operator token is not in {file} ({reason}). `pubswap serve` writes it to its "
-            "data folder; give that file with --token-file."
-        ) from None
+    raise InvalidSettings(
+        f"The operator token is not in {file} ({reason}). `pubswap serve` writes it to its "
+        "data folder; give that file with --token-file."
+    )
 
 
 def connect(

@@ -240,8 +240,11 @@ def test_the_demo_never_deletes_what_it_did_not_write(tmp_path: Path) -> None:
 def test_a_missing_operator_token_says_where_it_comes_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment goes first; without it, the file must be there."""
+    """The environment goes first; without it, the file must be there, and hold it."""
     with pytest.raises(InvalidSettings, match="--token-file"):
+        operator_token(tmp_path / "operator-token")
+    (tmp_path / "operator-token").write_text("\n")
+    with pytest.raises(InvalidSettings, match="it is empty"):
         operator_token(tmp_path / "operator-token")
     monkeypatch.setenv("PUBSWAP_OPERATOR_TOKEN", "secret")
     assert operator_token(tmp_path / "operator-token") == "secret"
