@@ -215,9 +215,16 @@ class _Download:
         self._begin(None)
 
     def _begin(self, total: int | None) -> None:
+        room = total or 0
+        try:
+            # Numpy asks for huge pages, of which far fewer must be touched for the first time.
+            self.buffer = np.empty(room, np.uint8).data
+        except MemoryError:
+            raise ServerFault(
+                f"The coordinator announced a blob of {room:,} bytes, which have no room in the "
+                "memory here."
+            ) from None
         self._total = total  # None until an answer has told it
-        # Numpy asks for huge pages, of which far fewer must be touched for the first time.
-        self.buffer = np.empty(total or 0, np.uint8).data
         self.digester = Digester()
         self.filled = 0
 

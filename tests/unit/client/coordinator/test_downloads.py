@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
+import numpy as np
 import pytest
 
+from pubswap_client.coordinator import transfers
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_protocol.digests import digest_of
@@ -111,5 +113,22 @@ def test_a_size_that_no_adapter_has_is_refused_before_room_is_made_for_it() -> N
     with (
         answering(lambda _: head) as (url, _),
         pytest.raises(ServerFault, match="no adapter is so large"),
+    ):
+        fetched(url, ONCE)
+
+
+def test_a_size_that_the_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the header announces, before a byte of it has come."""
+
+    def no_room(size: int, dtype: type) -> np.ndarray:
+        if size:
+            raise MemoryError
+        return np.zeros(size, dtype)
+
+    monkeypatch.setattr(transfers.np, "empty", no_room)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 68719476736\r\n\r\n"
+    with (
+        answering(lambda _: head) as (url, _),
+        pytest.raises(ServerFault, match="68,719,476,736 bytes, which have no room in the memory"),
     ):
         fetched(url, ONCE)
