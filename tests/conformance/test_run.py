@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
@@ -23,6 +25,7 @@ from pubswap_protocol.errors import (
     WrongState,
 )
 from pubswap_protocol.messages import (
+    Away,
     CreateInvite,
     Evaluation,
     Progress,
@@ -43,12 +46,21 @@ from pubswap_protocol.tensors.responses import ResponseRules, decode_responses
 from pubswap_protocol.tensors.update_encoding import encode_update, view_update
 from pubswap_server import notifications
 from pubswap_server.conductor import conductor
+from pubswap_server.database.tables import RoundRow, RunRow
+from pubswap_server.runs import members
 from pubswap_server.services import Services
-from support.coordinator.coordinator import Server, begun, create
+from support.coordinator.coordinator import Server, begun, create, good_hello
 from support.coordinator.places import on_sqlite
 from support.eventually import until
 
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+# For the row of its run, as `runs.find` asks for it, or of its member.
+HELLO_WAITS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+    "AND query ~ 'UPDATE members|ORDER BY runs.created_at'"
+)
 
 
 def evaluation(score: float) -> Evaluation:
@@ -475,3 +487,32 @@ def test_an_update_for_a_round_that_has_not_begun_is_refused(server: Server) -> 
     update = SubmitUpdate(adapter=digest, metrics=UpdateMetrics(examples=1, steps=2))
     with pytest.raises(RoundClosed, match="round 1"):
         fed.members["a"].submit_update(fed.run.id, 2, update)
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param("postgresql and bucket", marks=pytest.mark.full)], indirect=True
+)
+def test_who_comes_back_just_when_a_round_begins_is_in_it(server: Server) -> None:
+    """Its hello waits for what ends the round: nobody is further in the new one than it is."""
+    fed = begun(server, method="fedavg", clients=3)
+    run, c = fed.run.id, fed.members["c"]
+    c.away(run, Away(code="left", detail="It left."))
+    fed.submit("a", 1, fed.adapter(1))
+
+    engine = server.app.state.services.database.engine
+
+    def begin(session: Session) -> None:
+        row = session.get_one(RunRow, run, with_for_update=True)
+        row.round += 1
+        session.add(RoundRow(run_id=run, round=row.round))
+        members.begin_round(session, run)
+        session.flush()
+        back.start()
+        with engine.connect() as another:
+            another = another.execution_options(isolation_level="AUTOCOMMIT")
+            until(lambda: bool(another.scalar(HELLO_WAITS)), 20)
+
+    back = threading.Thread(target=c.hello, args=(run, good_hello(fed.run)))
+    server.do(server.app.state.services.database.write(begin))
+    back.join()
+    assert not any(member.joining for member in fed.operator.members(run).members)

@@ -115,7 +115,7 @@ async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep
     """
 
     def work(session: Session) -> PubSwapError | None:
-        refusal = runs.refusal_of(runs.find(session, run, member), body)
+        refusal = runs.refusal_of(runs.find(session, run, member, lock=True), body)
         members.accept(session, member, refusal is None)
         return refusal
 
