@@ -32,6 +32,9 @@ Word = Annotated[str, Field(max_length=200)]
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]
 
+# A part of an address: one with a slash, a question mark or dots alone would lead elsewhere.
+Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,199}$")]
+
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 NAME_FORM = (
     "1 to 63 small letters, digits, dots, underscores and hyphens, with a letter or digit first, "

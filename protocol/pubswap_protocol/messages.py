@@ -17,6 +17,7 @@ from pubswap_protocol.bounds import (
     MAX_SECONDS,
     MAX_STEPS_TOLD,
     Count,
+    Id,
     Measured,
     Name,
     Norm,
@@ -261,7 +262,7 @@ class Score(Message):
 class RunView(Message):
     """A run as its members and the operator see it."""
 
-    id: Word
+    id: Id
     name: Name
     state: RunState
     paused: bool
@@ -384,7 +385,7 @@ class Enroll(Message):
 class Membership(Message):
     """A member's long-lived token; it is shown once, and only its SHA-256 is stored."""
 
-    run: Word
+    run: Id
     run_name: Name
     name: Name
     role: Role
@@ -525,7 +526,7 @@ class UploadPart(Message):
 class UploadSession(Message):
     """An upload and how far it has come; it goes on from `offset`."""
 
-    upload: Word | None = Field(description="Null when the blob is already stored.")
+    upload: Id | None = Field(description="Null when the blob is already stored.")
     digest: Digest
     size: Bytes = Field(description="Bytes of the whole blob.")
     offset: Count = Field(description="Bytes already here, also after a cut connection.")

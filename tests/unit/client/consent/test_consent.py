@@ -1,9 +1,12 @@
 """The policy's files, and the gate that everything passes which leaves."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from pubswap_client.consent.approval import approval_path, decide, read_approval
 from pubswap_client.consent.ask import ask_of
@@ -25,11 +28,13 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPolicy
 from pubswap_protocol.messages import (
     DonorEvidence,
+    Membership,
     Progress,
     RunState,
     RunView,
     SubmitUpdate,
     UpdateMetrics,
+    UploadSession,
 )
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import merged
@@ -314,6 +319,24 @@ def test_bytes_and_rounds_of_a_day_come_from_the_ledger(tmp_path: Path) -> None:
         RefusedByPolicy, match="at most 8 bytes a day; what comes next, of 4 bytes, waits"
     ):
         consent.record(*ANSWERS, [b"1234"])
+
+
+@pytest.mark.parametrize("id_", ["x/away?y=", "x/../../enroll?y=", "..", "", "r#"])
+def test_no_id_of_a_coordinator_leads_a_request_to_another_address(id_: str) -> None:
+    """The policy and the ledger tell by the address what is sent, and whether it may be."""
+    run = view().model_dump(mode="json") | {"id": id_}
+    member = {"run": id_, "run_name": "medqa", "name": "a", "role": "client", "token": "t"}
+    upload = {"upload": id_, "digest": digest_of(b""), "size": 1, "offset": 0, "stored": False}
+    upload |= {"chunk_bytes": 1, "largest_chunk_bytes": 1, "expires_at": None}
+    messages: list[tuple[type[BaseModel], dict[str, Any], str]] = [
+        (RunView, run, "id"),
+        (Membership, member, "run"),
+        (UploadSession, upload, "upload"),
+    ]
+    for message, fields, name in messages:
+        message.model_validate_json(json.dumps(fields | {name: "r"}))
+        with pytest.raises(ValidationError, match=rf"^1 .*\n{name}\n"):
+            message.model_validate_json(json.dumps(fields))
 
 
 def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) -> None:
