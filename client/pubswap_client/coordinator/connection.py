@@ -173,7 +173,8 @@ class Connection:
             yield reply
 
     def _before_sending(self, request: httpx.Request) -> None:
-        self._tell(request, request.url.raw_path.decode("ascii"))
+        below = self._http.base_url.raw_path.rstrip(b"/")  # as the policy and the ledger know it
+        self._tell(request, request.url.raw_path.removeprefix(below).decode("ascii"))
 
     def _before_asking_the_bucket(self, request: httpx.Request) -> None:
         self._tell(request, str(request.url.copy_with(query=None)))  # which is a secret

@@ -20,7 +20,7 @@ def parsed_url(url: str) -> httpx.URL:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise InvalidSettings(f"{url!r} is no coordinator's address: {error}.") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query:
         raise InvalidSettings(f"{url!r} is no coordinator's address, such as https://host:8470.")
     return parsed
 

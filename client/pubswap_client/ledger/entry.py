@@ -46,7 +46,10 @@ class Entry(BaseModel, extra="forbid", frozen=True, strict=True):
     round: int | None = None
     exchange: int | None = None
     method: str
-    target: str = Field(description="The path and the query; of a bucket, its address without.")
+    target: str = Field(
+        description="Path and query, behind the coordinator's address; of a bucket, its address "
+        "without a query."
+    )
     size: int = Field(ge=0, description="Bytes of the body.")
     digest: str = Field(pattern=PATTERN, description="Of the body.")
     content: JsonValue = Field(default=None, description="The body, if it is JSON and no secret.")

@@ -13,8 +13,9 @@ from pubswap_client.coordinator.transfers import BlobRequests
 from pubswap_client.daemon.heartbeats import Heartbeats
 from pubswap_client.daemon.reporters import StepReport
 from pubswap_client.ledger.ledger import Ledger, day_files, ledger_folder
+from pubswap_client.ledger.showing import entries
 from pubswap_protocol import paths
-from pubswap_protocol.errors import LedgerDamaged, NotSaved, PubSwapError
+from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, NotSaved, PubSwapError
 from pubswap_protocol.messages import Enroll, UploadPart
 from support.client.counting import Counting, counting
 
@@ -70,6 +71,21 @@ def test_each_request_is_recorded_as_it_arrives(url: str) -> None:
     assert part == ("PUT", PART + SECRET, bytes(PART_BYTES))
     assert recorded[-1] == ("PUT", api.url + PART, bytes(PART_BYTES))
     assert recorded[1] == ("POST", paths.ENROLL, Enroll(invite="code").model_dump_json().encode())
+
+
+def test_behind_an_address_with_a_path_requests_are_the_same(url: str, tmp_path: Path) -> None:
+    """Their kinds are known, by which the policy judges, and an invite is kept nowhere."""
+    for number, below in enumerate(("", "/pubswap/", "/v1/runs/r/away")):
+        ledger = Ledger(tmp_path / str(number))
+        with CoordinatorClient(url + below, "token", ONCE, on_send=ledger.record) as api:
+            assert everything(api) == 8
+    bare, *others = (list(entries(ledger_folder(tmp_path / str(n)))) for n in range(3))
+    for other in others:
+        assert [(one.kind, one.target, one.content, one.kept) for one in other[:-1]] == [
+            (one.kind, one.target, one.content, one.kept) for one in bare[:-1]
+        ]
+    with pytest.raises(InvalidSettings, match="is no coordinator's address"):
+        CoordinatorClient(url + "/v1/runs/r/away?x=")
 
 
 def test_what_cannot_be_recorded_is_not_sent(url: str) -> None:
