@@ -30,7 +30,7 @@ from pubswap_protocol.messages import RunView, SubmitUpdate
 log = logging.getLogger(__name__)
 
 AWAY = "away"
-WORK = ("responses", "update")  # of a round
+WORK = ("responses", "upload", "update")  # of a round
 FREE = ("question", "enrolment", "hello")  # what a run that is refused is still sent
 M = TypeVar("M", bound=BaseModel)
 
@@ -58,7 +58,7 @@ def sent_since(state: Path, now: datetime) -> Sent:
                 entry = json.loads(line)
                 size += entry["size"]
                 last = max(last or entry["at"], entry["at"])
-                if entry["kind"] in WORK:
+                if entry["kind"] in WORK and entry["round"] is not None:
                     works.add(_work(entry, entry["content"], entry["digest"]))
             except (ValueError, LookupError, TypeError):
                 raise LedgerDamaged(
@@ -70,9 +70,12 @@ def sent_since(state: Path, now: datetime) -> Sent:
 
 
 def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
-    """What is sent of a round. An update is its adapter: sent again, it may tell other seconds."""
-    if isinstance(content, dict) and "adapter" in content:
-        digest = content["adapter"]
+    """What is sent of a round. An update is its adapter: sent again, it may tell other seconds.
+
+    So is the upload that announces the adapter, whose update may never be asked for.
+    """
+    if isinstance(content, dict):
+        digest = content.get("adapter") or content.get("digest") or digest
     return what["run"], what["round"], what.get("exchange"), digest
 
 
@@ -149,14 +152,16 @@ class Consent:
         Whatever the policy says, the coordinator hears that we are away, and why; while it is
         trusted, it is also asked what does not belong to a public step.
         """
-        what = described(method, target)
+        what, round_ = described(method, target), None
+        if what["kind"] == "upload" and method == "POST" and self._ask is not None:
+            what["round"] = round_ = self._ask.round
         if what["kind"] in FREE and "exchange" not in what:
             refused = self.silence()
         elif what["kind"] != AWAY:
             size, work = sum(map(len, pieces)), None
-            if what["kind"] in WORK:
+            if what["kind"] in WORK and "round" in what:
                 body = b"".join(pieces)
-                content = json.loads(body) if what["kind"] == "update" else None
+                content = json.loads(body) if what["kind"] != "responses" else None
                 work = _work(what, content, digest_of(body))
             if refused := self.refusals(size, work):
                 self._lacked, self._refused = size, work
@@ -164,7 +169,7 @@ class Consent:
             refused = ()
         if refused:
             raise RefusedByPolicy(words(refused))
-        self.ledger.record(method, target, media_type, pieces)
+        self.ledger.record(method, target, media_type, pieces, round_)
 
     def buckets(self) -> tuple[str, ...]:
         """Where adapters may go beside the coordinator: nowhere unless the policy says so."""

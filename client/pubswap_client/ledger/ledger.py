@@ -55,13 +55,20 @@ class Ledger:
         self._thread = threading.Lock()
         self._seen: tuple[Path, int, Entry] | None = None  # a day, its size, and its last entry
 
-    def record(self, method: str, target: str, media_type: str, pieces: Iterable[bytes]) -> None:
-        """Record a request that is about to be sent.
+    def record(
+        self,
+        method: str,
+        target: str,
+        media_type: str,
+        pieces: Iterable[bytes],
+        round_: int | None = None,
+    ) -> None:
+        """Record a request that is about to be sent; `round_` is its round if no path says it.
 
         Raises NotSaved if the disk does not take it, and LedgerDamaged if its end was changed:
         nothing may be sent then.
         """
-        what = described(method, target)
+        what = {"round": round_, **described(method, target)}
         hold = what["kind"] != "enrolment" and (what["kind"] != "adapter" or self._keep_adapters)
         digester, size, held = Digester(), 0, bytearray()
         for piece in pieces:

@@ -29,6 +29,7 @@ from pubswap_protocol.errors import InvalidSettings, LedgerDamaged, RefusedByPol
 from pubswap_protocol.messages import (
     DonorEvidence,
     Membership,
+    OpenUpload,
     Progress,
     RunState,
     RunView,
@@ -42,6 +43,7 @@ from support.coordinator.coordinator import merged
 URL = "https://c.example"
 ANSWERS = ("POST", paths.SWAP_RESPONSES.format(run="r", round=1, swap=1), paths.TENSORS_TYPE)
 CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
+UPLOAD = ("POST", paths.UPLOADS.format(run="r") + "?direct=true", "application/json")
 PART = ("PUT", "https://s3.example/bucket/uploads/u/0", paths.BYTES_TYPE)
 BEAT = ("POST", paths.HEARTBEAT.format(run="r"), "application/json")
 UPDATE = ("POST", paths.UPDATE.format(run="r", round=1), "application/json")
@@ -364,6 +366,33 @@ def test_a_round_of_the_same_number_is_another_one_of_the_day(tmp_path: Path) ->
     changed(tmp_path, max_rounds_a_day="2")
     for request, body in ((ANSWERS, [b"124"]), (UPDATE, update(b"second", 1.0))):
         consent.record(*request, body)
+    assert sent_since(tmp_path, EVENING).rounds == 2
+
+
+def test_an_adapter_whose_update_is_never_asked_for_is_of_a_round(tmp_path: Path) -> None:
+    """A coordinator that takes its bytes and closes the round has had it, and has no other one."""
+
+    def upload(adapter: bytes) -> None:
+        announced = OpenUpload(digest=digest_of(adapter), size=len(adapter))
+        consent.record(*UPLOAD, [announced.model_dump_json().encode()])
+        consent.record(*CHUNK, [adapter])
+        consent.record("PUT", f"{CHUNK[1]}?digest={announced.digest}", "", [])
+
+    consent = member(tmp_path)
+    changed(tmp_path, max_rounds_a_day="1")
+    for _ in range(2):
+        consent.record(*ANSWERS, [b"123"])
+        upload(b"first")
+        update = SubmitUpdate(
+            adapter=digest_of(b"first"), metrics=UpdateMetrics(examples=1, steps=1)
+        )
+        consent.record(*UPDATE, [update.model_dump_json().encode()])
+    assert sent_since(tmp_path, EVENING).rounds == 1
+    with pytest.raises(RefusedByPolicy, match="takes part in 1 rounds a day, and has today"):
+        upload(b"second")
+    assert codes(consent) == [Code.ROUNDS]
+    changed(tmp_path, max_rounds_a_day="2")
+    upload(b"second")
     assert sent_since(tmp_path, EVENING).rounds == 2
 
 
