@@ -9,8 +9,7 @@ BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-ch
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
 
-# Four processes also on two cores: a good part of the tests waits for processes and sockets.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 	$(PYTEST)
