@@ -84,8 +84,8 @@ class Daemon:
 
     def train_round(self, task: Task) -> None:
         """tau local GRPO steps from the global adapter, then hand in our own."""
-        if task.adapter is None:
-            raise WrongState("The coordinator gave a training task without an adapter.")
+        if task.adapter is None or task.round < 1:  # no policy counts a round 0
+            raise WrongState("The coordinator gave a training task without an adapter or a round.")
         self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
             self.api,

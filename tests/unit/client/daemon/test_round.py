@@ -506,6 +506,27 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
     assert next(tasks, None) is None
 
 
+def test_a_round_before_the_first_is_not_trained(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No person approves it and no day has it: a coordinator could give it again and again."""
+    one = world(method="fedavg")
+    run, trainer = one.coordinator.run, one.trainer()
+    layout = run.model.layout
+    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=0, adapter=start)
+    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
+    api: Any = one.coordinator
+    api.task = lambda *_: next(tasks)
+    journal, residuals = (
+        Journal(one.state, JournalOwner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
+    assert not one.coordinator.updates
+    assert "Round 0 goes on without us: The coordinator gave a training task" in caplog.text
+
+
 def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
     world: Callable[..., World], caplog: pytest.LogCaptureFixture
 ) -> None:
