@@ -195,7 +195,7 @@ def test_a_backup_that_is_killed_leaves_a_whole_one(kept: Kept, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "spoiled", ["manifest", "database", "blob", "no blob", "schema", "nothing"]
+    "spoiled", ["manifest", "no text", "database", "blob", "no blob", "schema", "nothing"]
 )
 def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     kept: Kept, tmp_path: Path, spoiled: str
@@ -207,6 +207,8 @@ def test_a_backup_that_is_not_whole_is_refused_before_anything_is_written(
     manifest, (database,) = folder / "manifest.json", folder.glob("database-*")
     if spoiled == "manifest":
         manifest.write_text(manifest.read_text()[:-100])
+    elif spoiled == "no text":
+        manifest.write_bytes(manifest.read_bytes().replace(b"software", b"s\xefftware"))
     elif spoiled == "schema":
         manifest.write_text(
             manifest.read_text().replace('"schema_revision": "', '"schema_revision": "9')

@@ -67,7 +67,7 @@ def write_manifest(folder: Path, manifest: BackupManifest, temporary: Path) -> N
 def read_manifest(folder: Path) -> BackupManifest:
     """The folder's manifest; raises BackupFault."""
     try:
-        text = (folder / NAME).read_text(encoding="utf-8")
+        text = (folder / NAME).read_bytes()
     except FileNotFoundError:
         raise BackupFault(
             f"{folder} holds no {NAME}: it is no backup, or one that was not finished. Make it "
