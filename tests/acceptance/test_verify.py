@@ -10,7 +10,9 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from pubswap_protocol.command_line.progress_bar import progress_bar
 from pubswap_protocol.messages import Evaluation
+from pubswap_server.admin import verify
 from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
@@ -125,6 +127,30 @@ def test_an_adapter_that_its_updates_do_not_give_is_found(
     (wrong,) = report["differing"]
     assert wrong["round"].startswith(f"round {round_} of run")
     assert wrong["adapter"] == other != wrong["recomputed"]
+
+
+def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
+    finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was there when the blobs were looked at may be swept before its round's turn."""
+    settings = copy(finished, tmp_path)
+    digest, look = first(settings, UpdateRow.canonical), verify._check_blobs
+
+    def freed_meanwhile(*given: Any) -> None:
+        look(*given)
+        blob(settings, digest).unlink()
+        database = Database(settings.sqlalchemy_url)
+        with Session(database.engine) as session, session.begin():
+            session.execute(update(UpdateRow).where(UpdateRow.round == 1).values(canonical=None))
+        database.close()
+
+    monkeypatch.setattr(verify, "_check_blobs", freed_meanwhile)
+    report = verify.verify(settings, progress_bar())
+    assert report.healthy
+    assert report.rounds == 2
+    (unchecked,) = report.unchecked
+    assert "round 1 of run" in unchecked.round
+    assert unchecked.reason == "what it was made of was freed meanwhile"
 
 
 def test_what_is_only_announced_is_told_apart_from_what_is_stored() -> None:

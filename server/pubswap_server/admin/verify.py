@@ -135,9 +135,16 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                 report.unchecked.append(Unchecked(round=name, reason=reason))
                 continue
             incoming = deployment.storage.incoming
-            with tempfile.TemporaryDirectory(dir=incoming.folder) as folder:
-                into = LocalBlobs(Path(folder), incoming)
-                again = recompute(run, inputs, deployment.blobs, into)
+            try:
+                with tempfile.TemporaryDirectory(dir=incoming.folder) as folder:
+                    into = LocalBlobs(Path(folder), incoming)
+                    again = recompute(run, inputs, deployment.blobs, into)
+            except DamagedBlob:
+                if inputs is None or _relied_on(deployment, inputs):
+                    raise
+                reason = "what it was made of was freed meanwhile"
+                report.unchecked.append(Unchecked(round=name, reason=reason))
+                continue
             deployment.forget_fetched()
             if again == adapter:
                 report.rounds += 1
@@ -160,6 +167,14 @@ def _check_blobs(
         with deployment.database.snapshot() as connection:
             uses = required(connection)
         report.lost = [one for one in report.lost if one.digest in uses]
+
+
+def _relied_on(deployment: Deployment, inputs: RoundInputs) -> bool:
+    """Whether rows still name all that a round was made of."""
+    with deployment.database.snapshot() as connection:
+        uses = required(connection)
+    made_of = {*inputs.adapters, inputs.previous, inputs.server_state}
+    return uses.keys() >= made_of - {None}
 
 
 def _not_computable(inputs: RoundInputs | None, lost: set[str]) -> str | None:
