@@ -286,7 +286,7 @@ def test_a_lost_blob_stops_a_backup_unless_that_is_allowed(kept: Kept, tmp_path:
 
 
 def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_path: Path) -> None:
-    """It is restored for its owner alone; a later backup without it takes it out."""
+    """It is restored for its owner alone, or nothing is; a later backup without it takes it out."""
     settings = kept.settings.model_copy(update={"operator_token": None})
     settings.token_file.write_text("the-operator's-own\n")
     folder, place = tmp_path / "backup", settings.model_copy(update={"data_dir": tmp_path / "new"})
@@ -295,6 +295,11 @@ def test_the_operator_token_is_in_a_backup_only_if_asked_for(kept: Kept, tmp_pat
     restore(place, folder, progress_bar())
     assert place.token_file.read_text() == "the-operator's-own\n"
     assert place.token_file.stat().st_mode & 0o777 == 0o600
+    (folder / "operator-token").unlink()  # a copy made by who may not read it
+    lacking = settings.model_copy(update={"data_dir": tmp_path / "lacking"})
+    with pytest.raises(BackupFault, match="nothing was restored"):
+        restore(lacking, folder, progress_bar())
+    assert not lacking.data_dir.exists()
     backup(settings, folder, progress_bar())
     assert all(b"the-operator" not in path.read_bytes() for path in files_of(folder))
     refused = admin(kept.settings, "backup", str(tmp_path / "another"), "--with-token")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.progress import Progress
@@ -21,7 +21,7 @@ from sqlalchemy import (
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault
-from pubswap_protocol.files import make_private
+from pubswap_protocol.files import make_private, sync
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
 from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
 from pubswap_server.admin.verify import required
@@ -94,6 +94,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             f"The backup has schema {manifest.schema_revision} of PubSwap {manifest.software}; "
             "install that version or a later one to restore it."
         )
+    token = _token(folder) if manifest.operator_token else None
     make_private(settings.data_dir)
     with opened(settings) as deployment:
         incoming = deployment.storage.incoming
@@ -117,10 +118,10 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             _check_empty(settings, deployment, manifest)
             for digest in each_of(progress, "copying blobs", sorted(manifest.blobs)):
                 copy_blob(_kept(folder, digest), digest, deployment.blobs, incoming)
+            if token is not None:
+                _put_token(token, incoming.new(), settings.token_file)
             migrate(settings.sqlalchemy_url)
             _load(deployment, rows, manifest)
-    if manifest.operator_token:
-        _put_token(folder, settings)
     return manifest
 
 
@@ -179,13 +180,20 @@ def _load(deployment: Deployment, rows: Engine, manifest: BackupManifest) -> Non
             )
 
 
-def _put_token(folder: Path, settings: ServerSettings) -> None:
-    """The operator's token, for its owner only; one that is there already stays."""
+def _token(folder: Path) -> bytes:
     try:
-        descriptor = os.open(settings.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return
-    with os.fdopen(descriptor, "wb") as file:
-        file.write((folder / TOKEN).read_bytes())
-        file.flush()
-        os.fsync(file.fileno())
+        return (folder / TOKEN).read_bytes()
+    except OSError as error:
+        raise BackupFault(
+            f"The operator token in {folder / TOKEN} cannot be read: {error.strerror}. Copy it "
+            "from where the backup was made, as its owner; nothing was restored."
+        ) from None
+
+
+def _put_token(token: bytes, temporary: Path, path: Path) -> None:
+    """The operator's token, for its owner only, whole; one that is there already stays."""
+    temporary.write_bytes(token)
+    sync(temporary)
+    with suppress(FileExistsError):
+        os.link(temporary, path)
+    sync(path.parent)
