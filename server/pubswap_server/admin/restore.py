@@ -121,7 +121,7 @@ def restore(settings: ServerSettings, folder: Path, progress: Progress) -> Backu
             if token is not None:
                 _put_token(token, incoming.new(), settings.token_file)
             migrate(settings.sqlalchemy_url)
-            _load(deployment, rows, manifest)
+            _load(deployment, rows)
     return manifest
 
 
@@ -135,10 +135,18 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
     """The backup's rows in this software's schema; the backup itself is only read."""
     file = incoming.new()
     copy_file(folder / manifest.database.file, file)
-    if manifest.schema_revision != newest_schema():
-        migrate(f"sqlite:///{file}")
     engine = create_engine(f"sqlite:///{file}")
     try:
+        with engine.connect() as connection:  # before the migrations, which may add rows
+            counts = count_rows(connection)
+        wrong = {name for name, count in manifest.rows.items() if counts.get(name, 0) != count}
+        if wrong:
+            raise BackupFault(
+                f"The backup's {', '.join(sorted(wrong))} are not as many as its manifest says; "
+                "restore another backup. Nothing was restored."
+            )
+        if manifest.schema_revision != newest_schema():
+            migrate(f"sqlite:///{file}")
         yield engine
     finally:
         engine.dispose()
@@ -165,19 +173,13 @@ def _check_empty(
         )
 
 
-def _load(deployment: Deployment, rows: Engine, manifest: BackupManifest) -> None:
+def _load(deployment: Deployment, rows: Engine) -> None:
     writing = deployment.database.engine.execution_options(immediate=True)
     with rows.connect() as source, writing.begin() as target:
         if any(count_rows(target).values()):
             raise BackupFault("Somebody wrote to the database meanwhile; restore to a new one.")
-        counts = copy_rows(source, target)
+        copy_rows(source, target)
         reset_sequences(target)
-        wrong = {name for name, count in manifest.rows.items() if counts.get(name, 0) != count}
-        if wrong:
-            raise BackupFault(
-                f"The backup's {', '.join(sorted(wrong))} are not as many as its manifest says; "
-                "restore another backup. Nothing was restored."
-            )
 
 
 def _token(folder: Path) -> bytes:
