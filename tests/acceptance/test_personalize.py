@@ -71,7 +71,8 @@ def weights(folder: Path) -> bytes:
 def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
     member: Path, tmp_path: Path
 ) -> None:
-    """Killed at a step, it ends with the bits of one that was not; PEFT loads both as one."""
+    """Killed at a step, it ends with the bits of one that was not, for its owner only; PEFT loads
+    both as one."""
     log, env = tmp_path / "log", os.environ | ONE_THREAD
     ledger = ledger_of(member)
     killed = Forked(line(member, tmp_path / "personal"), log, env=env)
@@ -97,6 +98,7 @@ def test_a_personal_adapter_is_trained_on_top_and_nothing_is_sent(
         assert pubswap(*line(member, undisturbed), env=env).returncode == 0
     assert weights(undisturbed) == weights(tmp_path / "personal")
     assert ledger_of(member) == ledger
+    assert undisturbed.stat().st_mode & 0o777 == 0o700
 
     found = re.search(r"on 4 held-out .* shared (\S+), personal (\S+) \(", done.stdout)
     assert found is not None, done.stdout

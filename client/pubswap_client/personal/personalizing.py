@@ -105,7 +105,7 @@ def personalize(
             own = _trained(trainer, journal, source.digest(), start, run.settings.rounds + 1, say)
             say(f"measuring the personal adapter on {len(held_out)} held-out problems")
             after = trainer.pass_at_1(own, held_out)
-    with whole_folder(out) as making:
+    with whole_folder(out, mode=0o700) as making:
         layout, both = stacked(source, own)
         write_peft_folder(
             making, encode_adapter(layout, both), rules.lora, run.model, run.model.source
