@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import mmap
 import multiprocessing
 import resource
 import signal
@@ -40,7 +41,7 @@ class Scored:
 
 
 class Worker:
-    """A process that starts with the first response and is replaced when it dies.
+    """A process that starts with the first response, and is replaced when it dies or is half full.
 
     The limit is one of CPU time, and the kernel's: a busy machine changes no verdict, and nothing
     can run on. A process is forked from one that has imported the libraries, in milliseconds.
@@ -61,7 +62,10 @@ class Worker:
             with contextlib.suppress(EOFError, OSError):
                 connection.send((scorer, job, seconds))
                 if connection.poll(self._wall(job[0], seconds)):
-                    scored: Scored = connection.recv()
+                    scored: Scored
+                    scored, full = connection.recv()
+                    if full:
+                        self.kill()
                     return scored
             # Ended from outside, with the whole service perhaps: no fault of the response.
             if self.kill() not in (-signal.SIGTERM, _NO_FORK_SERVER):
@@ -105,10 +109,11 @@ def _library(verifier: str) -> str:
 
 
 def _serve(connection: Connection) -> None:
-    _confine()
+    limit = _confine()
     warm: set[str] = set()
+    full = False
     with contextlib.suppress(EOFError):
-        while True:
+        while not full:
             scorer, job, seconds = connection.recv()
             name, _, problem = job
             if name not in warm:
@@ -120,10 +125,20 @@ def _serve(connection: Connection) -> None:
             signal.setitimer(signal.ITIMER_PROF, seconds)
             score = guarded(scorer, job)
             signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.send(Scored(score, time.process_time() - before))
+            # Libraries keep what they have computed, which would leave the next without room.
+            full = _is_half_full(limit)
+            connection.send((Scored(score, time.process_time() - before), full))
 
 
-def _confine() -> None:
+def _is_half_full(limit: int) -> bool:
+    try:
+        mmap.mmap(-1, limit // 2, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
+    except OSError:
+        return True
+    return False
+
+
+def _confine() -> int:
     # Ctrl-C reaches the whole process group; the pool's owner ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -131,6 +146,7 @@ def _confine() -> None:
     limit = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return limit
 
 
 def guarded(scorer: Score, job: Job) -> float:

@@ -5,9 +5,14 @@ import time
 
 from pubswap_protocol.problems import Problem
 
+_kept: list[bytearray] = []
+
 
 def misbehaving(name: str, response: str, problem: Problem) -> float:
-    """Right for "right" and, after a second, for "doze"; the others do what they say."""
+    """Right for "right", "keep" and, after a second, for "doze"; the others do what they say."""
+    if response == "keep":
+        _kept.append(bytearray(1 << 30))
+        return 1.0
     if response == "hang":
         time.sleep(600)
     if response == "doze":

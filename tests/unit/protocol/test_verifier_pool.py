@@ -25,6 +25,12 @@ def test_a_verifier_that_fails_scores_0_and_costs_the_others_nothing(trouble: st
         assert pool.score_many("math", [("right", PROBLEM)]) == [1.0]
 
 
+def test_what_responses_leave_in_memory_costs_the_others_nothing() -> None:
+    """A process that is half full is replaced: the fourth GiB that is kept had no room."""
+    with VerifierPool(scorer=misbehaving) as pool:
+        assert pool.score_many("math", [("keep", PROBLEM)] * 9) == [1.0] * 9
+
+
 def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
     """A response that waits is not cut off; ten that compute for ever cost ten limits."""
     with VerifierPool(seconds=0.3, scorer=misbehaving) as pool:
