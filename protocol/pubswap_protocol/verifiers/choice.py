@@ -7,7 +7,9 @@ from pubswap_protocol.verifiers.extract import answer_line, first_of, last_boxed
 
 # Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
 _STATED = re.compile(r"(?i:answer|option|choice)\s{1,9}is\b:?([^\n]*)")
-_MARKUP = re.compile(r"\\(?:[A-Za-z]++|[()\[\]])|[*_`#${}\[\]\"\u2018\u201c-\u201f]")
+_MARKUP = re.compile(
+    r"\\(?:[A-Za-z]++|[()\[\]])|[*_`#${}\[\]\"\u2018\u201c-\u201f\u2705\u2713\u2714\ufe0f]"
+)
 # A letter that ends, or that its option follows: "C", "(C)", "C. Aspirin", "C (Aspirin)",
 # "C - Aspirin" with any dash.
 _LETTER = re.compile(

@@ -35,6 +35,14 @@ _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\s|\\[,;: ])\d{3})++(?![\d/])"
 _UNIT_IN_LIST = re.compile(
     rf"(?<=\d)(?:\s|\\[,;: ])*+{_TEXT}[^{{}}\d,]*\}}(?:\^\{{?\d\}}?)?(?=\s*[,;])"
 )
+_BEFORE_UNIT = rf"(?:[\s~]|\\[,;: ]|{_TEXT})"
+_UNIT = re.compile(rf"(?<=\d){_BEFORE_UNIT}++([ckm]?m(?:/[sh])?(?:\}}?\^\{{?[23])?)\}}*[\s.]*$")
+_DEGREES = re.compile(
+    rf"^([-\d.,\s]++)(?:\^\{{?\\circ\}}?|\u00b0){_BEFORE_UNIT}*+([CF])\}}?[\s.]*$"
+)
+_CURRENCIES = (r"\\\$|dollar", "\u20ac|euro", "\u00a3", "\u00a5")
+_MONEY = re.compile(r"[\u20ac\u00a3\u00a5]|(?<=\d)\s*+dollars?\b")
+_LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
 _EDGES = re.compile(r"^(?:\s|\\[,;:! ])++|(?<!\\)(?:\\[,;:! ]|[\s.,;:])++$")
@@ -68,7 +76,11 @@ def score_math(response: str, problem: Problem) -> float:
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
     gold = last_boxed(problem.answer) or problem.answer
-    if _differ(_BASE, 1, gold, answer) or _differ(_TIME, 3, gold, answer):
+    marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
+    if any(_differ(mark, group, gold, answer) for mark, group in marks):
+        return 0.0
+    ours, theirs = _currencies(gold), _currencies(answer)
+    if ours and theirs and ours != theirs:
         return 0.0
     parsed = _parsed(gold)
     places = _places(parsed[0]) if parsed else 6
@@ -90,9 +102,17 @@ def _tagged(text: str) -> str | None:
 
 
 def _differ(mark: re.Pattern[str], group: int, gold: str, answer: str) -> bool:
-    """Whether both name a base, or a half of the day, and not the same: the library ignores it."""
+    """Whether both name a base, a half of the day or a unit, and not the same: none is compared."""
     ours, theirs = mark.search(gold.strip("$ ")), mark.search(answer.strip("$ "))
-    return bool(ours and theirs and ours[group].lower() != theirs[group].lower())
+    return bool(ours and theirs and _bare(ours[group]) != _bare(theirs[group]))
+
+
+def _bare(mark: str) -> str:
+    return re.sub("[{}]", "", mark).lower()
+
+
+def _currencies(text: str) -> list[str]:
+    return [marks for marks in _CURRENCIES if re.search(marks, text)]
 
 
 @lru_cache(maxsize=256)  # the responses of a group share their gold
@@ -112,7 +132,11 @@ def _plain(answer: str) -> str:
     """
     if formula := _FORMULA.fullmatch(answer):
         answer = formula[1] or formula[2] or formula[3]
-    answer = _TIE.sub(" ", answer)
+    answer = _LEADING.sub("", _TIE.sub(" ", answer))
+    answer = _DEGREES.sub(r"\1", answer).replace("\u00b0", r"^\circ ")
+    # 6 m^2 may be a polynomial.
+    answer = _UNIT.sub(lambda unit: unit[0] if unit[1].startswith("m^") else "", answer)
+    answer = _MONEY.sub("", answer)
     answer = _SCIENTIFIC.sub(_decimal, answer)
     answer = _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), answer)
     answer = _UNIT_IN_LIST.sub("", answer)
