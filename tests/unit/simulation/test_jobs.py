@@ -178,8 +178,8 @@ def test_results_of_the_study_are_still_found(tmp_path: Path, folder: Path) -> N
     result = Result.model_validate_json((folder / RESULT).read_bytes())
     given = dict(reversed(result.setting.items()))
     jobs = Planner(f"small/{result.recipe}", tmp_path, given).one(result.seed)
-    [spec] = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
-    assert spec.key == folder.name
+    specs = run_specs(jobs, tmp_path, None, {}, keep_work=False, keep_adapters=False)
+    assert folder.name in {spec.key for spec in specs}  # one for each client by itself
 
 
 def test_weights_by_improvement_without_held_out_problems_are_refused(

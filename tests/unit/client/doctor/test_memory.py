@@ -34,7 +34,7 @@ BIGGER: dict[str, Any] = {
 }
 RUN = RunSettings.model_validate({"grpo": {"max_prompt_tokens": 64, "max_response_tokens": 192}})
 GIB = 1 << 30
-AT_HAND = 16 << 20
+AT_HAND = 24 << 20
 
 
 def measure(folder: Path, *arguments: str) -> dict[str, list[int]]:
