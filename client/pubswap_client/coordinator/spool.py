@@ -121,12 +121,11 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
 
     Raises Refused, and FileNotFoundError.
     """
-    found = path.lstat()  # before it is opened, which a link, a pipe or another's file prevents
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise Refused("it is no file of ours")
+    _require_ours(path.lstat())  # a link or another's file may not even let itself be opened
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     try:
         found = os.fstat(file.fileno())
+        _require_ours(found)  # it may have been changed for another since
         if found.st_mode & 0o022:
             raise Refused("others may write it")
         message, size = _described(file, found.st_size, kind)
@@ -137,6 +136,11 @@ def read(path: Path, kind: type[M]) -> tuple[M, BinaryIO, int]:
         file.close()
         raise
     return message, file, size
+
+
+def _require_ours(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise Refused("it is no file of ours")
 
 
 def _described(file: BinaryIO, size: int, kind: type[M]) -> tuple[M, int]:
