@@ -12,6 +12,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_server.database.engine import migrate
 from pubswap_server.database.tables import Base
+from support.coordinator.postgres import Postgres
 
 
 @pytest.fixture
@@ -54,6 +55,16 @@ def test_a_database_of_an_unknown_schema_is_refused(engine: Engine, database_url
         migrate(database_url)
     with engine.connect() as connection:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "later"
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_all_text_is_refused(
+    postgres_server: Postgres, encoding: str
+) -> None:
+    """PostgreSQL makes such ones where the locale is C, and the operator is told of another."""
+    options = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    with pytest.raises(InvalidSettings, match=rf"encoding {encoding}.* ENCODING 'UTF8'"):
+        migrate(postgres_server.new_database(options))
 
 
 def test_processes_that_start_together_migrate_once(engine: Engine, database_url: str) -> None:

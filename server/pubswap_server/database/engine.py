@@ -155,7 +155,7 @@ def schema_of(engine: Engine) -> str | None:
 def migrate(url: str) -> None:
     """Bring the schema up to date, one process at a time, or not at all.
 
-    Raises InvalidSettings for a schema of another version.
+    Raises InvalidSettings for a schema of another version, or a database that is not of UTF-8.
     """
     parsed = make_url(url)
     sqlite = parsed.get_backend_name() == "sqlite"
@@ -165,8 +165,9 @@ def migrate(url: str) -> None:
         Path(parsed.database).touch(mode=0o600)
         for suffix in ("", "-wal", "-shm"):
             keep_private(Path(parsed.database + suffix))
-    patience = {} if sqlite else {"connect_timeout": int(BUSY_SECONDS)}
-    engine = create_engine(url, poolclass=NullPool, connect_args=patience)
+    # Of a database without an encoding psycopg would read bytes, also where SQLAlchemy wants text.
+    options = {"connect_timeout": int(BUSY_SECONDS), "client_encoding": "UTF8"}
+    engine = create_engine(url, poolclass=NullPool, connect_args={} if sqlite else options)
     if sqlite:
         _begin_explicitly(engine)
     config = Config()
@@ -174,6 +175,7 @@ def migrate(url: str) -> None:
     try:
         with engine.execution_options(immediate=True).begin() as connection:
             if not sqlite:
+                _check_encoding(connection, parsed.render_as_string(hide_password=True))
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -183,6 +185,16 @@ def migrate(url: str) -> None:
             f"version of PubSwap does not know ({error}). Serve it with the version that made it, "
             "or name an empty one with --database-url or --data-dir."
         ) from None
+
+
+def _check_encoding(connection: Connection, url: str) -> None:
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        raise InvalidSettings(
+            f"The database {url} has the encoding {encoding}, which cannot hold all text. Make one "
+            "with CREATE DATABASE pubswap ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0; and "
+            "name it with --database-url."
+        )
 
 
 def database_time(session: Session) -> datetime:

@@ -114,11 +114,11 @@ class Postgres:
             connect_timeout=5,
         )
 
-    def new_database(self) -> str:
+    def new_database(self, options: str = "") -> str:
         """An empty database; returns its URL."""
         name = f"pubswap_{uuid.uuid4().hex}"
         with self.connect("postgres") as connection:
-            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+            connection.execute(f'CREATE DATABASE "{name}" {options}'.encode())
         return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{name}"
 
 
