@@ -199,13 +199,19 @@ class LocalRound:
             self._held_out_before = self.held_out.measure(
                 self.trainer, self.reporter, before, self.start, adapter
             )
-        begin = partial(self.trainer.begin_round, self.number, adapter, steps=self.limits.steps)
         checkpoint = self.journal.checkpoint()
-        if checkpoint is not None and self.privacy is not None:
-            self.privacy.pay(checkpoint.snapshot.beginning)
-        if checkpoint is not None and checkpoint.round < self.number:
-            # For an optimizer that is kept; `begin_round` replaces the factors, or all of it.
+        if checkpoint is not None:
+            if self.privacy is not None:
+                self.privacy.pay(checkpoint.snapshot.beginning)
+            # For the prompts drawn and an optimizer that is kept; the rest is then replaced.
             self.trainer.restore(checkpoint.snapshot)
+        begin = partial(
+            self.trainer.begin_round,
+            self.number,
+            adapter,
+            steps=self.limits.steps,
+            rolled_back=checkpoint is None or checkpoint.rollbacks != self.rollbacks,
+        )
         here = self.number, self.start, self.rollbacks
         if checkpoint is not None and checkpoint.of == here:
             begin()

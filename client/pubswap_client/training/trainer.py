@@ -134,12 +134,18 @@ class LocalTrainer:
         self.policy.rebase(residuals)
 
     def begin_round(
-        self, round_: int, adapter: Adapter, beginning: int = 0, steps: int | None = None
+        self,
+        round_: int,
+        adapter: Adapter,
+        beginning: int = 0,
+        steps: int | None = None,
+        rolled_back: bool = False,
     ) -> None:
         """Start from the global adapter, with a new optimizer unless the run keeps it.
 
         No two rounds with privacy may have the same `beginning`: noise and batches come from it.
-        `steps` is how many will be made, if it is known that they are fewer than all.
+        `steps` is how many will be made, if it is known that they are fewer than all. An optimizer
+        of a run that was `rolled_back` since is not kept.
         """
         self.round = round_
         self._round_steps = min(steps or self.settings.local_steps, self.settings.local_steps)
@@ -147,7 +153,8 @@ class LocalTrainer:
         self._ahead = None
         self.policy.load_adapter(adapter)
         self._round_start = [factor.detach().clone() for factor in self.policy.trainable()]
-        if self._optimizer is None or self.settings.grpo.optimizer_state == "reset":
+        kept = self.settings.grpo.optimizer_state == "keep" and not rolled_back
+        if self._optimizer is None or not kept:
             self._optimizer = self._new_optimizer()
 
     def pass_at_1(self, adapter: Adapter, problems: Sequence[Problem]) -> float:

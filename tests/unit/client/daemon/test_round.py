@@ -629,6 +629,26 @@ def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
     assert rounds_of(one)[-ROUNDS:] == rounds_of(fresh)
 
 
+@pytest.mark.parametrize(
+    "grpo", [{"optimizer_state": "keep"}, {"resample": 2}], ids=["optimizer", "prompts"]
+)
+def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
+    world: Callable[..., World], grpo: dict[str, Any]
+) -> None:
+    """The prompts that it has drawn are behind it, and its optimizer begins anew."""
+    going, killed, fresh = (world(method="fedavg", grpo=grpo) for _ in range(3))
+    trainer = going.trainer(None)
+    going.trainer = lambda _: trainer
+    for each in (going, killed):
+        each.live()
+        each.coordinator.updates.clear()
+    for each in (going, killed, fresh):
+        each.coordinator.rollbacks = 1
+        each.live()
+    assert going.adapters() == killed.adapters()
+    assert (going.adapters() == fresh.adapters()) is ("optimizer_state" in grpo)
+
+
 def test_responses_to_other_prompts_are_not_sent_again(world: Callable[..., World]) -> None:
     """After a rollback a public step may have others, which informative prompts then have."""
     one = world()
