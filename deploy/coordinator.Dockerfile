@@ -13,7 +13,7 @@ RUN python3 -m venv /opt/pubswap \
     && /opt/pubswap/bin/pip install --no-cache-dir -c /src/constraints.txt --no-deps reasoning-gym
 
 FROM ${PYTHON_IMAGE}
-RUN useradd --system --uid 10001 pubswap && install -d -o pubswap /data
+RUN useradd --system --uid 10001 --create-home pubswap && install -d -m 700 -o pubswap /data
 COPY --from=build /opt/pubswap /opt/pubswap
 ENV PATH=/opt/pubswap/bin:$PATH PYTHONUNBUFFERED=1 \
     PUBSWAP_HOST=0.0.0.0 PUBSWAP_PORT=8470 PUBSWAP_DATA_DIR=/data
