@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator
 
 from pubswap_client.coordinator.connection import Connection
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
-from pubswap_client.coordinator.transfers import BlobRequests, OnBytes, download, upload
+from pubswap_client.coordinator.transfers import (
+    LARGEST_BYTES,
+    BlobRequests,
+    OnBytes,
+    download,
+    upload,
+)
 from pubswap_protocol import messages, paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault
@@ -123,7 +129,7 @@ class CoordinatorClient(Connection):
     def adapter_of_round(self, run: str, which: str) -> tuple[int, bytes]:
         """The round that an adapter of `global_adapter` belongs to, and the adapter."""
         path = paths.RUN_ADAPTER.format(run=run, which=which)
-        first = self.request("GET", path, headers={"Range": "bytes=0-0"})
+        first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=LARGEST_BYTES)
         number = first.headers.get(paths.ROUND_HEADER, "")
         if not number.isdecimal():
             raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")

@@ -47,6 +47,8 @@ Withhold = Callable[[Any], Any]
 
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
+LARGEST_MESSAGE = 1 << 28  # bytes of what is read as JSON
+LARGEST_ANSWER = 1 << 32  # of others that are read at once
 
 
 class Connection:
@@ -63,7 +65,7 @@ class Connection:
         withhold: Withhold = lambda message: message,
         buckets: Allowed = tuple,
     ) -> None:
-        headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION}
+        headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION, "Accept-Encoding": "identity"}
         if token and not (token.isascii() and token.isprintable()):
             raise InvalidSettings("The token has characters that no token has; copy all of it.")
         if token:
@@ -109,7 +111,7 @@ class Connection:
         key: str | None = None,
         **params: Any,
     ) -> M:
-        return parse(answer, self.request(method, path, body, key, **params))
+        return parse(answer, self.request(method, path, body, key, most=LARGEST_MESSAGE, **params))
 
     def request(
         self,
@@ -118,6 +120,7 @@ class Connection:
         body: BaseModel | bytes | None = None,
         key: str | None = None,
         headers: Mapping[str, str] = {},
+        most: int = LARGEST_ANSWER,
         **params: Any,
     ) -> httpx.Response:
         """The answer to a request, tried again while it fails with a retryable error.
@@ -134,14 +137,20 @@ class Connection:
             "json": body.model_dump(mode="json") if isinstance(body, BaseModel) else None,
             "params": {name: value for name, value in params.items() if value is not None},
             "headers": sent,
+            "most": most,
         }
         attempt = self._polled if "wait" in params else self.once
         return retrying(lambda: attempt(method, path, **options), self.backoff)
 
-    def once(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One try, with httpx's own options; raises what the coordinator refuses it with."""
-        with self._reaching():
-            reply = self._http.request(method, path, **options)
+    def once(
+        self, method: str, path: str, most: int = LARGEST_MESSAGE, **options: Any
+    ) -> httpx.Response:
+        """One try, with httpx's own options; raises what the coordinator refuses it with.
+
+        Raises ServerFault for an answer of more than `most` bytes, which is read no further.
+        """
+        with self._reaching(), self._http.stream(method, path, **options) as streamed:
+            reply = _read(streamed, most)
         self._check(reply)
         return reply
 
@@ -168,7 +177,7 @@ class Connection:
         with self._reaching(), asked as reply:
             if reply.status_code != 307 or "direct" not in params:
                 if not reply.is_success or _is_page(reply):
-                    reply.read()
+                    reply = _read(reply, LARGEST_MESSAGE)
                 self._check(reply)
             yield reply
 
@@ -228,6 +237,27 @@ class Connection:
                 retry_after=wait,
             ) from None
         raise error_for(problem, wait)
+
+
+def _read(reply: httpx.Response, most: int) -> httpx.Response:
+    """An answer with its body; raises ServerFault for one of more than `most` bytes.
+
+    It is not unpacked: a few bytes may come out as any number of them.
+    """
+    if (encoding := reply.headers.get("Content-Encoding", "identity")) != "identity":
+        raise ProxyFault(
+            f"{reply.url.path} was answered {reply.status_code} with Content-Encoding {encoding}, "
+            f"which was not asked for, and so not by a coordinator. {_ADDRESS_ADVICE}"
+        )
+    pieces, size = list[bytes](), 0
+    for piece in reply.iter_bytes():
+        size += len(piece)
+        if size > most:
+            raise ServerFault(f"{reply.url.path} was answered with more than {most:,} bytes.")
+        pieces.append(piece)
+    return httpx.Response(
+        reply.status_code, headers=reply.headers, content=b"".join(pieces), request=reply.request
+    )
 
 
 def parse(model: type[M], reply: httpx.Response) -> M:

@@ -86,9 +86,7 @@ class BlobRequests:
     @contextmanager
     def stream(self, digest: str, first: int) -> Iterator[Body]:
         """A blob's bytes from `first` on, or from 0 if the coordinator cannot begin there."""
-        headers = {"Accept-Encoding": "identity"}
-        if first:
-            headers |= {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'}
+        headers = {"Range": f"bytes={first}-", "If-Range": f'"{digest}"'} if first else {}
         path = self.path or paths.BLOB.format(run=self.run, digest=digest)
         bucket, params = self.connection.bucket, {} if self.path else self._direct()
         with self.connection.stream(path, headers, **params) as reply:

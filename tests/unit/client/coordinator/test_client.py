@@ -1,10 +1,12 @@
 """The HTTP client's ladder, over httpx's own transport seam."""
 
+import gzip
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
+from pubswap_client.coordinator import connection
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE, Backoff
 from pubswap_protocol import paths
@@ -94,6 +96,40 @@ def test_an_answer_of_another_shape_is_a_server_fault() -> None:
     """A body that does not fit its message is refused, not guessed at."""
     with pytest.raises(ServerFault, match="answered something else"):
         client(lambda request: httpx.Response(200, json={"hello": 1})).version()
+
+
+class Answer(httpx.SyncByteStream):
+    """A thousand pieces of JSON's white space, and how many of them were read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for self.read in range(1, 1001):
+            yield b" " * 100
+
+
+def test_an_answer_is_read_no_further_than_an_answer_may_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that goes on and on would have all of the memory."""
+    monkeypatch.setattr(connection, "LARGEST_MESSAGE", 1000)
+    answer = Answer()
+    with pytest.raises(ServerFault, match="more than 1,000 bytes"):
+        client(lambda request: httpx.Response(200, stream=answer)).version()
+    assert answer.read == 11
+
+
+def test_an_answer_is_not_unpacked() -> None:
+    """A few compressed bytes may come out as any number: nothing asks for such."""
+    packed = gzip.compress(b'{"software": "0.1.0", "protocol": "1"}')
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert request.headers["Accept-Encoding"] == "identity"
+        headers = {"Content-Encoding": "gzip"}
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(packed))
+
+    with pytest.raises(ProxyFault, match="Content-Encoding gzip, which was not asked for"):
+        client(handler).version()
 
 
 def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
