@@ -82,7 +82,9 @@ class InferenceServer:
         response_seconds: float = 3600,
         connections: int = 32,
     ) -> None:
-        """Raises InvalidSettings for an address that is none."""
+        """Raises InvalidSettings for an address or a key that is none."""
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise InvalidSettings("vllm.api_key has characters that no header can have.")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.connect_seconds = connect_seconds
         try:

@@ -50,6 +50,13 @@ def test_an_address_that_is_none_is_refused() -> None:
         InferenceServer("http://gpu-1:port")
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+def test_a_key_that_is_none_is_refused(key: str) -> None:
+    """Before a request could end with a traceback."""
+    with pytest.raises(InvalidSettings, match="api_key has characters"):
+        InferenceServer("http://gpu-1:8000", key)
+
+
 def test_prompts_go_through_no_proxy(fake: FakeVllm, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is meant for the coordinator would see them."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
