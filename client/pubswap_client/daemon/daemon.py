@@ -1,9 +1,10 @@
 """An organisation's daemon: ask what to do, train a round, hand it in, ask again."""
 
 import logging
+import time
 from dataclasses import dataclass, field
 
-from pubswap_client.consent.attendance import Attendance
+from pubswap_client.consent.attendance import LOOK_SECONDS, Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.held_out import HeldOut
@@ -49,6 +50,7 @@ class Daemon:
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
         doing, wait = ASKING, 0.0
+        left: Task | None = None
         while True:
             self.reporter.doing(doing)
             try:
@@ -72,6 +74,9 @@ class Daemon:
                     self.reporter.doing, task.round
                 ):
                     continue  # the round may be another by now
+                if task == left:
+                    time.sleep(LOOK_SECONDS)  # what kept us from it may do so again
+                left = task
                 try:
                     self.train_round(task)
                 except RefusedByPolicy as error:

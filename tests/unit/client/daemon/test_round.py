@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pubswap_client.consent.attendance import LOOK_SECONDS
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.recorder import Recorder
@@ -525,6 +526,27 @@ def test_a_round_before_the_first_is_not_trained(
     Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
     assert not one.coordinator.updates
     assert "Round 0 goes on without us: The coordinator gave a training task" in caplog.text
+
+
+def test_a_task_that_comes_again_unmade_is_begun_after_a_pause(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question is an entry of the ledger: one that is never made would fill the disk."""
+    one = world(method="fedavg")
+    run, trainer = one.coordinator.run, one.trainer()
+    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # of no adapter
+    other = train.model_copy(update={"round": 2})
+    end = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)
+    tasks, paused = iter([train, train, other, other, other, end]), list[float]()
+    api: Any = one.coordinator
+    api.task = lambda *_: next(tasks)
+    monkeypatch.setattr(time, "sleep", paused.append)
+    journal, residuals = (
+        Journal(one.state, JournalOwner.of(run, "a")),
+        Residuals(api, run, one.state),
+    )
+    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
+    assert paused == [LOOK_SECONDS] * 3
 
 
 def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
