@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
@@ -30,6 +30,7 @@ from pubswap_protocol.bounds import (
     Url,
     Word,
 )
+from pubswap_protocol.errors import printable
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import Clients, RunSettings
@@ -42,6 +43,7 @@ Topics = Annotated[dict[Topic, Share], Field(max_length=10_000)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later client may have more
 Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too
+Words = Annotated[str, AfterValidator(printable)]  # of a coordinator, on its members' terminals
 
 
 class Message(Strict):
@@ -267,7 +269,7 @@ class RunView(Message):
     state: RunState
     paused: bool
     round: Number = Field(description="The round under way; 0 before the start.")
-    waiting_for: str | None = Field(
+    waiting_for: Words | None = Field(
         default=None, description="What the operator must do before the run can go on, if anything."
     )
     settings: RunSettings
@@ -424,7 +426,7 @@ class Task(Message):
     rollbacks: Number = Field(
         default=0, description="How often the run went back: a round of another count is another."
     )
-    waits_for: str | None = Field(
+    waits_for: Words | None = Field(
         default=None, description="What a member that is to wait waits for, in words."
     )
 

@@ -16,7 +16,7 @@ from pubswap_client.coordinator.transfers import (
 )
 from pubswap_protocol import messages, paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault
+from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault, printable
 from pubswap_protocol.messages import Receipt, RunView
 
 log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class CoordinatorClient(Connection):
             reply = self.request("GET", path, wait=LONG_POLL_SECONDS, seeds=seeds or None)
             if reply.status_code == 200:
                 return reply.content
-            reason = reply.headers.get(paths.WAITS_HEADER, "the other organisations")
+            reason = printable(reply.headers.get(paths.WAITS_HEADER, "the other organisations"))
             self._log_wait(reason)
             on_wait(reason)
 

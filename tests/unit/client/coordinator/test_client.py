@@ -270,6 +270,20 @@ def test_a_session_without_a_name_is_a_server_fault() -> None:
         client(lambda request: session(upload=None)).put_blob("r", b"data")
 
 
+def test_what_a_coordinator_says_moves_no_cursor() -> None:
+    """What a member waits for is shown as it comes, on a terminal, too."""
+    said, told = "b\x1b[2J", list[str]()
+    answers = [
+        httpx.Response(200, json={"kind": "wait", "state": "training", "waits_for": said}),
+        httpx.Response(204, headers={paths.WAITS_HEADER: said}),
+        httpx.Response(200),
+    ]
+    api = client(lambda request: answers.pop(0))
+    assert api.task("r").waits_for == "b [2J"
+    api.exchanged("r", 1, 1, told.append)
+    assert told == ["b [2J"]
+
+
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [("7", 7.0), ("999999999", 3600.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None)],
