@@ -23,7 +23,7 @@ from pathlib import Path
 from pubswap_client.base_model import MODEL_FILES, model_folder
 from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.run_card import CARD, card_bytes
-from pubswap_client.signed_manifest import make_key, sign, write_sums
+from pubswap_client.signed_manifest import SIGNATURE, SUMS, make_key, sign, write_sums
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.digests import sha256_of
@@ -100,16 +100,19 @@ def make(it: Wanted, out: Path, key: Path | None, say: Callable[[str], object]) 
         here = {"python": _python(), "platform": sysconfig.get_platform()}
         readme = _README.format(name=it.card.name, **here)
         (making / "README.txt").write_text(readme, encoding="utf-8")
-        (making / _ASKED).unlink()
-        (making / _LOCK).unlink()
-        names = [path.relative_to(making) for path in making.rglob("*") if path.is_file()]
+        for name in (SUMS, SIGNATURE):  # of a call that was stopped after this
+            (making / name).unlink(missing_ok=True)
+        files = {str(path.relative_to(making)) for path in making.rglob("*") if path.is_file()}
+        names = files - {_ASKED, _LOCK}
         if key is None:
-            write_sums(making, map(str, names))
+            write_sums(making, names)
         else:
             make_key(key)
-            sign(making, map(str, names), key)
+            sign(making, names, key)
         for path in making.rglob("*"):
             sync(path)
+        (making / _ASKED).unlink()
+        (making / _LOCK).unlink()
         try:
             making.rename(out)
         except OSError as error:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_client.bundle import making
 from pubswap_client.bundle.making import MODEL, WHEELS, make, wanted
 from pubswap_client.recipes.recipe import load_recipe
+from pubswap_client.signed_manifest import faults
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, LocalFault, StateInUse
 from pubswap_protocol.problems import write_problems
@@ -119,10 +121,10 @@ def test_a_stopped_bundle_is_gone_on_with_and_none_is_written_over(
     with pytest.raises(KeyboardInterrupt):
         make(it, out, None, stop)
     assert not out.exists()
-    making = tmp_path / ".bundle.making"
-    copied = {path: path.stat().st_mtime_ns for path in (making / MODEL).iterdir()}
+    unfinished = tmp_path / ".bundle.making"
+    copied = {path: path.stat().st_mtime_ns for path in (unfinished / MODEL).iterdir()}
     assert copied
-    (making / WHEELS / "small-2-py3-none-any.whl").write_bytes(b"PK, and then it was cut off")
+    (unfinished / WHEELS / "small-2-py3-none-any.whl").write_bytes(b"PK, and then it was cut off")
     done = pubswap(*line)
     assert done.returncode == 0, done.stderr
     assert {(out / MODEL / path.name).stat().st_mtime_ns for path in copied} == set(copied.values())
@@ -132,7 +134,7 @@ def test_a_stopped_bundle_is_gone_on_with_and_none_is_written_over(
         "reasoning_gym-1-py3-none-any.whl",
     }
     assert names(out) == {"README.txt", "SHA256SUMS", "requirements.txt", "run.json", MODEL, WHEELS}
-    assert not making.exists()
+    assert not unfinished.exists()
     check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
     subprocess.run(check, cwd=out, check=True)
 
@@ -194,6 +196,27 @@ def test_nothing_is_made_over_what_came_there_meanwhile(
     with pytest.raises(Conflict, match="could not be made"):
         make(wanted(load_recipe(recipe), checkout, "client"), out, None, beside)
     assert names(out) == {"mine"}
+
+
+def test_a_bundle_that_was_stopped_behind_its_digests_is_gone_on_with(
+    tmp_path: Path, checkout: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was got is kept, and the digests are none of an earlier SHA256SUMS or signature."""
+    out, it = tmp_path / "bundle", wanted(load_recipe(recipe), checkout, "client")
+
+    def stop(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(making, "sync", stop)
+        make(it, out, tmp_path / "key", print)
+    model = tmp_path / ".bundle.making" / MODEL
+    copied = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    assert copied
+    make(it, out, None, print)
+    assert faults(out, None) == []
+    assert not (out / "SHA256SUMS.sig").exists()
+    assert {path.name: path.stat().st_mtime_ns for path in (out / MODEL).iterdir()} == copied
 
 
 def test_what_is_asked_wrongly_is_said_at_once(tmp_path: Path, recipe: Path) -> None:
