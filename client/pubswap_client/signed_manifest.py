@@ -52,8 +52,9 @@ def faults(folder: Path, public_key: Path | None) -> list[str]:
 
     Raises InvalidSettings if the folder has no manifest, or the key is none.
     """
-    if any((folder / name).is_symlink() for name in (SUMS, SIGNATURE)):
-        return [f"a link: {SUMS} or {SIGNATURE}"]
+    for path in (folder / SUMS, folder / SIGNATURE):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            return [f"no plain file: {path.name}"]
     try:
         with (folder / SUMS).open("rb") as file:
             sums = file.read(_LARGEST + 1)

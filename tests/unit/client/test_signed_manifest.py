@@ -123,6 +123,11 @@ def pipe(folder: Path) -> None:
     os.mkfifo(folder / NAMES[0])  # which nobody writes into: to read it would be to wait for ever
 
 
+def pipe_for_manifest(folder: Path) -> None:
+    (folder / SUMS).unlink()
+    os.mkfifo(folder / SUMS)
+
+
 def name_in_case(folder: Path) -> None:
     (folder / NAMES[0]).rename(folder / NAMES[0].lower())
 
@@ -133,7 +138,8 @@ MUTATIONS = {
     swap: ["changed: README.md", "changed: adapter_model.safetensors"],
     link_file: ["changed: README.md"],
     link_folder: ["added: wheels"],
-    link_manifest: ["a link: SHA256SUMS or SHA256SUMS.sig"],
+    link_manifest: ["no plain file: SHA256SUMS"],
+    pipe_for_manifest: ["no plain file: SHA256SUMS"],
     pipe: ["changed: README.md"],
     name_in_case: ["added: readme.md", "missing: README.md"],
 }
