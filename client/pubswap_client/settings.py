@@ -16,7 +16,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
@@ -227,6 +227,11 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
         return ClientSettings(**values)
     except ValidationError as error:
         raise InvalidSettings(f"{config or 'settings'}: {first_fault(error)}") from None
+    except SettingsError as error:
+        raise InvalidSettings(
+            f"settings: {error}: in the environment a list or a table is JSON, such as "
+            """PUBSWAP_CLIENT_TRACK='["tensorboard"]'."""
+        ) from None
 
 
 def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:

@@ -93,6 +93,16 @@ def test_a_wrong_client_setting_is_named(tmp_path: Path, text: str, message: str
         load_settings(tmp_path / "client.toml")
 
 
+@pytest.mark.parametrize("name", ["TRACK", "VLLM", "VLLM__URLS"])
+def test_a_list_in_the_environment_that_is_no_json_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the setting, and with what would be one."""
+    monkeypatch.setenv(f"PUBSWAP_CLIENT_{name}", "http://gpu:8000")
+    with pytest.raises(InvalidSettings, match=f'"{name.lower()[:4]}.*is JSON, such as'):
+        load_settings(None)
+
+
 def test_a_missing_settings_file_is_named(tmp_path: Path) -> None:
     """The operator's typo in a path is said back."""
     with pytest.raises(InvalidSettings, match=r"nowhere.toml cannot be read"):
