@@ -11,6 +11,7 @@ from typing import Any
 
 from pubswap_client.data.drawing import Split, dirichlet_split
 from pubswap_client.data.tasks import Half, Record, TaskSpec
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.problems import Problem
 
 # Tasks of reasoning-gym, with the configuration of their generators.
@@ -52,10 +53,8 @@ def demo_problems(
     The public and test sets hold the topics in equal parts; each client's private set of
     `private_size` problems follows its own mixture (`dirichlet_split`).
 
-    Raises ValueError when a size is impossible, or a topic has too few distinct prompts.
+    Raises InvalidSettings if a topic has too few distinct prompts.
     """
-    if min(clients, private_size, public_size, test_size) < 1:
-        raise ValueError("every set must hold at least one problem, and there must be a client")
     total = clients * private_size + public_size + test_size
     streams = {topic: unique_problems(topic, seed, "demo") for topic in TOPICS}
     # Taken topic by topic in turn, so that any run of them is as balanced as it can be.
@@ -64,7 +63,10 @@ def demo_problems(
         for topic, stream in streams.items():
             record = next(stream, None)
             if record is None:
-                raise ValueError(f"{topic} has too few distinct problems for {total} in all")
+                raise InvalidSettings(
+                    f"{clients} clients are too many for the demo: of {total} problems in all, "
+                    f"{topic} has too few different ones."
+                )
             drawn.append(Problem(**record))
     test, public = drawn[:test_size], drawn[test_size : test_size + public_size]
     pool = drawn[test_size + public_size : total]
