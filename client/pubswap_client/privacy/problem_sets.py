@@ -70,7 +70,8 @@ def of_run(
     problems, held_out = split(read_problems(data), holdout)
     indices = drawn(settings, client, len(problems), rounds)
     members = [problem for index, problem in enumerate(problems) if index in indices]
-    rest = [problem for index, problem in enumerate(problems) if index not in indices]
+    known = {problem.prompt for problem in members}  # a prompt may be there twice
+    rest = [problem for problem in problems if problem.prompt not in known]
     return members, read_problems(others) if others else [*rest, *held_out]
 
 

@@ -75,6 +75,20 @@ def test_others_are_what_no_step_has_drawn(tmp_path: Path, run_settings: RunSett
     assert others[-3:] == held_out and len(others) == 10 - len(members)
 
 
+def test_a_prompt_that_was_drawn_is_no_other_under_a_second_id(
+    tmp_path: Path, run_settings: RunSettings
+) -> None:
+    """A private file may hold a prompt twice, of which a step has drawn one."""
+    problems = numbered(0, 10)
+    drawn_once = min(drawn(run_settings, "a", 11, {1: 2}))
+    twin = problems[drawn_once].model_copy(update={"id": "twin"})
+    data = tmp_path / "private.jsonl"
+    write_problems(data, [*problems, twin])
+    members, others = of_run(data, None, run_settings, "a", {1: 2})
+    assert problems[drawn_once] in members and twin not in others
+    assert not {each.prompt for each in members} & {each.prompt for each in others}
+
+
 def test_what_the_schedule_does_not_tell_is_asked_for(
     tmp_path: Path, run_settings: RunSettings
 ) -> None:
