@@ -118,7 +118,9 @@ def _fingerprint(file: Path) -> str:
     import ssl
 
     try:
-        der = ssl.PEM_cert_to_DER_cert(file.read_text(encoding="ascii"))
+        # Of a chain, the first: a decoder of all of it may find bytes that are no certificate.
+        first, end, _ = file.read_text(encoding="ascii").partition(ssl.PEM_FOOTER)
+        der = ssl.PEM_cert_to_DER_cert(first + end)
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"{file} is not a PEM certificate: {error}") from None
     return hashlib.sha256(der).hexdigest()
