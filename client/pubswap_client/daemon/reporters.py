@@ -27,6 +27,7 @@ from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
 from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import private_folder
 from pubswap_protocol.messages import Digest
 
 log = logging.getLogger(__name__)
@@ -288,5 +289,5 @@ def tracking(
 
 def _tracker(name: Tracker, project: str, folder: Path) -> GeneralTracker:
     if name == "tensorboard":
-        return TensorBoardTracker(project, logging_dir=folder)
+        return TensorBoardTracker(project, logging_dir=private_folder(folder))
     return (WandBTracker if name == "wandb" else TrackioTracker)(project)

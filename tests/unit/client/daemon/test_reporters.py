@@ -90,21 +90,23 @@ def test_a_sparkline_spans_its_values() -> None:
 
 
 def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
-    """As TensorBoard's own reader finds them, by the step's number in the run."""
+    """As its own reader finds them, by the step's number in the run; only their owner reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with tracking(["tensorboard"], "consortium", tmp_path, {"seed": 1}) as tracker:
+    folder = tmp_path / "tracking"
+    with tracking(["tensorboard"], "consortium", folder, {"seed": 1}) as tracker:
         reporter = Reporters([tracker, LogLines()])
         reporter.doing("starting")
         for step in (1, 2):
             reporter.step(report(step))
-    events = EventAccumulator(str(tmp_path / "consortium")).Reload()
+    events = EventAccumulator(str(folder / "consortium")).Reload()
     rewards = events.Scalars("train/reward")
     assert [(event.step, event.value) for event in rewards] == [(5, 0.25), (6, 0.5)]
     assert [event.value for event in events.Scalars("train/tokens_per_second")] == [300.0, 300.0]
     assert "train/mismatch" in events.Tags()["scalars"]
     donated = events.Scalars("train/donated_probability")
     assert [(event.step, event.value) for event in donated] == [(6, pytest.approx(0.7))]
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_missing_tracker_is_named_with_what_to_install(tmp_path: Path) -> None:
