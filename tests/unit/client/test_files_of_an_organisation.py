@@ -84,6 +84,7 @@ def test_the_vllm_table_is_read_from_the_file_and_the_environment(
         ("threads = 0", "threads"),
         ("threads", "is not TOML"),
         ("threads = " + "9" * 5000, "is not TOML"),
+        (".".join("a" * 100_000) + " = 1", "is not TOML"),
     ],
 )
 def test_a_wrong_client_setting_is_named(tmp_path: Path, text: str, message: str) -> None:
