@@ -90,7 +90,7 @@ def test_a_sparkline_spans_its_values() -> None:
 
 
 def test_tensorboard_gets_every_figure_of_every_step(tmp_path: Path) -> None:
-    """As its own reader finds them, by the step's number in the run; only their owner reads them."""
+    """As its own reader finds them, by the step's number in the run, in a folder for its owner."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "tracking"
