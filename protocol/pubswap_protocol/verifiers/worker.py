@@ -25,7 +25,9 @@ WARM_SECONDS = 60.0  # for the first use of a verifier in a process
 WALL_FACTOR = 10.0  # a process that does not even compute is given up after so many limits
 MEMORY_BYTES = 4 << 30  # address space of a worker, libraries included
 
-_NO_FORK_SERVER = 255  # the exit code of a process whose parent is gone
+# The exit codes of a process that is stopped with its service, that the system kills for want of
+# memory, and whose parent is gone.
+_ENDED_FROM_OUTSIDE = (-signal.SIGTERM, -signal.SIGKILL, 255)
 _DYING_SECONDS = 0.1  # until a process that hung up has an exit code
 # Starting is not for several threads at once.
 _starting = threading.Lock()
@@ -61,14 +63,16 @@ class Worker:
             connection, began = self._connected(job[0]), time.monotonic()
             with contextlib.suppress(EOFError, OSError):
                 connection.send((scorer, job, seconds))
-                if connection.poll(self._wall(job[0], seconds)):
-                    scored: Scored
-                    scored, full = connection.recv()
-                    if full:
-                        self.kill()
-                    return scored
+                if not connection.poll(self._wall(job[0], seconds)):
+                    self.kill()
+                    break
+                scored: Scored
+                scored, full = connection.recv()
+                if full:
+                    self.kill()
+                return scored
             # Ended from outside, with the whole service perhaps: no fault of the response.
-            if self.kill() not in (-signal.SIGTERM, _NO_FORK_SERVER):
+            if self.kill() not in _ENDED_FROM_OUTSIDE:
                 break
         return Scored(0.0, min(seconds, time.monotonic() - began), cut_off=True)
 

@@ -1,6 +1,8 @@
 """Verification in worker processes: real hangs and real crashes."""
 
 import multiprocessing
+import os
+import signal
 import threading
 import time
 
@@ -42,12 +44,14 @@ def test_the_limit_is_one_of_computing_and_a_new_process_is_cheap() -> None:
         assert pool.score("math", ("right", PROBLEM)).score == 1.0
 
 
-def test_a_process_that_is_ended_from_outside_costs_no_response() -> None:
-    """A service is stopped with SIGTERM to all of its processes: the answer is asked for again."""
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_is_ended_from_outside_costs_no_response(ended_by: signal.Signals) -> None:
+    """A service that is stopped, or a machine short of memory, has the answer asked for again."""
     with VerifierPool(scorer=misbehaving) as pool:
         pool.score("math", ("right", PROBLEM))
         (child,) = multiprocessing.active_children()
-        threading.Timer(0.3, child.terminate).start()
+        assert child.pid is not None
+        threading.Timer(0.3, os.kill, (child.pid, ended_by)).start()
         assert pool.score("math", ("doze", PROBLEM)).score == 1.0
 
 
