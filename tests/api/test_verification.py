@@ -1,21 +1,26 @@
 """Answers that no verifier gets through, beside honest members of the same run and of others."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import DamagedBlob, IdempotencyMismatch, Invalid
-from pubswap_protocol.messages import CreateRun, OpenUpload
+from pubswap_protocol.messages import CreateRun, OpenUpload, Rollback
 from pubswap_protocol.model import fingerprint, model_card
 from pubswap_protocol.tensors.adapter import encode_adapter
+from pubswap_protocol.tokenizer import decode
 from pubswap_server.conductor import stalls
 from pubswap_server.exchange import verification
 from pubswap_server.storage.store import file_name, folder_name
@@ -150,6 +155,34 @@ def test_responses_that_have_long_had_no_verdicts_are_told_of(
     until(lambda: "responses of a to public step 1" in (fed.view().waiting_for or ""), 20)
     until(lambda: fed.view().waiting_for is None, 60)
     assert verdicts(verifying, fed, "a")
+
+
+def test_verdicts_of_before_a_rollback_are_of_no_later_responses(
+    verifying: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a member sends in a round's second try is judged by itself."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def halting(tokenizer: Tokenizer, tokens: NDArray[np.int32]) -> str:
+        text = decode(tokenizer, tokens)
+        if "^" in text:
+            reached.set()
+            go_on.wait(60)
+        return text
+
+    monkeypatch.setattr(verification, "decode", halting)
+    fed = begun(verifying, **SETTINGS)
+    own = {name: answers(fed, name, honest) for name in "ab"}
+    wrong = answers(fed, "a", lambda k, answer: r"\boxed{-1}" if k < 2 else bomb(k, answer))
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, wrong)
+    assert reached.wait(60)
+    fed.operator.roll_back(fed.run.id, Rollback(to=0))
+    for name in "ab":
+        fed.members[name].submit_responses(fed.run.id, 1, 1, own[name])
+    go_on.set()
+    fed.members["b"].exchanged(fed.run.id, 1, 1)
+    (swap,) = fed.view().rounds[1].swaps
+    assert swap.correct_share == {"a": 0.5, "b": 0.5}
 
 
 @pytest.mark.parametrize("what", ["tokenizer", "public problems"])

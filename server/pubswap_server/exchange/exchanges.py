@@ -177,16 +177,22 @@ def unverified_one(session: Session, key: Key) -> Unverified | None:
     )
 
 
-def verified(session: Session, key: Key, verdicts: Verdicts, given_up: int) -> None:
-    """Keep a submission's verdicts, of which `given_up` are wrong for want of time."""
+def verified(session: Session, key: Key, stored: str, verdicts: Verdicts, given_up: int) -> bool:
+    """Keep the verdicts on `stored` responses, of which `given_up` are wrong for want of time.
+
+    Returns whether there is nothing left to do: not where others have come in their place.
+    """
     row = session.get(SubmissionRow, key)
     if row is None or row.correct is not None:
-        return
+        return True
+    if row.stored != stored:
+        return False
     row.correct = verdicts
     changed(session, row.run_id, awaited=False)
     if given_up:
         details = {"member": row.member, "round": row.round, "swap": row.swap}
         record(session, row.run_id, "verification cut off", **details, responses=given_up)
+    return True
 
 
 def receipt_of(row: SubmissionRow | UpdateRow) -> Receipt:

@@ -93,7 +93,7 @@ class Verification:
         self._database, self._blobs, self._pool = database, blobs, pool
         self._problems, self._tokenizer = problems, tokenizer
         self._turns = FairQueue()
-        self._cases: dict[Key, Case] = {}
+        self._cases: dict[Key, tuple[Unverified, Case]] = {}
         self._queued: set[Key] = set()
         self._slow = 0
         self._added = asyncio.Event()
@@ -169,7 +169,7 @@ class Verification:
         return not self._is_slow(key) or self._slow < max(1, self._pool.workers - 1)
 
     def _is_slow(self, key: Key) -> bool:
-        return key in self._cases and self._cases[key].slow
+        return key in self._cases and self._cases[key][1].slow
 
     async def _turn(self, key: Key) -> bool:
         """Score some of a submission's responses; returns whether there is nothing left to do."""
@@ -178,17 +178,21 @@ class Verification:
             return True
         rules = submission.rules
         count = len(rules.prompts) * rules.responses_per_prompt
-        case = self._cases.setdefault(key, Case(count, self._pool.seconds))
+        # After a rollback, others may have come under the same key.
+        if key not in self._cases or self._cases[key][0] != submission:
+            self._cases[key] = submission, Case(count, self._pool.seconds)
+        case = self._cases[key][1]
         work = partial(self._score, submission, case)
         await to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
         if case.next() is not None:
             return False
         width = rules.responses_per_prompt
         verdicts = [case.correct[at : at + width] for at in range(0, count, width)]
-        await self._database.write(
-            lambda session: exchanges.verified(session, key, verdicts, case.given_up)
+        return await self._database.write(
+            lambda session: exchanges.verified(
+                session, key, submission.stored, verdicts, case.given_up
+            )
         )
-        return True
 
     def _score(self, submission: Unverified, case: Case) -> None:
         rules, until, slow = submission.rules, time.monotonic() + TURN_SECONDS, case.slow
