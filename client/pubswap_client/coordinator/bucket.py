@@ -17,7 +17,7 @@ import httpx
 
 from pubswap_client.coordinator.route import UNANSWERED, open_http, proxy_to
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_protocol.errors import ServerFault, Unreachable
+from pubswap_protocol.errors import ServerFault, Unreachable, printable
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Bucket:
             if named and ".." not in address.path.split("/"):  # as a server may read it
                 return True
         except httpx.InvalidURL:
-            wanted = url
+            wanted = printable(url)
         self.leave_alone(f"the policy has not {wanted.partition('?')[0]} among its buckets")
         return False
 

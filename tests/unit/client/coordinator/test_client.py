@@ -7,8 +7,10 @@ import httpx
 import pytest
 
 from pubswap_client.coordinator import connection
+from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
 from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_client.coordinator.tls import PUBLIC
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -302,3 +304,10 @@ def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
     answers = [httpx.Response(200, content=b"groups"), httpx.Response(204), httpx.Response(204)]
     assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
     assert not answers
+
+
+def test_an_address_of_no_bucket_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    """The coordinator gives it, and the daemon says that it is not used."""
+    bucket = Bucket(lambda: ("https://s3.example/bucket",), PUBLIC, {})
+    assert not bucket.allows("https://evil.example/\x1b[2J?secret")
+    assert "the policy has not https://evil.example/ [2J among its buckets" in caplog.text
