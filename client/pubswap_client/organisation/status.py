@@ -42,10 +42,15 @@ class MemberStatus:
     def rewards(self) -> list[float | None]:
         """Own reward of each step so far, of the round under way too."""
         rewards = [reward for each in self.history for reward in each.rewards]
-        last = self.history[-1].round if self.history else 0
-        if self.daemon is not None and self.daemon.round > last:
-            rewards += self.daemon.rewards
-        return rewards
+        now = self.daemon
+        if now is None:
+            return rewards
+        # A round may come again, after a rollback, and is another one then.
+        kept = any(
+            each.round == now.round and each.rewards[: len(now.rewards)] == now.rewards
+            for each in self.history[-1:]
+        )
+        return rewards if kept else rewards + now.rewards
 
     @property
     def over(self) -> bool:

@@ -136,6 +136,20 @@ def test_a_running_daemon_is_shown_with_what_it_waits_for(state: Path) -> None:
     assert "secret" not in text
 
 
+def test_a_round_that_is_made_again_shows_its_own_reward(state: Path) -> None:
+    """From its first step on, also while the history ends with what a rollback has undone."""
+    history.append(state / history.HISTORY, ROUND.model_copy(update={"round": 2}))
+    for round_, rewards, shown_as in (
+        (2, [0.0, 0.125], []),  # the last one, which is in the history
+        (2, [0.75], [0.75]),
+        (1, [0.75], [0.75]),
+    ):
+        update = {"round": round_, "rewards": rewards}
+        write_status(state, DAEMON.model_copy(update=update))
+        _, found = shown(state, run(RunState.TRAINING))
+        assert found.rewards == [0.0, 0.125, 0.0, 0.125, *shown_as]
+
+
 def test_own_pass_at_1_is_shown_where_problems_are_held_out(state: Path) -> None:
     """Of the only adapter that is measured, or from the first to the last; of this run."""
     path = state / history.HELD_OUT
