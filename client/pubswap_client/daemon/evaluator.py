@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.policy.policy import Policy
@@ -82,7 +83,7 @@ def pass_at_1(
     for problem, scores in zip(problems, rewards, strict=True):
         by_topic[problem.topic] += scores
     everything = [score for scores in by_topic.values() for score in scores]
-    return _mean(everything), {topic: _mean(by_topic[topic]) for topic in sorted(by_topic)}
+    return fmean(everything), {topic: fmean(by_topic[topic]) for topic in sorted(by_topic)}
 
 
 def rewards_of(
@@ -106,7 +107,3 @@ def rewards_of(
         groups = engine.generate([policy.encode(problem.prompt) for problem in part], sampling)
         rewards += score_groups(scorer, policy.decode, part, groups)
     return rewards
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
