@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
 from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.files import expanded
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -222,6 +223,9 @@ def load_settings(config: Path | None, **overrides: Any) -> ClientSettings:
         values = read_toml(config)
         _relative_to(config.parent, values, ("state", "data"))
         _relative_to(config.parent, values.get("vllm"), ("adapter_dir",))
+        model = values.get("model")  # or a hub id
+        if isinstance(model, str) and (folder := config.parent / expanded(model)).is_dir():
+            values["model"] = str(folder)
     values |= {key: value for key, value in overrides.items() if value is not None}
     try:
         return ClientSettings(**values)
@@ -238,4 +242,4 @@ def _relative_to(folder: Path, table: Any, keys: tuple[str, ...]) -> None:
     """Make these paths of a table relative to a folder; other types are pydantic's to refuse."""
     for key in keys:
         if isinstance(table, dict) and isinstance(table.get(key), str):
-            table[key] = folder / table[key]
+            table[key] = folder / expanded(table[key])

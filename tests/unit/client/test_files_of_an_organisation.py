@@ -58,6 +58,20 @@ def test_client_settings_come_from_the_file_and_then_the_options(tmp_path: Path)
     assert settings.threads == 1
 
 
+def test_a_client_file_names_folders_as_a_run_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~` is a user's folder, and a model that is no hub id lies beside the file."""
+    monkeypatch.setenv("HOME", "/home/us")
+    text = 'data = "~/private.jsonl"\nstate = "here"\nmodel = "models/tiny"\n'
+    (tmp_path / "client.toml").write_text(text)
+    settings = load_settings(tmp_path / "client.toml")
+    assert settings.data == Path("/home/us/private.jsonl")
+    assert (settings.state, settings.model) == (tmp_path / "here", "models/tiny")
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    assert load_settings(tmp_path / "client.toml").model == str(tmp_path / "models" / "tiny")
+
+
 def test_the_vllm_table_is_read_from_the_file_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
