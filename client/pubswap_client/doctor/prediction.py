@@ -3,16 +3,14 @@
 from dataclasses import dataclass
 
 from pubswap_client.daemon.own_settings import own_rank, own_settings
-from pubswap_client.recipes.check import residual_bytes
+from pubswap_client.recipes.check import RESPONSE_TOKEN_BYTES, residual_bytes, update_bytes
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.schedule import public_step, update_order
 from pubswap_protocol.settings import RunSettings
-from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.adapter import AdapterLayout
 from pubswap_protocol.tensors.ranks import at_rank
-from pubswap_protocol.tensors.update_encoding import ReducedForm
 
-_BYTES_PER_TOKEN = 8  # its id and its log-probability
 _BYTES_PER_RESPONSE = 5  # its length, and whether it is a peer's
 
 
@@ -87,7 +85,7 @@ def predict(
     sampling, verifying = trial.rollout_seconds / sampled, trial.reward_seconds / sampled
     updating = trial.update_seconds / trained
     looks = 2 if run.aggregation.weights == "improvement" else 1
-    file = responses * (_BYTES_PER_TOKEN * trial.response_tokens + _BYTES_PER_RESPONSE)
+    file = responses * (RESPONSE_TOKEN_BYTES * trial.response_tokens + _BYTES_PER_RESPONSE)
     return Prediction(
         private_steps=len(steps) - public,
         public_steps=public,
@@ -101,8 +99,6 @@ def predict(
 
 
 def _update_bytes(run: RunSettings, layout: AdapterLayout, client: ClientSettings) -> int:
-    """What a hand-in has, by the run's rule and precision and the member's rank."""
-    sent, precision = sent_layout(layout, run.aggregation.rule), run.wire.precision
-    if (own := own_rank(client, run)) is not None:
-        sent = at_rank(sent, own.rank)
-    return sent.file_bytes if precision == "float32" else ReducedForm(sent, precision).file_bytes
+    """What a hand-in has at the member's rank."""
+    own = own_rank(client, run)
+    return update_bytes(run, layout if own is None else at_rank(layout, own.rank))

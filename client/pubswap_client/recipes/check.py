@@ -19,7 +19,7 @@ from pubswap_protocol.verifiers import check_usable
 
 KEEP_ROUNDS = 2  # the coordinator's PUBSWAP_KEEP_ROUNDS, by default
 _SERVER_MOMENTS = {"none": 0, "momentum": 1, "adam": 2, "yogi": 2}
-_RESPONSE_TOKEN_BYTES = 8  # its id and its log-probability
+RESPONSE_TOKEN_BYTES = 8  # its id and its log-probability
 _CHECKPOINT = 3  # the factors, and AdamW's two moments of each
 
 
@@ -101,7 +101,7 @@ def coordinator_bytes(recipe: RunSettings, layout: AdapterLayout) -> int:
     grpo, rules = recipe.grpo, recipe.aggregation
     responses = grpo.prompts_per_step * grpo.responses_per_prompt * grpo.max_response_tokens
     sent = update_bytes(recipe, layout)
-    sent += public_steps_per_round(recipe) * responses * _RESPONSE_TOKEN_BYTES
+    sent += public_steps_per_round(recipe) * responses * RESPONSE_TOKEN_BYTES
     outcome = layout.file_bytes * (1 + _SERVER_MOMENTS[rules.server_optimizer])
     outcome += residual_bytes(recipe, layout)
     rounds = min(recipe.rounds, KEEP_ROUNDS + 1)
