@@ -24,15 +24,8 @@ def dirichlet_split(
     alpha gives each client few topics; a large one gives all clients the same mixture.
 
     Returns N disjoint lists of floor(n / N) indices into `topics` (n), in the order drawn; the
-    n mod N examples left over belong to no client. Raises ValueError for fewer than one client, an
-    alpha that is not positive and finite, or fewer examples than clients.
+    n mod N examples left over belong to no client.
     """
-    if clients < 1:
-        raise ValueError(f"there must be at least one client, not {clients}")
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha must be positive and finite, not {alpha}")
-    if len(topics) < clients:
-        raise ValueError(f"{len(topics)} examples cannot be divided between {clients} clients")
     rng = np.random.default_rng(seed)
     names = sorted(set(topics))
     # Shuffled stacks make taking one random example of a topic a pop.
@@ -98,6 +91,14 @@ def fitted(spec: DataSpec, sizes: SplitSizes, available: Mapping[str, int]) -> S
         f"({', '.join(f'{name} gave {count}' for name, count in available.items())}), "
         "and no set may be empty. Ask for smaller sets."
     )
+
+
+def sample(problems: Sequence[Problem], most: int, *purpose: str) -> list[Problem]:
+    """All problems, or so many, drawn at random by their number and the purpose, in their order."""
+    if len(problems) <= most:
+        return list(problems)
+    chosen = rng_for(*purpose, len(problems)).choice(len(problems), most, replace=False)
+    return [problems[index] for index in sorted(chosen.tolist())]
 
 
 def divide(problems: Sequence[Problem], spec: DataSpec, sizes: SplitSizes) -> Split:

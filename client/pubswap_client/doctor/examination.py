@@ -18,6 +18,7 @@ from rich.progress import Progress
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.daemon.reporters import check_trackers
 from pubswap_client.daemon.session import check_possible
+from pubswap_client.data.drawing import sample
 from pubswap_client.distributed.launch import (
     launched_rank,
     load_policy,
@@ -50,7 +51,6 @@ from pubswap_client.doctor.private_data import (
     check_file,
     check_lengths,
     check_verifiers,
-    sample,
     survey,
 )
 from pubswap_client.doctor.state_folder import (
@@ -78,6 +78,7 @@ from pubswap_protocol.verifiers import VerifierPool
 
 T = TypeVar("T")
 
+SAMPLE = 1000  # problems, of which a fault of all shows
 _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
 
 
@@ -252,7 +253,8 @@ class Examination:
                         file, followed, encode, self.rules, known
                     )
                     self.findings["prompt lengths"] = finding
-                self._note("round trip", check_round_trip, tokenizer, sample(file.problems))
+                some = sample(file.problems, SAMPLE, "doctor")
+                self._note("round trip", check_round_trip, tokenizer, some)
 
     def _check_answers(self, pool: VerifierPool) -> None:
         with self._checking("verifiers", "answers"):
@@ -260,7 +262,7 @@ class Examination:
             default = self._run.settings.verifier if self._run else None
             with self._checking("verifiers"):
                 self.findings["verifiers"], usable = check_verifiers(problems, default)
-            chosen = sample(usable)
+            chosen = sample(usable, SAMPLE, "doctor")
             task = self._stage("verifying the problems' own answers", len(chosen))
             advance = partial(self.progress.advance, task)
             self._note(

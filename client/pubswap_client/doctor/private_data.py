@@ -10,7 +10,6 @@ from pathlib import Path
 from pubswap_client.data.examples import Score, unread
 from pubswap_client.data.holdout import split
 from pubswap_client.doctor.findings import Finding, failure, first_few, ok, skipped, warning
-from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, parse_problem
 from pubswap_protocol.settings import RunSettings
@@ -112,17 +111,8 @@ def check_lengths(
     ), fitting
 
 
-SAMPLE = 1000
 SERIOUS_SHARE = 0.05
 _CHUNK = 32
-
-
-def sample(problems: Sequence[Problem]) -> list[Problem]:
-    """All problems, or a fixed random choice of 1,000 in their order."""
-    if len(problems) <= SAMPLE:
-        return list(problems)
-    chosen = rng_for("doctor", len(problems)).choice(len(problems), SAMPLE, replace=False)
-    return [problems[index] for index in sorted(chosen.tolist())]
 
 
 def check_verifiers(

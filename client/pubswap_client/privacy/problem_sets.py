@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pubswap_client.data.drawing import sample
 from pubswap_client.data.holdout import split
-from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.schedule import private_place, private_prompts, public_step, update_order
@@ -95,11 +95,4 @@ def checked(
             f"{len(others)} problems were not trained on; it takes {FEWEST} to say anything, "
             "better hundreds. Give some of the same kind, that were in no run, with --others."
         )
-    return _some(members, "members"), _some(others, "others")
-
-
-def _some(problems: Sequence[Problem], purpose: str) -> list[Problem]:
-    if len(problems) <= MOST:
-        return list(problems)
-    chosen = rng_for("audit", purpose, len(problems)).choice(len(problems), MOST, replace=False)
-    return [problems[index] for index in sorted(chosen.tolist())]
+    return sample(members, MOST, "audit", "members"), sample(others, MOST, "audit", "others")

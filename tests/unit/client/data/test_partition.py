@@ -1,7 +1,6 @@
 """The division of a data set between clients."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,12 +68,3 @@ def test_examples_of_a_topic_are_drawn_at_random() -> None:
     parts = dirichlet_split(["a"] * 100, 2, 1.0, 0)
     assert sorted(parts[0]) != list(range(50))
     assert parts[0] != sorted(parts[0])
-
-
-@pytest.mark.parametrize(
-    ("clients", "alpha"), [(0, 1.0), (-1, 1.0), (2, 0.0), (2, -1.0), (2, float("nan")), (9, 1.0)]
-)
-def test_impossible_arguments_are_refused(clients: int, alpha: float) -> None:
-    """No clients, a useless alpha and too few examples raise ValueError."""
-    with pytest.raises(ValueError):
-        dirichlet_split(["a", "b"], clients, alpha, 0)

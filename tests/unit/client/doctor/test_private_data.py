@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from pubswap_client.data.drawing import sample
 from pubswap_client.data.rewriting import mutated, rewritten, right_response, wrong_response
 from pubswap_client.doctor.findings import Finding, Status
 from pubswap_client.doctor.private_data import (
-    SAMPLE,
     Survey,
     check_answers,
     check_count,
     check_file,
     check_lengths,
     check_verifiers,
-    sample,
     survey,
 )
 from pubswap_client.policy.policy import Policy
@@ -241,9 +240,10 @@ def test_nothing_to_verify_is_skipped() -> None:
 
 
 def test_a_large_set_is_sampled_the_same_each_time() -> None:
-    """1,000 different ones, in their order."""
-    problems = numbered(SAMPLE + 500)
-    chosen = sample(problems)
-    assert len({problem.id for problem in chosen}) == SAMPLE
-    assert chosen == sample(problems)
-    assert sample(problems[:10]) == problems[:10]
+    """Different ones, in their order; others for another purpose."""
+    problems = numbered(150)
+    chosen = sample(problems, 100, "doctor")
+    assert len({problem.id for problem in chosen}) == 100
+    assert sorted(chosen, key=problems.index) == chosen == sample(problems, 100, "doctor")
+    assert chosen != sample(problems, 100, "audit", "members")
+    assert sample(problems[:10], 100, "doctor") == problems[:10]
