@@ -158,6 +158,18 @@ def test_a_receiver_that_does_not_answer_holds_nothing_up(
     assert SECRET not in str(lines)
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "other://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_ends_no_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    """A notice is given up: httpx raises what is no error of HTTP for one in the environment."""
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with capture_logs() as lines, notifying(tmp_path, free_port()) as server:
+        finish(begun(server, method="fedavg", clients=1, rounds=1))
+        until(lambda: "notice given up" in [line["event"] for line in lines])
+        assert not server.app.state.services.background.done()
+
+
 @pytest.mark.parametrize(
     "url", ["http://example.org/x", "ftp://127.0.0.1", "https://", "http://127.0.0.1.example.org"]
 )

@@ -63,5 +63,5 @@ class Webhook:
                 http.stream("POST", self._url or "", json=asdict(notice)) as answer,
             ):
                 return None if answer.is_success else f"status {answer.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except Exception as error:  # ImportError too, of a SOCKS proxy in the environment
             return type(error).__name__
