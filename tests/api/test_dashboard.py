@@ -266,7 +266,8 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
 
 def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
     """Read back, it changes no setting."""
-    fed = begun(server, rounds=3)
+    options = {"tone": "\N{GRINNING FACE}"}
+    fed = begun(server, rounds=3, chat_template_options=options)
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     fields = {"form_token": form_token(asked), "text": shown_file(asked)}
@@ -280,6 +281,8 @@ def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Cli
         ("name =", "not TOML"),
         (f"rounds = {'9' * 5000}", "not TOML"),
         (f"rounds = {'[' * 5000}", "not TOML"),
+        (f"rounds = 0x{'f' * 5000}", "not TOML"),
+        (f"{'a.' * 1500}a = 1", "not TOML"),
         ("rounds = 2", "has no name"),
         ('name = "A b"', "is no name"),
         ('name = "b"\nrunds = 2', "runds"),

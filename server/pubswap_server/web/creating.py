@@ -35,7 +35,8 @@ class Wish:
 def run_file(run: RunRow) -> str:
     """The run as a file: its name, and the settings that differ from the defaults."""
     values = runs.settings_of(run).model_dump(mode="json", exclude_defaults=True)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in _flat(values) if value is not None]
+    # Not in ASCII: TOML has no halves of a character such as JSON's \ud83d\ude00.
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in _flat(values)]
     return "\n".join([f"name = {json.dumps(f'{run.name}-2'[-63:])}", *lines, ""])
 
 
@@ -46,14 +47,15 @@ def read_wish(run: RunRow, text: str) -> Wish:
     """
     try:
         values = tomllib.loads(text)
+        ignored = tuple(key for key in KEPT if values.pop(key, None) is not None)
+        name = values.pop("name", None)
+        given = json.dumps(values, default=str)
     except (ValueError, RecursionError) as error:
         raise InvalidSettings(f"The file is not TOML: {error}") from None
-    ignored = tuple(key for key in KEPT if values.pop(key, None) is not None)
-    name = values.pop("name", None)
     if name is None:
         raise InvalidSettings('The file has no name; add a line such as: name = "second-try"')
     try:
-        settings = RunSettings.model_validate_json(json.dumps(values, default=str))
+        settings = RunSettings.model_validate_json(given)
         request = CreateRun(name=name, settings=settings, model=runs.model_of(run))
     except ValidationError as error:
         raise InvalidSettings(first_fault(error)) from None
