@@ -346,6 +346,7 @@ def test_mistakes_are_told_with_what_to_do(kept: Kept, tmp_path: Path) -> None:
     for command in (("backup", str(tmp_path / "b")), ("verify",)):
         done = admin(nowhere, *command)
         assert (done.returncode, "--data-dir" in done.stderr) == (1, True), done.stderr
+        assert not nowhere.data_dir.exists()
     (tmp_path / "documents").mkdir()
     (tmp_path / "documents" / "thesis.tex").touch()
     done = admin(kept.settings, "backup", str(tmp_path / "documents"))

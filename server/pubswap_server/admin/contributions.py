@@ -110,8 +110,7 @@ def contributions(
     changed. Raises UnknownRun, NotFound, NotSaved, InvalidSettings or Unavailable.
     """
     with (
-        tempfile.TemporaryDirectory() as scratch,
-        opened_in_use(settings, Path(scratch)) as deployment,
+        opened_in_use(settings, Path(tempfile.gettempdir())) as deployment,
         deployment.database.snapshot() as connection,
         Session(connection) as session,
     ):
@@ -121,8 +120,7 @@ def contributions(
     if out is not None and kept is not None:
         with (
             new_folder(out) as (folder, into),
-            tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
-            opened_in_use(settings, Path(scratch)) as deployment,
+            opened_in_use(settings, folder.parent) as deployment,
         ):
             _write_rounds(deployment, kept, only, folder, into, found, progress)
     return found

@@ -1,5 +1,6 @@
 """A coordinator's database and blobs, opened from beside it."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import make_private
 from pubswap_server.database.engine import MIGRATIONS, Database, schema_of
 from pubswap_server.database.errors import unusable
 from pubswap_server.settings import ServerSettings
@@ -68,8 +70,11 @@ def opened(settings: ServerSettings, scratch: Path | None = None) -> Iterator[De
 
 
 @contextmanager
-def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deployment]:
-    """As `opened`, for a coordinator that has run; raises InvalidSettings if there is none."""
+def opened_in_use(settings: ServerSettings, parent: Path) -> Iterator[Deployment]:
+    """As `opened`, for a coordinator that has run; raises InvalidSettings if there is none.
+
+    What is fetched from a bucket lies in a folder in `parent` for the time.
+    """
     url = make_url(settings.sqlalchemy_url)
     name = url.render_as_string(hide_password=True)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
@@ -77,7 +82,11 @@ def opened_in_use(settings: ServerSettings, scratch: Path) -> Iterator[Deploymen
             f"There is no database {url.database}. Name the coordinator's folder with --data-dir, "
             "or its database with --database-url."
         )
-    with opened(settings, scratch) as deployment:
+    make_private(parent)
+    with (
+        tempfile.TemporaryDirectory(dir=parent) as scratch,
+        opened(settings, Path(scratch)) as deployment,
+    ):
         schema = schema_of(deployment.database.engine)
         if schema is None:
             raise InvalidSettings(f"No coordinator has used the database {name} yet.")

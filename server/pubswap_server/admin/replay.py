@@ -1,6 +1,5 @@
 """`pubswap admin replay`: a run's kept rounds averaged again without some members."""
 
-import tempfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +87,7 @@ def replay(
     """
     with (
         new_folder(out) as (folder, into),
-        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
-        opened_in_use(settings, Path(scratch)) as deployment,
+        opened_in_use(settings, folder.parent) as deployment,
     ):
         with deployment.database.snapshot() as connection, Session(connection) as session:
             row = runs.find(session, run, Operator())

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import DamagedBlob, Gone
-from pubswap_protocol.files import make_private
 from pubswap_protocol.messages import Digest
 from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.conductor.inputs import RoundInputs, inputs_of
@@ -104,11 +103,7 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
 
     Raises InvalidSettings or Unavailable.
     """
-    make_private(settings.data_dir)
-    with (
-        tempfile.TemporaryDirectory(prefix="verify-", dir=settings.data_dir) as scratch,
-        opened_in_use(settings, Path(scratch)) as deployment,
-    ):
+    with opened_in_use(settings, settings.data_dir) as deployment:
         stored = {blob.name for blob in deployment.blobs.blobs()}
         with deployment.database.snapshot() as connection, Session(connection) as session:
             uses = required(connection)
