@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.command_line.progress_bar import progress_bar
+from pubswap_protocol.errors import Gone
 from pubswap_protocol.messages import Evaluation
-from pubswap_server.admin import verify
+from pubswap_server.admin import contributions, replay, verify
 from pubswap_server.conductor.maintenance import ANNOUNCED, digest_columns
 from pubswap_server.database.engine import Database
 from pubswap_server.database.tables import Base, RoundRow, SubmissionRow, UpdateRow
@@ -129,20 +131,25 @@ def test_an_adapter_that_its_updates_do_not_give_is_found(
     assert wrong["adapter"] == other != wrong["recomputed"]
 
 
+def free_first_round(settings: ServerSettings) -> None:
+    """Remove its updates, as the coordinator does when later rounds are kept in their place."""
+    database, of_it = Database(settings.sqlalchemy_url), UpdateRow.round == 1
+    with Session(database.engine) as session, session.begin():
+        for digest in session.scalars(select(UpdateRow.canonical).where(of_it)):
+            blob(settings, digest or "").unlink()
+        session.execute(update(UpdateRow).where(of_it).values(canonical=None))
+    database.close()
+
+
 def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was there when the blobs were looked at may be swept before its round's turn."""
-    settings = copy(finished, tmp_path)
-    digest, look = first(settings, UpdateRow.canonical), verify._check_blobs
+    settings, look = copy(finished, tmp_path), verify._check_blobs
 
     def freed_meanwhile(*given: Any) -> None:
         look(*given)
-        blob(settings, digest).unlink()
-        database = Database(settings.sqlalchemy_url)
-        with Session(database.engine) as session, session.begin():
-            session.execute(update(UpdateRow).where(UpdateRow.round == 1).values(canonical=None))
-        database.close()
+        free_first_round(settings)
 
     monkeypatch.setattr(verify, "_check_blobs", freed_meanwhile)
     report = verify.verify(settings, progress_bar())
@@ -151,6 +158,28 @@ def test_a_round_whose_updates_are_freed_meanwhile_is_no_fault(
     (unchecked,) = report.unchecked
     assert "round 1 of run" in unchecked.round
     assert unchecked.reason == "what it was made of was freed meanwhile"
+
+
+@pytest.mark.parametrize("module", [replay, contributions])
+def test_updates_that_are_freed_meanwhile_are_no_damage(
+    finished: ServerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """To average a round again is refused then, and trying again finds what is kept."""
+    settings, averaged = copy(finished, tmp_path), module.averaged
+    run = first(settings, UpdateRow.run_id)
+
+    def freed_meanwhile(*given: Any) -> Any:
+        free_first_round(settings)
+        return averaged(*given)
+
+    monkeypatch.setattr(module, "averaged", freed_meanwhile)
+    out, bar = tmp_path / "out", progress_bar()
+    with pytest.raises(Gone, match="round 1 were freed meanwhile"):
+        if module is replay:
+            replay.replay(settings, run, (), out, bar)
+        else:
+            contributions.contributions(settings, run, bar, out)
+    assert not out.exists()
 
 
 def test_what_is_only_announced_is_told_apart_from_what_is_stored() -> None:

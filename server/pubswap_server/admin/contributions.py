@@ -18,6 +18,7 @@ from pubswap_protocol.errors import NotSaved
 from pubswap_protocol.messages import Role
 from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import Deployment, opened_in_use
+from pubswap_server.admin.verify import still_kept
 from pubswap_server.database.tables import MemberRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.exchange import exchanges
 from pubswap_server.runs import runs
@@ -107,7 +108,7 @@ def contributions(
     """The contributions to a run; with `out`, also each kept round's adapter without each member.
 
     `only` names the rounds to write, by default all that are kept. Nothing of the coordinator is
-    changed. Raises UnknownRun, NotFound, NotSaved, InvalidSettings or Unavailable.
+    changed. Raises UnknownRun, NotFound, Gone, NotSaved, InvalidSettings or Unavailable.
     """
     with (
         opened_in_use(settings, Path(tempfile.gettempdir())) as deployment,
@@ -190,7 +191,8 @@ def _write_rounds(
             own += filter(None, [kept.residuals.get(each.round)])
             write_adapter(rounds / ALL, kept.run, [path(digest) for digest in own])
         else:
-            made = averaged(each, {member}, None, deployment.blobs, into)
+            with still_kept(deployment, each):
+                made = averaged(each, {member}, None, deployment.blobs, into)
             files = [into.path(made.adapter), *map(path, before)]
             files += [into.path(made.residual)] if made.residual is not None else []
             write_adapter(rounds / f"without-{member}", kept.run, files)

@@ -11,6 +11,7 @@ from pubswap_protocol.command_line.progress_bar import each_of
 from pubswap_protocol.errors import Gone, NotFound
 from pubswap_server.admin.averaging import KeptRounds, averaged, new_folder, write_adapter
 from pubswap_server.admin.opened import opened_in_use
+from pubswap_server.admin.verify import still_kept
 from pubswap_server.aggregation.round import Aggregated
 from pubswap_server.aggregation.rules import Note
 from pubswap_server.runs import runs
@@ -102,7 +103,8 @@ def replay(
         made: list[Aggregated] = []
         for inputs in each_of(progress, "rounds", kept.inputs):
             before = made[-1] if made else None
-            made.append(averaged(inputs, without, before, deployment.blobs, into))
+            with still_kept(deployment, inputs):
+                made.append(averaged(inputs, without, before, deployment.blobs, into))
             deployment.forget_fetched()
         first, last, adapter = kept.inputs[0].round, kept.inputs[-1].round, made[-1].adapter
         notes = [(n, note) for n, each in enumerate(made, first) for note in each.notes]

@@ -1,6 +1,8 @@
 """Check that a coordinator still has every blob, and every round's adapter to the bit."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -131,12 +133,13 @@ def verify(settings: ServerSettings, progress: Progress) -> StorageReport:
                 continue
             incoming = deployment.storage.incoming
             try:
-                with tempfile.TemporaryDirectory(dir=incoming.folder) as folder:
+                with (
+                    still_kept(deployment, inputs),
+                    tempfile.TemporaryDirectory(dir=incoming.folder) as folder,
+                ):
                     into = LocalBlobs(Path(folder), incoming)
                     again = recompute(run, inputs, deployment.blobs, into)
-            except DamagedBlob:
-                if inputs is None or _relied_on(deployment, inputs):
-                    raise
+            except Gone:
                 reason = "what it was made of was freed meanwhile"
                 report.unchecked.append(Unchecked(round=name, reason=reason))
                 continue
@@ -164,12 +167,20 @@ def _check_blobs(
         report.lost = [one for one in report.lost if one.digest in uses]
 
 
-def _relied_on(deployment: Deployment, inputs: RoundInputs) -> bool:
-    """Whether rows still name all that a round was made of."""
-    with deployment.database.snapshot() as connection:
-        uses = required(connection)
-    made_of = {*inputs.adapters, inputs.previous, inputs.server_state}
-    return uses.keys() >= made_of - {None}
+@contextmanager
+def still_kept(deployment: Deployment, inputs: RoundInputs | None) -> Iterator[None]:
+    """Raise Gone in place of DamagedBlob where rows name no more all that a round was made of."""
+    try:
+        yield
+    except DamagedBlob:
+        if inputs is None:
+            raise
+        with deployment.database.snapshot() as connection:
+            uses = required(connection)
+        made_of = {*inputs.adapters, inputs.previous, inputs.server_state}
+        if uses.keys() >= made_of - {None}:
+            raise
+        raise Gone(f"Updates of round {inputs.round} were freed meanwhile; try again.") from None
 
 
 def _not_computable(inputs: RoundInputs | None, lost: set[str]) -> str | None:
