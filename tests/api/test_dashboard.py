@@ -162,6 +162,8 @@ def test_an_act_is_confirmed_with_its_consequence_and_then_done(
     assert browser.get(f"{base}/acts/nothing").status_code == 404
     nobody = browser.post(f"{base}/acts/suspend", data={"form_token": fields["form_token"]})
     assert nobody.status_code == 404
+    nul = browser.post(f"{base}/acts/suspend", data=fields | {"member": "a\0"})
+    assert nul.status_code == 422 and "NUL" in nul.text
     answer = browser.post(f"{base}/acts/pause", data=fields)
     assert answer.status_code == 409 and 'role="alert"' in answer.text
 

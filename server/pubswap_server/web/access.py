@@ -16,7 +16,7 @@ from fastapi import Depends, Request
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from pubswap_protocol.bounds import Word
-from pubswap_protocol.errors import Forbidden, TooLarge
+from pubswap_protocol.errors import Forbidden, Invalid, TooLarge
 from pubswap_server.http.dependencies import RunAccess, ServicesDep
 from pubswap_server.runs.auth import Operator, is_viewer
 from pubswap_server.web.rendering import SignedOut
@@ -75,12 +75,14 @@ OperatorSession = Annotated[WebSession, Depends(get_operator_session)]
 
 
 async def get_form(request: Request) -> Mapping[str, str]:
-    """A form's fields; raises TooLarge."""
+    """A form's fields; raises TooLarge, or Invalid for a NUL, which PostgreSQL takes in no text."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > MOST_FORM_BYTES:
             raise TooLarge(f"A form has at most {MOST_FORM_BYTES} bytes.")
+    if b"\0" in body or b"%00" in body:
+        raise Invalid("The form holds a NUL character.")
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
