@@ -471,6 +471,17 @@ def test_what_prompts_and_models_say_is_inert(server: Server, browser: httpx.Cli
     assert browser.get(f"/runs/{fed.run.id}/rounds/1/steps/2").status_code in (404, 409)
 
 
+def test_a_page_does_not_say_what_members_choose_themselves(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Which responses a receiver takes with donors = 'likely', nobody but itself knows."""
+    _, path = hostile_exchange(server, donors="likely")
+    until(lambda: browser.get(path).status_code == 200)
+    page = unescape(browser.get(path).text)
+    assert page.count("chooses itself which of its peers' responses") == 2
+    assert "trains on its own" not in page
+
+
 def test_pages_allow_nothing_from_elsewhere(server: Server, browser: httpx.Client) -> None:
     """Their policy is the strict one, and nothing in them would break it."""
     fed = begun(server)

@@ -32,14 +32,15 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
     """What the page shows of the prompt; raises DamagedBlob.
 
     `donated` counts the organisations that train on a response in place of one of theirs, and
-    `replaced` a member's own that it trains on a peer's instead of.
+    `replaced` a member's own that it trains on a peer's instead of: None where it chooses itself.
     """
     closed, public, tokenizer_digest = stored
     exchange, rules, members = closed.exchange, closed.rules, sorted(closed.digests)
     problem = services.problems(public)[rules.prompts[prompt]]
     tokenizer = load_tokenizer(services.blobs.read(tokenizer_digest))
     donated, replaced = Counter[tuple[str, int]](), Counter[str]()
-    if exchange.candidates is None:  # else each member chooses for itself
+    chosen_here = exchange.candidates is None
+    if chosen_here:
         for member in members:
             for choice in exchange.choices(member)[prompt]:
                 if choice.client != member:
@@ -55,7 +56,8 @@ def shown(services: Services, stored: Stored, prompt: int) -> dict[str, Any]:
             {"text": text, "correct": correct, "donated": donated[member, index]}
             for index, (text, correct) in enumerate(zip(texts, verdicts, strict=True))
         ]
-        groups.append({"member": member, "responses": responses, "replaced": replaced[member]})
+        count = replaced[member] if chosen_here else None
+        groups.append({"member": member, "responses": responses, "replaced": count})
     return {
         "prompt": prompt,
         "prompts": len(rules.prompts),

@@ -9,12 +9,12 @@ from support.coordinator.coordinator import Federation, Server, create, jsonl
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">x</a>'
 
 
-def hostile_exchange(server: Server) -> tuple[Federation, str]:
+def hostile_exchange(server: Server, **swap: str) -> tuple[Federation, str]:
     """A run whose first public step is complete, and the path of that step's page.
 
     All responses of a are right, and all of b's wrong.
     """
-    fed = create(server, method="pubswap", swap={"period": 1})
+    fed = create(server, method="pubswap", swap={"period": 1, **swap})
     hostile = [Problem(id=f"p{n}", prompt=f"{HOSTILE} {n}", answer="7") for n in range(12)]
     fed.operator.put_set(fed.run.id, SetKind.PUBLIC, jsonl(hostile))
     fed.operator.move_run(fed.run.id, paths.RUN_OPEN)
