@@ -13,6 +13,7 @@ from pathlib import Path
 from pubswap_client.daemon.reporters import Reporter
 from pubswap_client.state.history import HELD_OUT, HeldOutScore, append, read
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter
@@ -41,9 +42,11 @@ class HeldOut:
         If it is measured, that adapter is left in the policy. Raises NotSaved.
         """
         path = self.state / HELD_OUT
+        lines = (problem.model_dump_json() for problem in self.problems)
+        problems = digest_of("\n".join(lines).encode())
         known = {score.key: score for score in read(path, self.run, HeldOutScore)}
-        if (self.run, round_, digest) in known:
-            return known[self.run, round_, digest].pass_at_1
+        if found := known.get((self.run, round_, digest, problems)):
+            return found.pass_at_1
         reporter.doing(f"measuring the global adapter on {len(self.problems)} held-out problems")
         began = time.monotonic()
         pass_at_1 = trainer.pass_at_1(adapter, self.problems)
@@ -54,6 +57,7 @@ class HeldOut:
             at=datetime.now(UTC),
             pass_at_1=pass_at_1,
             problems=len(self.problems),
+            digest=problems,
             seconds=time.monotonic() - began,
         )
         append(path, score)

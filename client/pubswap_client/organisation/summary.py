@@ -55,7 +55,11 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
 
 
 def held_out_text(scores: Sequence[HeldOutScore]) -> str:
-    """From the first adapter that was measured on the organisation's own problems to the last."""
+    """From the first adapter that was measured on the organisation's own problems to the last.
+
+    Both on the problems that are held out now.
+    """
+    scores = [each for each in scores if each.digest == scores[-1].digest]
     first, last = scores[0], scores[-1]
     if len(scores) == 1:
         said = f"{last.pass_at_1:.3f} after round {last.round}"

@@ -50,11 +50,12 @@ class HeldOutScore(BaseModel, frozen=True):
     at: AwareDatetime
     pass_at_1: float
     problems: int
+    digest: Digest | None = Field(default=None, description="Of the problems, which may change.")
     seconds: float
 
     @property
-    def key(self) -> tuple[str, int, Digest]:
-        return self.run, self.round, self.adapter
+    def key(self) -> tuple[str, int, Digest, Digest | None]:
+        return self.run, self.round, self.adapter, self.digest
 
 
 Line = TypeVar("Line", RoundFigures, HeldOutScore)

@@ -9,6 +9,7 @@ import pytest
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.reporters import LogLines
+from pubswap_client.organisation.summary import held_out_text
 from pubswap_client.state import history
 from pubswap_client.state.history import HeldOutScore
 from pubswap_protocol.digests import digest_of
@@ -72,6 +73,20 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
     assert first != second
     assert trainer.pass_at_1(adapters[0], HELD_OUT) >= 0
     assert [list(group[0].tokens) for group in sampled[-1]] == first
+
+
+def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
+    """The private file may be edited within a round, whose gain is then on the new ones."""
+    one = world()
+    one.state.mkdir(exist_ok=True)
+    trainer = one.trainer(None)
+    adapter, run = initial_adapter(trainer.policy.card.layout, 1), one.coordinator.run.id
+    for problems in (HELD_OUT, HELD_OUT[1:] + HELD_OUT[:1], HELD_OUT[:2], HELD_OUT[:2]):
+        held_out = HeldOut(one.state, run, problems)
+        found = held_out.measure(trainer, LogLines(), 0, digest_of(b"adapter"), adapter)
+        assert found == trainer.pass_at_1(adapter, problems)
+    assert [score.problems for score in kept(one)] == [6, 6, 2]
+    assert held_out_text(kept(one)).endswith("after round 0, on 2 held-out problems of our own")
 
 
 def test_what_a_round_gained_is_told_where_the_run_weighs_by_it(
