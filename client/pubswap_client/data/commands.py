@@ -141,6 +141,6 @@ def _tasks(text: str) -> Any:
     if path.suffix == ".json":
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InvalidSettings(f"tasks: {path} cannot be read: {error}") from None
     return [name.strip() for name in text.split(",") if name.strip()]

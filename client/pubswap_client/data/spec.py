@@ -107,7 +107,9 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     @field_validator("tasks", mode="before")
     @classmethod
     def _names_alone(cls, value: Any) -> Any:
-        return {name: {} for name in value} if isinstance(value, list | tuple) else value
+        if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+            return {name: {} for name in value}
+        return value
 
     @field_validator("verifier")
     @classmethod

@@ -63,6 +63,7 @@ def test_tasks_may_be_names_alone() -> None:
         ({"source": "reasoning-gym"}, "tasks is needed"),
         ({"source": "reasoning-gym", "tasks": ["gcd"], "from": "x"}, "from is not for"),
         ({"source": "reasoning-gym", "tasks": {"gcd": 3}}, "tasks.gcd"),
+        ({"source": "reasoning-gym", "tasks": [{"gcd": {}}]}, "tasks: Input should be"),
     ],
 )
 def test_what_is_not_possible_is_refused_with_its_key(values: dict[str, Any], named: str) -> None:
