@@ -49,13 +49,16 @@ def model_folder(source: str, revision: str | None = None) -> Path:
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        HFValidationError,
+        HTTPError,  # of the library that the hub's own is built on
+    )
 
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=MODEL_FILES))
     except HFValidationError:
         raise InvalidSettings(f"{source!r} is neither a folder nor a hub id.") from None
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HTTPError, OSError) as error:
         raise InvalidSettings(
             f"{source!r} is not a folder, and the hub did not give it ({error}). Check the name, "
             "or download it and give the folder."

@@ -68,13 +68,13 @@ def tables(
 
 def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[SourceTable]:
     import datasets
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     for config in hub_set.configs:
         where = "/".join(name for name in (hub_set.hub, config) if name)
         try:
             splits = datasets.load_dataset(hub_set.hub, config)
-        except (OSError, HfHubHTTPError, datasets.exceptions.DatasetsError, ValueError) as error:
+        except (OSError, HTTPError, datasets.exceptions.DatasetsError, ValueError) as error:
             raise InvalidSettings(
                 f"from: the hub did not give {where} ({_reason(error)}). Check the connection "
                 "and HF_HUB_OFFLINE, or download it elsewhere and give its folder with --from."

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
 from pubswap_client.base_model import local_folder, model_folder
 from pubswap_client.demo.demo import prepare_folder
@@ -191,6 +192,19 @@ def test_a_model_that_is_neither_a_folder_nor_on_the_hub_is_refused(
         model_folder("not//an id")
     with pytest.raises(InvalidSettings, match="whose folder is that"):
         model_folder("~nobody-here/model")
+
+
+def test_a_download_that_breaks_off_is_refused_like_any_that_the_hub_does_not_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its connections' faults are no errors of the operating system."""
+
+    def broken(*_: object, **__: object) -> str:
+        raise HTTPError("peer closed connection")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+    with pytest.raises(InvalidSettings, match=r"did not give it \(peer closed connection\)"):
+        model_folder("org/small")
 
 
 def test_a_model_in_the_hub_cache_is_found_by_id_and_revision(
