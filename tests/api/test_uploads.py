@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import DamagedBlob
+from pubswap_protocol.errors import DamagedBlob, RoundClosed
 from pubswap_protocol.messages import SubmitUpdate, TaskKind, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.clock import now
@@ -315,6 +315,23 @@ def test_a_round_ends_whose_only_answer_to_a_public_step_was_damaged(
     for name, seed in (("a", 1), ("b", 2)):
         fed.submit(name, 1, fed.adapter(seed))
     assert fed.wait_for(1).state == "finished"
+
+
+def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server]) -> None:
+    """Its sender trains on its own, and waits for the others in the next public step."""
+    fed = begun(own(), rounds=1, swap={"quorum": 2, "deadline_seconds": 3600})
+    services, body = fed.server.app.state.services, fed.responses("a", 1, 1, [1, 1])
+    fed.members["a"].submit_responses(fed.run.id, 1, 1, body)
+    file = fed.server.data_dir / "blobs" / folder_name(digest_of(body)) / file_name(digest_of(body))
+    file.write_bytes(bytes(len(body)))
+    with pytest.raises(DamagedBlob):
+        services.blobs.read(digest_of(body))
+    fed.server.do(heal(services))
+    with pytest.raises(RoundClosed):
+        fed.members["a"].exchanged(fed.run.id, 1, 1)
+    rest = fed.responses("b", 1, 1, [1, 1])
+    fed.members["b"].submit_responses(fed.run.id, 1, 1, rest)
+    until(lambda: bool(fed.view().rounds[1].swaps))
 
 
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:

@@ -232,20 +232,24 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
 def turnout(session: Session, row: SwapRow) -> Turnout:
     """The numbers of members that have answered in an exchange, and that have not.
 
-    Who has handed in its update without an answer answers no more, and counts as if it had.
+    Who has handed in its update without an answer answers no more, and counts as if it had; so
+    does who is not asked again for an answer that was lost.
     """
-    answers = select(SubmissionRow.member).where(*_in_time(row.run_id, row.round, row.swap))
-    done = select(UpdateRow.member).where(
-        UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
+    gone = (
+        select(SubmissionRow.member)
+        .where(
+            SubmissionRow.run_id == row.run_id,
+            SubmissionRow.round == row.round,
+            SubmissionRow.swap == row.swap,
+        )
+        .union(
+            select(UpdateRow.member).where(
+                UpdateRow.run_id == row.run_id, UpdateRow.round == row.round
+            )
+        )
     )
-    without = select(func.count()).where(
-        UpdateRow.run_id == row.run_id,
-        UpdateRow.round == row.round,
-        UpdateRow.member.not_in(answers),
-    )
-    outstanding = members.outstanding(session, row.run_id, answers.union(done))
-    arrived = _counts(session, row)[0] + session.scalars(without).one()
-    return Turnout(arrived, outstanding, row.first_at)
+    arrived = session.scalars(select(func.count()).select_from(gone.subquery())).one()
+    return Turnout(arrived, members.outstanding(session, row.run_id, gone), row.first_at)
 
 
 def quorum(run: RunRow, present: Turnout) -> int:
