@@ -105,7 +105,7 @@ def model_card(
     return ModelCard(
         source=source,
         revision=revision,
-        architecture=config.get("architectures", [config.get("model_type", "unknown")])[0],
+        architecture=(config.get("architectures") or [config.get("model_type", "unknown")])[0],
         vocabulary=vocabulary,
         eos_token_ids=tuple(dict.fromkeys([*_eos_token_ids(folder, text_config), *stops])),
         parameters=sum(math.prod(shape) for shape in shapes.values()),

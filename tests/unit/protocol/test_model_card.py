@@ -120,6 +120,15 @@ def test_end_of_sequence_comes_from_the_generation_config_first(tmp_path: Path) 
         model_card(folder, LORA, "m", None)
 
 
+def test_a_config_may_name_no_architecture(tmp_path: Path) -> None:
+    """The card then names the model's type."""
+    folder = tmp_path / "copy"
+    shutil.copytree(MODEL, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    assert model_card(folder, LORA, "m", None).architecture == config["model_type"]
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "x"}'])
 def test_a_config_that_is_no_model_s_is_refused(tmp_path: Path, text: str) -> None:
     """Broken JSON or a missing vocabulary is said of the file by name."""
