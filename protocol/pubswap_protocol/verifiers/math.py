@@ -17,6 +17,8 @@ from pubswap_protocol.verifiers.extract import first_of, last_boxed, tagged
 MAX_ANSWER_CHARACTERS = 2000
 
 _TEXT = r"\\(?:text\w*|mbox|mathrm)\s?\{"
+_TEXT_CONTENT = re.compile(rf"{_TEXT}([^{{}}]*)\}}")
+_SPACE = re.compile(r"\\[,;: ]|~")
 _TIME = re.compile(
     rf"(\d\d?)(:\d\d)?(?:[\s~}}]|\\[ ,;!]|{_TEXT})*([ap])\.?\s?m\b\.?", re.IGNORECASE
 )
@@ -40,8 +42,10 @@ _UNIT = re.compile(rf"(?<=\d){_BEFORE_UNIT}++([ckm]?m(?:/[sh])?(?:\}}?\^\{{?[23]
 _DEGREES = re.compile(
     rf"^([-\d.,\s]++)(?:\^\{{?\\circ\}}?|\u00b0){_BEFORE_UNIT}*+([CF])\}}?[\s.]*$"
 )
-_CURRENCIES = (r"\\\$|dollar", "\u20ac|euro", "\u00a3", "\u00a5")
-_MONEY = re.compile(r"[\u20ac\u00a3\u00a5]|(?<=\d)\s*+dollars?\b")
+_CURRENCIES = (r"\\\$|dollar|\bUSD\b", r"\u20ac|euro|\bEUR\b", "\u00a3", "\u00a5")
+_MONEY = re.compile(r"[\u20ac\u00a3\u00a5]|(?<=\d)\s*+(?:dollars?|USD|EUR)\b")
+_MILLILITRES = re.compile(r"(?<=\d)(?:[\s~]|\\[,;: ])++mL[\s.]*$")
+_RAISED = {0xB2: "^2", 0xB3: "^3"}
 _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])(?<!\d\s)(?:[a-z]|ab|bc|st)$")
@@ -75,7 +79,10 @@ def score_math(response: str, problem: Problem) -> float:
     answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
-    gold = last_boxed(problem.answer) or problem.answer
+    gold = (last_boxed(problem.answer) or problem.answer).translate(_RAISED)
+    answer = answer.translate(_RAISED)
+    if _bare_text(gold) == _bare_text(answer):
+        return 1.0
     marks = ((_BASE, 1), (_TIME, 3), (_UNIT, 1), (_DEGREES, 2))
     if any(_differ(mark, group, gold, answer) for mark, group in marks):
         return 0.0
@@ -111,6 +118,11 @@ def _bare(mark: str) -> str:
     return re.sub("[{}]", "", mark).lower()
 
 
+def _bare_text(text: str) -> str:
+    r"""Without \text: 12 N is 12 \text{ N}, but may be 12 times N where the gold is 12."""
+    return " ".join(_SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text)).split())
+
+
 def _currencies(text: str) -> list[str]:
     return [marks for marks in _CURRENCIES if re.search(marks, text)]
 
@@ -136,7 +148,7 @@ def _plain(answer: str) -> str:
     answer = _DEGREES.sub(r"\1", answer).replace("\u00b0", r"^\circ ")
     # 6 m^2 may be a polynomial.
     answer = _UNIT.sub(lambda unit: unit[0] if unit[1].startswith("m^") else "", answer)
-    answer = _MONEY.sub("", answer)
+    answer = _MONEY.sub("", _MILLILITRES.sub("", answer))
     answer = _SCIENTIFIC.sub(_decimal, answer)
     answer = _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), answer)
     answer = _UNIT_IN_LIST.sub("", answer)
