@@ -10,8 +10,9 @@ from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings
 
 LONG_POLL_SECONDS = 25.0  # most proxies cut what is quiet for 60 s, some for 30
-# What httpx raises for a request, the second for an answer that leads to an address that is none.
-UNANSWERED = (httpx.HTTPError, httpx.InvalidURL)
+# What httpx raises for a request, the second for an answer that leads to an address that is none,
+# the last for a host whose name has an empty part, or one of more than 63 characters.
+UNANSWERED = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
 
 
 def parsed_url(url: str) -> httpx.URL:

@@ -132,7 +132,12 @@ class InferenceServer:
                     return reply
                 if reply.status_code not in AWAY or time.monotonic() > deadline:
                     raise _refused(reply)
-            except (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
+            except (
+                httpx.NetworkError,
+                httpx.ConnectTimeout,
+                httpx.RemoteProtocolError,
+                UnicodeError,  # for a host whose name has an empty part
+            ) as error:
                 if time.monotonic() > deadline:
                     raise EngineFault(
                         f"vLLM at {self.url} cannot be reached ({error}). Is it running, and is "

@@ -146,6 +146,18 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for() -> None:
     assert client(handler, Backoff(base_seconds=0.001)).version().protocol == "1"
 
 
+@pytest.mark.parametrize("host", ["coordinator..example.org", "c" * 64])
+def test_a_host_that_cannot_be_one_is_not_reached(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a proxy's name is mistyped."""
+    api = CoordinatorClient(f"http://{host}", "secret", ONCE)
+    monkeypatch.setenv("HTTP_PROXY", f"http://{host}:3128")
+    for asked in (api, CoordinatorClient("http://coordinator.invalid", "secret", ONCE)):
+        with pytest.raises(Unreachable, match="is the address right"):
+            asked.version()
+
+
 def test_an_unreachable_coordinator_says_what_to_check() -> None:
     """The message names the address and what to look at."""
 

@@ -48,6 +48,8 @@ def test_an_address_that_is_none_is_refused() -> None:
     """With the setting that has it."""
     with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is no address"):
         InferenceServer("http://gpu-1:port")
+    with pytest.raises(EngineFault, match="its address in vllm.urls right"):
+        InferenceServer("http://gpu..1:8000", connect_seconds=0).models()
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
