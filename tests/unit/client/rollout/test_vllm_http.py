@@ -48,7 +48,7 @@ def test_an_address_that_is_none_is_refused() -> None:
     """With the setting that has it."""
     with pytest.raises(InvalidSettings, match="'http://gpu-1:port' is no address"):
         InferenceServer("http://gpu-1:port")
-    with pytest.raises(EngineFault, match="its address in vllm.urls right"):
+    with pytest.raises(EngineFault, match="is its address in"):
         InferenceServer("http://gpu..1:8000", connect_seconds=0).models()
 
 
