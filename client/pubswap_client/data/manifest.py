@@ -187,7 +187,8 @@ def draw_topics(manifest: DataManifest, path: Path) -> None:
     axes.invert_yaxis()
     axes.margins(x=0.6 / len(topics), y=0.15)
     if len(topics) <= _MOST_NAMES:
-        axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right")
+        # A topic may have a dollar sign, and what is behind it is no formula that can be drawn.
+        axes.set_xticks(range(len(topics)), topics, rotation=40, ha="right", parse_math=False)
     else:
         axes.set_xlabel("topic number, as `pubswap data show` lists them")
     axes.set_title(f"Problems by topic, in steps of {unit}")

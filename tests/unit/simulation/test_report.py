@@ -11,6 +11,7 @@ from pubswap_simulation.reporting.commands import slug, write
 from pubswap_simulation.reporting.estimates import Estimate, paired, text
 from pubswap_simulation.reporting.markdown import markdown
 from pubswap_simulation.reporting.metrics import pass_over_steps, replaced_over_steps
+from pubswap_simulation.reporting.pictures import final
 from pubswap_simulation.reporting.pictures.curve import curve, smoothed
 from pubswap_simulation.reporting.report import Report, SectionReport, make_report, read_sections
 from pubswap_simulation.reporting.section import sections
@@ -324,6 +325,19 @@ def test_topics_of_the_last_round_are_told_by_row() -> None:
     section = only([made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)])
     assert section.by_topic["base model"][4]["counting"].mean == pytest.approx(0.5)
     assert section.by_topic["FedAvg"][4]["counting"].mean == pytest.approx(0.6)
+
+
+def test_a_topic_with_dollar_signs_is_drawn_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may hold no formula that a picture could show."""
+    results = [made_result([0.4, 0.5], 4, seed, setting=FEDAVG) for seed in (0, 1)]
+    [section] = sections(results)
+    score = only(results).by_topic["FedAvg"][4]["counting"]
+    monkeypatch.setattr(final, "topics", lambda section: {"FedAvg": {4: {r"$\foo$": score}}})
+    figure = final.heat_map(section)
+    assert figure is not None
+    figure.savefig(tmp_path / "topics.png")
 
 
 def test_pass_at_1_is_told_on_each_clients_own_topics() -> None:

@@ -135,7 +135,9 @@ def heat_map(section: Section) -> "Figure | None":
                 color = "white" if values[y][x] > 60 else "black"
                 style = {"ha": "center", "va": "center", "color": color, "fontsize": 7}
                 axes.text(x, y, _cell(row[name]), **style)
-    axes.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
+    # A topic may have a dollar sign, and what is behind it is no formula that can be drawn.
+    text = {"rotation": 35, "ha": "right", "rotation_mode": "anchor", "parse_math": False}
+    axes.set_xticks(range(len(names)), names, **text)
     axes.set_yticks(range(len(rows)), labels)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)

@@ -13,7 +13,13 @@ from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
 from pubswap_client.data.loading import tables
-from pubswap_client.data.manifest import check_files, read_manifest
+from pubswap_client.data.manifest import (
+    DataManifest,
+    SplitFile,
+    check_files,
+    draw_topics,
+    read_manifest,
+)
 from pubswap_client.data.prepare import prepare
 from pubswap_client.data.sources import HUB_SETS, MATH_SUBJECTS
 from pubswap_client.data.spec import DataSpec, SourceName, SplitSizes
@@ -96,6 +102,15 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
         ["manifest.json", "topics.png", *(f"{name}.jsonl" for name in NAMES)]
     )
     assert [path.name for path in out.parent.iterdir()] == ["split"]
+
+
+def test_a_topic_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
+    """It may hold no formula that the picture could show."""
+    file = SplitFile(sha256="0" * 64, problems=3, topics={r"from $5 to \\$x_{$": 2, r"$\\foo$": 1})
+    files = {"client-1.jsonl": file}
+    manifest = DataManifest(pubswap="1", spec={}, origins=[], left_out=[], files=files)
+    draw_topics(manifest, tmp_path / "topics.png")
+    assert (tmp_path / "topics.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_medical_is_half_medqa_and_leaves_out_what_has_no_answer(hub: Path, tmp_path: Path) -> None:
