@@ -334,6 +334,18 @@ def test_nobody_waits_for_an_answer_that_was_damaged(own: Callable[..., Server])
     until(lambda: bool(fed.view().rounds[1].swaps))
 
 
+def test_nobody_waits_in_a_step_for_a_member_that_is_in_a_later_one(
+    own: Callable[..., Server],
+) -> None:
+    """A coordinator restored to the middle of a round lacks what those have answered since."""
+    swap = {"quorum": 2, "deadline_seconds": 3600}
+    fed = begun(own(), rounds=1, local_steps=4, swap=swap)
+    for name, step in (("a", 2), ("b", 1)):
+        body = fed.responses(name, 1, step, [1, 1])
+        fed.members[name].submit_responses(fed.run.id, 1, step, body)
+    until(lambda: [closed.swap for closed in fed.view().rounds[1].swaps] == [1])
+
+
 def test_a_damaged_global_adapter_is_made_again_of_its_updates(own: Callable[..., Server]) -> None:
     """Also the initial one, from the seed; meanwhile nobody is served other bytes."""
     fed = begun(own(), method="fedavg", rounds=2)

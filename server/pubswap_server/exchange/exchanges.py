@@ -232,15 +232,15 @@ def _in_time(run: str, round_: int, swap: int) -> tuple[ColumnElement[bool], ...
 def turnout(session: Session, row: SwapRow) -> Turnout:
     """The numbers of members that have answered in an exchange, and that have not.
 
-    Who has handed in its update without an answer answers no more, and counts as if it had; so
-    does who is not asked again for an answer that was lost.
+    Who answers no more counts as if it had: it has handed in its update, or has answered a later
+    step, as when a restore has lost its answer; or that was damaged, and is not asked for again.
     """
     gone = (
         select(SubmissionRow.member)
         .where(
             SubmissionRow.run_id == row.run_id,
             SubmissionRow.round == row.round,
-            SubmissionRow.swap == row.swap,
+            SubmissionRow.swap >= row.swap,
         )
         .union(
             select(UpdateRow.member).where(
