@@ -17,7 +17,7 @@ from pubswap_client.state.membership import (
     membership_path,
     save_membership,
 )
-from pubswap_protocol.errors import NotSaved, StateInUse
+from pubswap_protocol.errors import InvalidSettings, NotSaved, StateInUse
 from pubswap_protocol.files import write_whole
 
 _SECRET = "enrolment-key"  # noqa: S105 - a file's name
@@ -30,6 +30,8 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
     this folder. Raises, before that, StateInUse for a folder that holds a membership, and
     RefusedByPolicy for a coordinator that the folder's policy does not allow.
     """
+    if not (invite.isascii() and invite.isprintable()):
+        raise InvalidSettings("The invite has characters that no invite has; copy all of it.")
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(state):
         _require_vacant(state)
