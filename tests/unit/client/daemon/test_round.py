@@ -67,6 +67,26 @@ def rounds_of(one: World) -> list[dict[str, Any]]:
     return [each.model_dump(exclude={"at", "seconds", "waited"}) for each in found]
 
 
+def training(one: World, round_: int = 1) -> Task:
+    """To train a round from some adapter."""
+    run = one.coordinator.run
+    data = encode_adapter(run.model.layout, initial_adapter(run.model.layout, 3))
+    start = one.coordinator.put_blob(run.id, data)
+    return Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=round_, adapter=start)
+
+
+def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> None:
+    """The life of a daemon that is given these tasks, and then that the run has ended so."""
+    run, given = one.coordinator.run, iter([*tasks, Task(kind=TaskKind.FINISHED, state=state)])
+    api: Any = one.coordinator
+    api.task = lambda *_: next(given)
+    journal = Journal(one.state, JournalOwner.of(run, "a"))
+    residuals = Residuals(api, run, one.state)
+    daemon = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
+    assert daemon.work() is state
+    assert next(given, None) is None
+
+
 INT8 = WireSettings(precision="int8")
 PIPELINED = SwapSettings(mode="pipelined")
 LIKELY = SwapSettings(donors="likely")
@@ -486,25 +506,13 @@ def test_a_round_that_closed_without_us_does_not_end_the_daemon(
 ) -> None:
     """Nor one that begins again, where what was sent is gone: it says so and asks for a task."""
     one = world(method="fedavg")
-    run, trainer = one.coordinator.run, one.trainer()
-    layout = run.model.layout
-    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
-    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
-    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
 
     def closed(*_: Any) -> Receipt:
         raise error("It is closed.")
 
     one.coordinator.submit_update = closed  # type: ignore[method-assign]
-    api: Any = one.coordinator
-    api.task = lambda *_: next(tasks)
-    journal, residuals = (
-        Journal(one.state, JournalOwner.of(run, "a")),
-        Residuals(api, run, one.state),
-    )
-    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
+    worked(one, training(one))
     assert "Round 1 goes on without us: It is closed." in caplog.text
-    assert next(tasks, None) is None
 
 
 def test_a_round_before_the_first_is_not_trained(
@@ -512,18 +520,7 @@ def test_a_round_before_the_first_is_not_trained(
 ) -> None:
     """No person approves it and no day has it: a coordinator could give it again and again."""
     one = world(method="fedavg")
-    run, trainer = one.coordinator.run, one.trainer()
-    layout = run.model.layout
-    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
-    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=0, adapter=start)
-    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)])
-    api: Any = one.coordinator
-    api.task = lambda *_: next(tasks)
-    journal, residuals = (
-        Journal(one.state, JournalOwner.of(run, "a")),
-        Residuals(api, run, one.state),
-    )
-    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
+    worked(one, training(one, 0))
     assert not one.coordinator.updates
     assert "Round 0 goes on without us: The coordinator gave a training task" in caplog.text
 
@@ -532,20 +529,10 @@ def test_a_task_that_comes_again_unmade_is_begun_after_a_pause(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each question is an entry of the ledger: one that is never made would fill the disk."""
-    one = world(method="fedavg")
-    run, trainer = one.coordinator.run, one.trainer()
     train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # of no adapter
-    other = train.model_copy(update={"round": 2})
-    end = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=1)
-    tasks, paused = iter([train, train, other, other, other, end]), list[float]()
-    api: Any = one.coordinator
-    api.task = lambda *_: next(tasks)
+    other, paused = train.model_copy(update={"round": 2}), list[float]()
     monkeypatch.setattr(time, "sleep", paused.append)
-    journal, residuals = (
-        Journal(one.state, JournalOwner.of(run, "a")),
-        Residuals(api, run, one.state),
-    )
-    Daemon(api, run, trainer, journal, LogLines(), 8, residuals).work()
+    worked(world(method="fedavg"), train, train, other, other, other)
     assert paused == [LOOK_SECONDS] * 3
 
 
@@ -554,26 +541,15 @@ def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
 ) -> None:
     """Whatever first answers that it is cancelled, no further step is begun and nothing sent."""
     one = world(method="fedavg", local_steps=4)
-    run, trainer = one.coordinator.run, one.trainer()
-    layout = run.model.layout
-    start = one.coordinator.put_blob(run.id, encode_adapter(layout, initial_adapter(layout, 3)))
-    train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1, adapter=start)
-    tasks = iter([train, Task(kind=TaskKind.FINISHED, state=RunState.CANCELLED, round=1)])
     beats: list[Progress] = []
 
     def cancelled(_: str, body: Progress) -> None:
         beats.append(body)
         raise RunCancelled
 
-    api: Any = one.coordinator
-    api.heartbeat, api.task = cancelled, lambda *_: next(tasks)
-    journal, residuals = (
-        Journal(one.state, JournalOwner.of(run, "a")),
-        Residuals(api, run, one.state),
-    )
-    daemon = Daemon(api, run, trainer, journal, LogLines(), 8, residuals)
+    one.coordinator.heartbeat = cancelled  # type: ignore[method-assign]
     with caplog.at_level("INFO"):
-        assert daemon.work() is RunState.CANCELLED
+        worked(one, training(one), state=RunState.CANCELLED)
     assert [beat.step for beat in beats] == [1]
     assert not one.coordinator.updates
     assert "The run is cancelled." in caplog.text
