@@ -1,4 +1,4 @@
-"""What the operator's commands are given: runs' and members' names, and a person's agreement."""
+"""What several commands are given: names, values instead of a file's, a person's agreement."""
 
 import re
 import sys
@@ -26,6 +26,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where there
 Round = Annotated[
     int | None,
     typer.Option("--round", min=0, max=MAX_NUMBER, help="By default a finished run's last."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE instead of the file's, such as swap.period=4; again."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TokensPerSecond = Annotated[

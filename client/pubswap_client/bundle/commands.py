@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pubswap_client.asking import Changes
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.operator.exporting import end_with
 from pubswap_client.signed_manifest import SUMS, faults
@@ -19,9 +20,7 @@ bundle_commands = typer.Typer(help="Take a run to machines without internet.", n
 def make(
     recipe: Annotated[str, typer.Argument(help="The run's file, or a shipped recipe's name.")],
     out: Annotated[Path, typer.Option(help="The new folder to write.")] = Path("bundle"),
-    given: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE instead of the file's; again.")
-    ] = None,
+    changes: Changes = None,
     extras: Annotated[
         str, typer.Option(help="PubSwap's extras to install there, such as server,client.")
     ] = "client",
@@ -50,7 +49,7 @@ def make(
 
     require_vacant(out)
     with until_stopped():
-        sound = read_recipe(recipe, parse_set(given or [])).sound()
+        sound = read_recipe(recipe, parse_set(changes or [])).sound()
         with progress_bar() as progress:
             it = wanted(sound, checkout, extras)
             make_bundle(it, out, key, lambda words: next_stage(progress, words))

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 
-from pubswap_client.asking import AsJson, Run, TokensPerSecond
+from pubswap_client.asking import AsJson, Changes, Run, TokensPerSecond
 from pubswap_client.operator.connecting import (
     DEFAULT_TOKEN_FILE,
     DEFAULT_URL,
@@ -38,9 +38,7 @@ def create(
         Path | None,
         typer.Option(help="Where the recipe's data.prepare makes its sets, or has made them."),
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE instead of the file's; again.")
-    ] = None,
+    changes: Changes = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the whole run file and what a run takes; no more."),

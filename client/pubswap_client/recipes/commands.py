@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pubswap_client.asking import AsJson, TokensPerSecond
+from pubswap_client.asking import AsJson, Changes, TokensPerSecond
 
 if TYPE_CHECKING:
     from pubswap_client.recipes.recipe import Recipe
 
 Source = Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="KEY=VALUE instead of the file's, such as swap.period=4; again."),
-]
 
 recipe_commands = typer.Typer(
     help="List, show and check recipes, which are run files.", no_args_is_help=True
