@@ -68,8 +68,8 @@ def verify(
 
 def end_with(found: list[str]) -> None:
     """Print the first of a folder's faults, if there are any, and end the command with status 1."""
-    for fault in found[:_SHOWN]:
-        typer.echo(fault, err=True)
+    for fault in found[:_SHOWN]:  # a file's name may move the cursor
+        typer.echo(fault if fault.isprintable() else ascii(fault), err=True)
     if len(found) > _SHOWN:
         typer.echo(f"... and {len(found) - _SHOWN} more", err=True)
     if found:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
+from pubswap_client.operator.exporting import end_with
 from pubswap_client.signed_manifest import SIGNATURE, SUMS, faults, make_key, sign
 from pubswap_protocol.errors import InvalidSettings
 
@@ -176,3 +178,13 @@ def test_a_manifest_of_another_form_leads_nowhere(
     with (signed / SUMS).open("ab") as file:
         file.write(line.replace(b"{zero}", b"0" * 64))
     assert faults(signed, None) == found
+
+
+def test_what_a_file_is_called_says_nothing_else_on_a_terminal(
+    signed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as that the folder is whole."""
+    (signed / "\r\x1b[2Kall is whole").touch()
+    with pytest.raises(typer.Exit):
+        end_with(faults(signed, None))
+    assert capsys.readouterr().err == "'added: \\r\\x1b[2Kall is whole'\n"
