@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_client.doctor.prediction import Prediction
-from pubswap_protocol.errors import PubSwapError
+from pubswap_protocol.errors import PubSwapError, printable
 
 _NAMED = 5
 
@@ -103,8 +103,9 @@ class Checklist:
         table = Table("check", "", "found", "what to do", show_lines=True)
         for name, finding in self.findings.items():
             words, style = _LOOKS[finding.status]
-            # Text, not markup: a path or an id may hold square brackets.
-            table.add_row(Text(name), Text(words, style), Text(finding.found), Text(finding.advice))
+            # Text, not markup: a path or an id may hold square brackets. Some is the coordinator's.
+            found, advice = Text(printable(finding.found)), Text(printable(finding.advice))
+            table.add_row(Text(name), Text(words, style), found, advice)
         failures, warnings = self.count(Status.FAILURE), self.count(Status.WARNING)
         verdict = f"Nothing failed, {warnings} warnings. Next: {self.following}"
         if failures:

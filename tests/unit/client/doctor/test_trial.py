@@ -326,6 +326,16 @@ def test_a_report_is_healthy_unless_something_failed() -> None:
     assert json.loads(Checklist({}).json())["prediction"] is None
 
 
+def test_what_a_coordinator_says_moves_no_cursor_in_a_report() -> None:
+    """Such as its version, or the name of the base model."""
+    said = "answers: pubswap 1\x1b[1A\x1b[2K"
+    out = io.StringIO()
+    console = Console(file=out, width=200, force_terminal=True)
+    console.print(Checklist({"coordinator": failure(said, said)}).rendered())
+    assert "answers: pubswap 1" in out.getvalue()
+    assert "\x1b[1A" not in out.getvalue() and "\x1b[2K" not in out.getvalue()
+
+
 def test_errors_become_findings_with_something_to_do() -> None:
     """Ours by their detail, others by their kind."""
     assert of_error(InvalidSettings("Set y.")).advice == "Set y."
