@@ -76,7 +76,7 @@ def _in_force(settings: "ServerSettings") -> Iterator[str]:
 
     for field in type(settings).model_fields:
         name, value = f"PUBSWAP_{field.upper()}", getattr(settings, field)
-        if isinstance(value, str) and "://" in value:
+        if field == "database_url" and value is not None:
             value = make_url(value).render_as_string(hide_password=True)
         yield f"# {name} is not set" if value is None else f"{name}={value}"
 

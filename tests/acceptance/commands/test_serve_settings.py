@@ -32,13 +32,17 @@ def test_what_is_listed_is_what_the_environment_sets() -> None:
         PUBSWAP_OPERATOR_TOKEN="the-operator's-own",
         PUBSWAP_DATABASE_URL="postgresql+psycopg://me:the-password@db/pubswap",
         PUBSWAP_NOTIFY_URL="https://hooks.example.org/the-hook",
+        PUBSWAP_BLOB_URL="s3://bucket/a:b",
+        PUBSWAP_BUCKET_ENDPOINT="https://bucket.example.org:port",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(ServerSettings.model_fields)
-    assert {"PUBSWAP_PORT=1234", "PUBSWAP_SPARE_BYTES=77", "# PUBSWAP_BLOB_URL is not set"} <= {
+    assert {"PUBSWAP_PORT=1234", "PUBSWAP_SPARE_BYTES=77", "# PUBSWAP_TLS_CERT is not set"} <= {
         *lines
     }
+    assert "PUBSWAP_BLOB_URL=s3://bucket/a:b" in lines
+    assert "PUBSWAP_BUCKET_ENDPOINT=https://bucket.example.org:port" in lines
     assert "the-operator" not in done.stdout
     assert "the-password" not in done.stdout
     assert "the-hook" not in done.stdout
