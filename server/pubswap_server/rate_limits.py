@@ -80,7 +80,9 @@ class RequestLimits:
         if secret_sha256 not in self._known and (wait := self.failures.wait(peer)):
             raise _too_many("Too many tokens from this address were not valid", wait)
 
-    def failed(self, peer: str) -> None:
+    def failed(self, peer: str, secret_sha256: str = "") -> None:
+        """Count what an address has sent in vain, and forget that the token was valid before."""
+        self._known.pop(secret_sha256, None)
         self.failures.take(peer)
 
     def passed(self, secret_sha256: str) -> None:

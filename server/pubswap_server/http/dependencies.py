@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from structlog.contextvars import bind_contextvars
 
 from pubswap_protocol.bounds import MAX_NUMBER, Word
-from pubswap_protocol.errors import Unauthenticated
+from pubswap_protocol.errors import Suspended, Unauthenticated
 from pubswap_protocol.messages import Role
 from pubswap_protocol.paths import IDEMPOTENCY_HEADER
 from pubswap_server.database.tables import RunRow
@@ -102,8 +102,8 @@ async def get_principal(
 
     try:
         principal = await services.database.read(identify, urgent=is_heartbeat(request.scope))
-    except Unauthenticated:
-        services.limits.failed(peer)
+    except (Unauthenticated, Suspended):
+        services.limits.failed(peer, sha256(token))
         raise
     services.limits.passed(sha256(token))
     if isinstance(principal, MemberPrincipal):

@@ -54,7 +54,7 @@ async def sign_in(
             lambda session: _viewer(session, token, services.operator_sha256)
         )
     except (Unauthenticated, Forbidden) as error:
-        services.limits.failed(peer)
+        services.limits.failed(peer, sha256(token))
         return page("sign_in.html", error.status, session=None, to=to, problem=error.problem())
     services.limits.passed(sha256(token))
     # To a page of ours alone: `//elsewhere` and `/\elsewhere` are other hosts to a browser.

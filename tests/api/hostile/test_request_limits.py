@@ -78,6 +78,27 @@ def test_an_address_that_guesses_is_refused_and_its_members_are_not(tmp_path: Pa
         assert fed.view().round == 1
 
 
+@pytest.mark.parametrize("standing", ["suspended", "revoked"])
+def test_a_member_that_takes_part_no_more_asks_no_more_often_than_a_stranger(
+    tmp_path: Path, standing: str
+) -> None:
+    """Its token was good before, and it counts like any that is not valid."""
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        fed = begun(server)
+        path = paths.TASK.format(run=fed.run.id)
+        for name in "ab":
+            fed.members[name].task(fed.run.id, 0)
+        if standing == "suspended":
+            fed.operator.decide(fed.run.id, "b", paths.RUN_MEMBER_SUSPEND)
+        else:
+            fed.operator.revoke(fed.run.id, "b")
+        server.app.state.services.limits.failures.rate = Rate(0.001, 6)
+        with server.http(fed.tokens["b"]) as http:
+            statuses = [http.get(path).status_code for _ in range(9)]
+        assert statuses == [403 if standing == "suspended" else 401] * 6 + [429] * 3
+        assert fed.members["a"].task(fed.run.id, 0).kind == "train"
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity"])
 def test_an_encoded_body_is_refused(server: Server, encoding: str) -> None:
     """A compressed body could be a bomb; none is taken, on any route."""
