@@ -81,7 +81,7 @@ class ChangeNotifier:
         self.polls = PollSchedule()
         self._turns = Turns()
         self._awaited: dict[str, asyncio.Event] = {}
-        self._closed = False
+        self.closed = False
         self._changed: set[str] = set()
         self._any_changed = asyncio.Event()
         self.taken_at = steady()  # when the conductor last came for changes
@@ -106,13 +106,9 @@ class ChangeNotifier:
             if event := self._awaited.pop(name, None):
                 event.set()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Wake all members, and let none wait any more: the server is stopping."""
-        self._closed = True
+        self.closed = True
         self._wake_members(None)
 
     async def until(
@@ -130,7 +126,7 @@ class ChangeNotifier:
             result = await read()
             await self._turns.take()  # of all that this reading was for
             left = deadline - time.monotonic()
-            if holds(result) or left <= 0 or self._closed:
+            if holds(result) or left <= 0 or self.closed:
                 return result
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), left)

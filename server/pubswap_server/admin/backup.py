@@ -16,7 +16,7 @@ from sqlalchemy import create_engine
 from pubswap_protocol import __version__
 from pubswap_protocol.command_line.locking import Held, lock
 from pubswap_protocol.command_line.progress_bar import each_of
-from pubswap_protocol.digests import digest_of_file
+from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.errors import BackupFault, DamagedBlob
 from pubswap_protocol.files import publish
 from pubswap_server.admin.manifest import (
@@ -26,7 +26,6 @@ from pubswap_server.admin.manifest import (
     BackupManifest,
     DatabaseFile,
     copy_blob,
-    database_name,
     write_manifest,
 )
 from pubswap_server.admin.opened import Deployment, newest_schema, opened_in_use
@@ -130,7 +129,7 @@ def keep_blob(deployment: Deployment, into: Folder, digest: str) -> int:
 
 def finish(into: Folder, moment: CopiedRows, token: bytes | None) -> BackupManifest:
     digest = digest_of_file(moment.file)
-    name = database_name(digest)
+    name = DATABASES.replace("*", hexadecimal(digest)[:16])  # none of the backup before
     size = moment.file.stat().st_size
     publish(moment.file, into.path / name)
     if token is not None:

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.digests import Digester, hexadecimal
+from pubswap_protocol.digests import Digester
 from pubswap_protocol.errors import BackupFault, DamagedBlob, first_fault
 from pubswap_protocol.files import publish
 from pubswap_protocol.messages import Digest
@@ -51,11 +51,6 @@ class BackupManifest(BaseModel, extra="forbid", frozen=True):
             f"{rows.get('updates', 0)} updates and {rows.get('events', 0)} events, and "
             f"{len(self.blobs)} blobs ({size_text(sum(self.blobs.values()))}), as of {made_at}"
         )
-
-
-def database_name(digest: str) -> str:
-    """A name that another backup's database does not have."""
-    return DATABASES.replace("*", hexadecimal(digest)[:16])
 
 
 def write_manifest(folder: Path, manifest: BackupManifest, temporary: Path) -> None:
