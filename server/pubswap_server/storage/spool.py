@@ -152,9 +152,11 @@ def _own_folder(parent: Path) -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(dir=parent))
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         with suppress(OSError):
-            # Another process may have taken the folder for a left-over in this very moment.
+            # Another process may have taken the folder for a left-over in this very moment, or
+            # have removed it already.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return folder, descriptor
+            if folder.exists():
+                return folder, descriptor
         os.close(descriptor)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import fcntl
 import os
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from pubswap_protocol.errors import Invalid, TooLarge
 from pubswap_protocol.files import syncing, write_pieces
 from pubswap_server.http.upload_body import chunk_range
 from pubswap_server.storage.spool import ROOM as PIECE
-from pubswap_server.storage.spool import Writer, body_under_way, piece_bytes
+from pubswap_server.storage.spool import Spool, Writer, body_under_way, piece_bytes
 
 
 @pytest.mark.parametrize("size", [1, 1000, PIECE - 1, 3 * PIECE + 7])
@@ -119,3 +121,22 @@ def test_what_did_not_reach_the_disk_meanwhile_is_an_error(tmp_path: Path) -> No
     assert (tmp_path / "read meanwhile").exists()
     os.close(reader)
     os.close(writer)
+
+
+def test_a_folder_that_another_process_removed_at_its_start_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers that start together take a folder for a left-over until its lock is held."""
+    lock, removed = fcntl.flock, list[Path]()
+
+    def flock(descriptor: int, how: int) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            shutil.rmtree(removed[0])
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    mine = Spool(tmp_path)
+    assert removed != [mine.folder]
+    assert mine.new().exists()
+    mine.close()
