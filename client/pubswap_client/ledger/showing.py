@@ -16,6 +16,7 @@ from pubswap_client.ledger.verifying import verify
 from pubswap_client.signed_manifest import make_key, sign
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import LedgerDamaged
+from pubswap_protocol.files import whole_folder
 
 REPORT = "report.md"
 
@@ -58,7 +59,7 @@ def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
     elif entry.kind == "enrolment":
         yield "the invite, a secret"
     elif entry.kept:
-        yield f"in {body_path(folder, entry.digest)}"
+        yield f"in the ledger's {body_path(folder, entry.digest).relative_to(folder)}"
 
 
 def _responses(body: bytes, decode: Decode | None) -> Iterator[str]:
@@ -79,14 +80,16 @@ def export(ledger: Path, out: Path, key: Path, decode: Decode | None) -> str:
 
     Raises LedgerDamaged if the ledger is not as it was written.
     """
-    shutil.copytree(ledger, out, ignore=shutil.ignore_patterns("lock", "*.tmp"), dirs_exist_ok=True)
-    verdict = verify(out)
-    if verdict.faults:
-        raise LedgerDamaged(f"{ledger} is not as it was written: {verdict.faults[0]}.")
-    (out / REPORT).write_text(text(out, verdict.head, decode), encoding="utf-8")
-    make_key(key)
-    files = (path for path in out.rglob("*") if path.is_file())
-    sign(out, [path.relative_to(out).as_posix() for path in files], key)
+    with whole_folder(out, mode=0o700) as made:
+        leave_out = shutil.ignore_patterns("lock", "*.tmp", made.name)
+        shutil.copytree(ledger, made, ignore=leave_out, dirs_exist_ok=True)
+        verdict = verify(made)
+        if verdict.faults:
+            raise LedgerDamaged(f"{ledger} is not as it was written: {verdict.faults[0]}.")
+        (made / REPORT).write_text(text(made, verdict.head, decode), encoding="utf-8")
+        make_key(key)
+        files = (path for path in made.rglob("*") if path.is_file())
+        sign(made, [path.relative_to(made).as_posix() for path in files], key)
     return verdict.head
 
 

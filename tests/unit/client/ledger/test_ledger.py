@@ -20,14 +20,16 @@ from pubswap_client.ledger.ledger import (
     day_files,
     ledger_folder,
 )
-from pubswap_client.ledger.showing import content, entries
+from pubswap_client.ledger.showing import REPORT, content, entries, export
 from pubswap_client.ledger.verifying import verify
 from pubswap_protocol import paths
+from pubswap_protocol.digests import digest_of, hexadecimal
 from pubswap_protocol.errors import LedgerDamaged, NotSaved
 from pubswap_protocol.tensors.responses import Response, encode_responses
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 BEAT = ("POST", "/v1/runs/r/heartbeat", "application/json")
+CHUNK = ("PATCH", paths.UPLOAD.format(run="r", upload="u"), paths.BYTES_TYPE)
 
 
 def clock(*days: int) -> Callable[[], datetime]:
@@ -159,6 +161,24 @@ def test_a_ledger_written_anew_does_not_hold_the_entry_that_was_handed_on(tmp_pa
     forged = verify(written(tmp_path / "b", 0, 1))
     assert forged.faults == ()
     assert forged.head != honest
+
+
+def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
+    """A damaged ledger's leaves nothing behind that the next one would refuse to write over."""
+    folder, key = written(tmp_path, 0), tmp_path / "key"
+    head = (folder / "head").read_bytes()
+    (folder / "head").unlink()
+    for out in (tmp_path / "out", folder / "out"):  # within the ledger, too
+        with pytest.raises(LedgerDamaged):
+            export(folder, out, key, None)
+        assert not out.exists()
+    (folder / "head").write_bytes(head)
+    Ledger(tmp_path, keep_adapters=True).record(*CHUNK, [b"adapter"])
+    export(folder, folder / "out", key, None)
+    where = f"in the ledger's bodies/{hexadecimal(digest_of(b'adapter'))}"
+    assert where in (folder / "out" / REPORT).read_text()
+    assert not any(folder.glob(".*"))
+    assert verify(folder / "out").faults == ()
 
 
 def test_a_crash_in_an_entry_costs_that_entry_alone(tmp_path: Path) -> None:
@@ -326,7 +346,8 @@ def test_large_json_is_kept_beside_its_entry(tmp_path: Path) -> None:
     (entry,) = entries(folder)
     assert (entry.content, entry.kept) == (None, True)
     assert body_path(folder, entry.digest).read_bytes() == body
-    assert list(content(folder, entry, None)) == [f"in {body_path(folder, entry.digest)}"]
+    where = f"in the ledger's bodies/{hexadecimal(entry.digest)}"
+    assert list(content(folder, entry, None)) == [where]
     ledger.record("POST", paths.ENROLL, "application/json", [body])
     assert len(list((folder / "bodies").iterdir())) == 1
 
