@@ -42,14 +42,15 @@ class StaticStep:
         self.positions = positions.clone()
         self._filled = mask[:, None, None, : self.window].bool()
         self._columns = torch.arange(self.window, device=device)
-        self._run: Callable[[], Tensor] = self._forward
+        # None until it is recorded: a method of our own here would be a cycle, and keep the cache.
+        self._replay: Callable[[], Tensor] | None = None
         for layer in cache.layers:
             layer.clear(self.window)
         AttentionInterface.register(NAME, decode_attention)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         self.tokens.copy_(tokens[:, None])
-        logits = self._run()
+        logits = self._forward() if self._replay is None else self._replay()
         self.cursor.length += 1
         self.place += 1
         self.positions += 1
@@ -72,7 +73,7 @@ class StaticStep:
             graph.replay()
             return logits
 
-        self._run = replay
+        self._replay = replay
 
     def _forward(self) -> Tensor:
         # Added to the scores, since each layer would make that of a mask of booleans. In four

@@ -1,9 +1,12 @@
 """Decoding over static shapes, as CUDA graphs need it; on a CPU the same code without a graph."""
 
+import gc
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout import static_step
+from pubswap_client.rollout.kv_cache import PreallocatedLayer
 from pubswap_client.rollout.static_step import StaticStep, decode_attention
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
 from pubswap_protocol.tensors.responses import Response
@@ -131,7 +135,7 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
     replayed: list[int] = []
 
     def record(self: StaticStep) -> None:
-        run, place, window, cursor = self._run, self.place, self.window, self.cursor
+        run, place, window, cursor = self._forward, self.place, self.window, self.cursor
 
         def replay() -> torch.Tensor:
             length, cursor.length = cursor.length, -1  # nobody may ask the host
@@ -142,13 +146,43 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
                 cursor.length = length
                 replayed.append(1)
 
-        self._run = replay
+        self._replay = replay
 
     monkeypatch.setattr(StaticStep, "record", record)
     engine = engine_of(policy, static=True)
     engine.graphs = True
     assert close(wanted, generate(engine))
     assert len(replayed) > 30
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_cache_is_given_back_with_the_responses(
+    policy: Policy, graphs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when Python next looks for cycles: on a GPU, the update needs that memory at once."""
+    made: list[weakref.ref[Any]] = []
+    make = PreallocatedLayer.__init__
+
+    def noting(self: PreallocatedLayer, *arguments: Any) -> None:
+        make(self, *arguments)
+        made.append(weakref.ref(self))
+
+    def record(self: StaticStep) -> None:
+        self._replay = partial(StaticStep._forward, weakref.proxy(self))  # a graph holds no host
+
+    monkeypatch.setattr(PreallocatedLayer, "__init__", noting)
+    monkeypatch.setattr(StaticStep, "record", record)
+    engine = engine_of(policy, static=True)
+    engine.graphs = graphs
+    gc.disable()
+    try:
+        generate(engine)  # with the comparison of the two paths
+        kept = [layer() is not None for layer in made]
+    finally:
+        gc.enable()
+    assert made
+    assert not any(kept)
+    assert engine.static
 
 
 def test_a_model_that_is_another_over_static_shapes_goes_on_without_them(
