@@ -88,6 +88,8 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
                 drawn.append(problem)
                 counts[stream.name] += 1
                 progress.advance(task)
+    if len(drawn) < total:  # sizes that follow from what is usable do so without what is misread
+        sizes = spec.sizes(len(drawn))
     return divide(drawn, spec, fitted(spec, sizes, counts)), origins, tally
 
 

@@ -104,6 +104,20 @@ def test_a_split_has_the_sizes_asked_and_no_prompt_twice(
     assert [path.name for path in out.parent.iterdir()] == ["split"]
 
 
+def test_sizes_that_nobody_gave_are_shares_of_what_can_be_read(tmp_path: Path) -> None:
+    """A few answers that their verifier misreads leave smaller sets, and are counted."""
+    rows = [
+        {"prompt": f"{n} =", "answer": str(n) if n % 40 else "x or y, maybe?", "topic": "sums"}
+        for n in range(200)
+    ]
+    file = tmp_path / "own.jsonl"
+    file.write_text("".join(json.dumps(row | {"verifier": "math"}) + "\n" for row in rows))
+    out = prepare(DataSpec(source="jsonl", from_=file, clients=2), tmp_path / "out")
+    manifest = read_manifest(out)
+    assert [each.problems for each in manifest.files.values()] == [78, 78, 19, 19]
+    assert [left.rows for left in manifest.left_out] == [5]
+
+
 def test_a_topic_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
     """It may hold no formula that the picture could show."""
     file = SplitFile(sha256="0" * 64, problems=3, topics={r"from $5 to \\$x_{$": 2, r"$\\foo$": 1})
