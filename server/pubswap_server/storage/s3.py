@@ -11,6 +11,7 @@ and downloads read files, and a blob never changes.
 """
 
 import math
+import os
 import secrets
 import shutil
 import threading
@@ -64,16 +65,15 @@ class BucketBlobs(BlobStore):
         path = self._cached(digest)
         try:
             self._verify(path, digest)
+            os.utime(path)  # it is in use; not by `touch`, which makes a file that was evicted
+            self._note_verified(path)
+            return path
         except FileNotFoundError:
             pass
         except DamagedBlob:
             # Only the copy is known to be damaged; the bucket may have the right bytes.
             self._damaged.discard(digest)
             path.unlink(missing_ok=True)
-        else:
-            path.touch()
-            self._note_verified(path)
-            return path
         self._fetch_once(digest)
         return path
 

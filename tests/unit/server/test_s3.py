@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from obstore.store import HTTPStore
 
-from pubswap_protocol.digests import digest_of
+from pubswap_protocol.digests import digest_of, digest_of_file
 from pubswap_protocol.errors import DamagedBlob
+from pubswap_server.storage import store as blob_store
 from pubswap_server.storage.s3 import BucketBlobs
 from pubswap_server.storage.spool import Spool
 from pubswap_server.storage.store import file_name
@@ -111,3 +112,21 @@ def test_fetches_at_once_make_room_as_one_does(blobs: BucketBlobs, tmp_path: Pat
         os.utime(path, (0, path.stat().st_mtime - 300))
     assert fetched(blobs, then)[0] == [DATA[digest] for digest in then]
     assert {path.name for path in (tmp_path / "cache").iterdir()} == set(map(file_name, then))
+
+
+def test_a_blob_that_makes_room_while_it_is_hashed_is_fetched_again(
+    blobs: BucketBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Used long ago, it is the first to go; what is left in its place must not be an empty file."""
+    digest = min(DATA)
+    path = blobs.path(digest)
+    os.utime(path, (0, 0))
+
+    def evicted_meanwhile(file: Path) -> str:
+        found = digest_of_file(file)
+        if file == path:
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(blob_store, "digest_of_file", evicted_meanwhile)
+    assert blobs.read(digest) == DATA[digest]
