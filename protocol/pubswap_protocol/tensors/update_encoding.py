@@ -15,7 +15,7 @@ A reduced file is canonical, and refused otherwise: the tensors `NAME` (BF16 or 
 `NAME.scale` (F32), those of the widest dtype first and then by name, under one header.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -190,9 +190,7 @@ class ReducedForm:
 
 
 class ReducedFile(MappedFile):
-    """A checked file of a difference."""
-
-    is_canonical = True  # another one is not opened
+    """A checked file of a difference; one that is not canonical is not opened."""
 
     def __init__(self, path: Path, layout: AdapterLayout, precision: Reduced) -> None:
         """Open and check the header and the size; raises InvalidAdapter."""
@@ -214,10 +212,6 @@ class ReducedFile(MappedFile):
             check_numbers(name, values, LARGEST / TOP)
             if values.min() < 0:
                 raise InvalidAdapter(f"Tensor {name!r} holds a scale below 0: {values.min():.6g}.")
-
-    def canonical(self) -> Iterator[bytes]:
-        """The file itself."""
-        yield self.path.read_bytes()
 
     def difference(self, name: str, first: int = 0, last: int | None = None) -> Array:
         """Rows first .. last - 1 of a tensor's difference to what the round began from."""

@@ -6,6 +6,7 @@ from fastapi import Request
 from fastapi.concurrency import contextmanager_in_threadpool
 
 from pubswap_protocol.errors import DigestMismatch, Invalid, LengthMismatch, TooLarge
+from pubswap_protocol.tensors.adapter import AdapterFile
 from pubswap_protocol.tensors.update_encoding import open_update
 from pubswap_server.database.tables import RunRow, UploadRow
 from pubswap_server.runs import runs
@@ -69,7 +70,7 @@ def store_upload(services: Services, run: RunRow, upload: UploadRow) -> str:
         digest = file.digest()
         if digest != upload.digest:
             raise DigestMismatch(f"The bytes received are {digest}, not {upload.digest}.")
-        if not file.is_canonical:
+        if isinstance(file, AdapterFile) and not file.is_canonical:
             return services.blobs.write(file.canonical())[0]
         services.blobs.keep(here.path, digest, here.objects)
         return digest

@@ -108,7 +108,6 @@ def test_an_update_comes_back_as_base_plus_difference(tmp_path: Path, precision:
     assert encode_update(LAYOUT, precision, trained, base, {})[0] == body
     update = open_update(tmp_path / "update", LAYOUT, precision)
     assert update.digest() == digest_of(body)
-    assert b"".join(update.canonical()) == body
     assert len(body) == largest_update(LAYOUT, precision)
 
 
