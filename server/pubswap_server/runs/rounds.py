@@ -157,18 +157,13 @@ def quorum(run: RunRow, present: Turnout) -> int:
     return needed(present, settings.aggregation.quorum, settings.members.minimum)
 
 
-def close_if_due(session: Session, run: RunRow) -> bool:
-    """Stop taking updates when all are in, or a quorum is and the deadline has passed.
-
-    Returns whether it did.
-    """
+def close_if_due(session: Session, run: RunRow) -> None:
+    """Stop taking updates when all are in, or a quorum is and the deadline has passed."""
     if run.state not in ROUND_UNDER_WAY or run.paused:
-        return False
+        return
     present, rules = turnout(session, run), runs.settings_of(run).aggregation
-    due = closes(present, quorum(run, present), rules.deadline_seconds, now())
-    if due:
+    if closes(present, quorum(run, present), rules.deadline_seconds, now()):
         runs.move(session, run, updates_closed, updates=present.arrived)
-    return due
 
 
 def roll_back(session: Session, run: RunRow, to: int) -> None:
