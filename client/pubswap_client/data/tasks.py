@@ -40,8 +40,14 @@ class TaskSpec:
             raise InvalidSettings(f"tasks.{name}: {str(error) or 'not possible'}.") from None
 
     def record(self, index: int) -> Record:
-        """Problem `index` of all, as plain JSON with the keys of a problem file."""
-        entry = self._dataset[index]
+        """Problem `index` of all, as plain JSON with the keys of a problem file.
+
+        Raises InvalidSettings for settings of which the generator makes none.
+        """
+        try:
+            entry = self._dataset[index]
+        except Exception as error:  # of each generator its own
+            raise InvalidSettings(f"tasks.{self.name}: {str(error) or 'not possible'}.") from None
         return {
             "id": f"{self.name}-{self._seed}-{index}",
             "prompt": entry["question"].strip(),

@@ -85,9 +85,15 @@ def test_demo_is_a_function_of_its_seed() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    """An unknown task, and more problems than there are."""
+    """An unknown task, one of which no problem can be made, and more problems than there are."""
     with pytest.raises(InvalidSettings, match="chess"):
         TaskSpec("chess", {}, seed=0)
+    for name, settings in (
+        ("spell_backward", {"min_word_len": 40, "max_word_len": 41}),
+        ("countdown", {"min_target": 10**6, "max_target": 10**6 + 1}),
+    ):
+        with pytest.raises(InvalidSettings, match=f"tasks.{name}: "):
+            TaskSpec(name, settings, seed=0).record(0)
     with pytest.raises(InvalidSettings, match=r"4 clients are too many.*products"):
         demo_problems(0, 4, 5000, 8, 8)
 
