@@ -76,6 +76,8 @@ class LoraSettings(Strict):
             return values
         if rank.keys() != {"min", "max"}:
             raise ValueError("rank is a number, or a range such as {min = 1, max = 32}")
+        if values.get("min_rank") not in (None, rank["min"]):
+            raise ValueError("rank.min and min_rank are one number; give one of them")
         return {**values, "rank": rank["max"], "min_rank": rank["min"]}
 
     @model_validator(mode="after")
