@@ -1,17 +1,18 @@
 """Verifiers that misbehave on request, importable by worker processes."""
 
+import mmap
 import os
 import time
 
 from pubswap_protocol.problems import Problem
 
-_kept: list[bytearray] = []
+_kept: list[mmap.mmap] = []
 
 
 def misbehaving(name: str, response: str, problem: Problem) -> float:
     """Right for "right", "keep" and, after a second, for "doze"; the others do what they say."""
     if response == "keep":
-        _kept.append(bytearray(1 << 30))
+        _kept.append(mmap.mmap(-1, 1 << 30))  # which counts, and is never touched
         return 1.0
     if response == "hang":
         time.sleep(600)
