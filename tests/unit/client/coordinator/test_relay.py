@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs a relay until nothing is asked any more; `answers` is the coordinator."""
     monkeypatch.setattr(relaying, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(relaying, "IDLE_SECONDS", 0.5)
 
     def run(answers: Callable[[httpx.Request], httpx.Response]) -> None:
         http = httpx.Client(transport=httpx.MockTransport(answers))
