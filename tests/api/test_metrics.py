@@ -60,9 +60,10 @@ def test_the_queue_is_measured(server: Server) -> None:
     fed.submit("a", 1, fed.adapter(1))
     stalled = scraped(server)["pubswap_runs_stalled", ""]
     before = scraped(server)["pubswap_long_polls", ""]
-    poll = threading.Thread(target=fed.members["a"].task, args=(fed.run.id, 3))
+    poll = threading.Thread(target=fed.members["a"].task, args=(fed.run.id, 30))
     poll.start()
     wait_for(server, "pubswap_long_polls", before + 1)
+    fed.submit("b", 1, fed.adapter(1))  # which is what it waits for
     poll.join()
     wait_for(server, "pubswap_long_polls", before)
     fed = lonely(server)
