@@ -115,7 +115,7 @@ def _rounds(run: WholeRun) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _cells(summary: RoundSummary, topics: list[str]) -> Iterator[str]:

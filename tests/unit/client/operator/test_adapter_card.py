@@ -27,7 +27,7 @@ SETTINGS = RunSettings.model_validate({"rounds": 3, "clients": 2, "grpo": {"lear
 
 def finished() -> WholeRun:
     def scores(share: float) -> Evaluation:
-        topics = {"sums": share, "a|b": 0.25}
+        topics = {"sums": share, "a|b\nc": 0.25}
         return Evaluation(pass_at_1=share, by_topic=topics, problems=4, seconds=1)
 
     after = RoundSummary(
@@ -73,7 +73,7 @@ def test_a_card_says_what_the_run_says_and_names_no_member() -> None:
         assert digest in text
     assert "- `rounds = 3`" in text and "- `grpo.learning_rate = 0.5`" in text
     assert "local_steps" not in text
-    assert "| round | updates | pass@1 | a\\|b | sums | drift | adapter |" in text
+    assert "| round | updates | pass@1 | a\\|b c | sums | drift | adapter |" in text
     assert f"| 1 | 2 | 0.750 | 0.250 | 0.750 | 1.500 | `{digest_of(b'one')}` |" in text
     assert "| 0 | 0 | 0.500 | 0.250 | 0.500 |  |  |" in text
     assert "- Members: client-1 (revoked), client-2, evaluator-1\n" in text
