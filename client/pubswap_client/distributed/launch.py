@@ -86,11 +86,12 @@ def followers(count: int) -> Iterator[None]:
 
 
 def die_with_the_leader() -> None:
-    """Make the kernel kill this process when its parent is gone (Linux), and ignore Ctrl-C.
+    """Make the kernel kill this process when its parent is gone (Linux); ignore Ctrl-C and SIGTERM.
 
-    Ctrl-C reaches the whole terminal group; what follows from it is the leader's to decide.
+    They may reach all processes at once; what follows from them is the leader's to decide.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
