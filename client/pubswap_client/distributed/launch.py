@@ -97,9 +97,12 @@ def die_with_the_leader() -> None:
 
 
 def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> None:
-    """End this process when a follower has died: it would wait for it for ever."""
+    """End this process when a follower has failed: it would wait for it for ever.
+
+    One that ends with 0 was told to, by a leader that has come to its own end.
+    """
     code = process.wait()
-    if not stopping.is_set():
+    if code and not stopping.is_set():
         log.error(
             "A process of this client ended with code %d; ending too. Start again to go on "
             "from the last step.",

@@ -2,8 +2,13 @@
 
 import os
 import signal
+import sys
+import time
 
-from pubswap_client.distributed.launch import die_with_the_leader
+import psutil
+import pytest
+
+from pubswap_client.distributed.launch import die_with_the_leader, followers
 
 
 def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
@@ -16,3 +21,21 @@ def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
             os.kill(os.getpid(), name)
         os._exit(0)
     assert os.waitpid(follower, 0) == (follower, 0)
+
+
+@pytest.mark.parametrize(("code", "statuses"), [(0, []), (3, [70])])
+def test_followers_that_are_done_first_end_no_leader(
+    monkeypatch: pytest.MonkeyPatch, code: int, statuses: list[int]
+) -> None:
+    """They end when the leader tells them to, before it has come to wait for them."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", f"raise SystemExit({code})"])
+    before = psutil.Process().children()
+    with followers(1):
+        (follower,) = set(psutil.Process().children()) - set(before)
+        while follower.is_running() and not ended:
+            time.sleep(0.01)
+        time.sleep(0.1)
+    assert ended == statuses
