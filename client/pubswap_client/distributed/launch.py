@@ -22,7 +22,7 @@ from pubswap_client.distributed.process_group import (
     follow,
     start_engine,
 )
-from pubswap_client.policy.policy import Policy
+from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.model import ModelCard
@@ -116,13 +116,14 @@ def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> No
 def open_process_group(settings: ClientSettings) -> Iterator[ProcessGroup | None]:
     """The process group that the settings ask for, its followers started; None for one process.
 
-    Under torchrun, the processes are already there.
+    Under torchrun, the processes are already there. Raises InvalidSettings for a GPU where there
+    is none.
     """
     rank = launched_rank()
     if rank is None and settings.processes == 1:
         yield None
         return
-    cpu = settings.device == "cpu" or not torch.cuda.is_available()
+    cpu = find_device(settings.device).type == "cpu"
     with followers(settings.processes - 1) if rank is None else nullcontext():
         process_group = ProcessGroup(cpu=cpu, sharded=settings.shard)
         yield process_group

@@ -7,8 +7,12 @@ import time
 
 import psutil
 import pytest
+import torch
 
-from pubswap_client.distributed.launch import die_with_the_leader, followers
+from pubswap_client.distributed import launch
+from pubswap_client.distributed.launch import die_with_the_leader, followers, open_process_group
+from pubswap_client.settings import ClientSettings
+from pubswap_protocol.errors import InvalidSettings
 
 
 def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
@@ -39,3 +43,16 @@ def test_followers_that_are_done_first_end_no_leader(
             time.sleep(0.01)
         time.sleep(0.1)
     assert ended == statuses
+
+
+def test_several_processes_are_not_trained_on_a_cpu_where_a_gpu_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One process refuses it in the same words."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(launch, "followers", lambda _: pytest.fail("followers were started"))
+    with (
+        pytest.raises(InvalidSettings, match="torch finds no GPU"),
+        open_process_group(ClientSettings(device="cuda", processes=2)),
+    ):
+        pass
