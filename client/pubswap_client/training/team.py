@@ -25,7 +25,6 @@ class Team:
     """
 
     size = 1
-    is_leader = True  # holds the optimizer, and speaks to the coordinator
     lockstep = False  # every forward pass needs all processes, so that none may leave one
 
     def announce(self, update: Update, factors: Sequence[Tensor]) -> None:
