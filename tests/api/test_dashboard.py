@@ -15,6 +15,7 @@ from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import Evaluation, Progress, SetKind, SubmitUpdate, UpdateMetrics
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.rate_limits import Rate
+from pubswap_server.web import pages
 from pubswap_server.web.access import SECONDS, new_cookie, session_of
 from pubswap_server.web.acts import ACTS
 from pubswap_server.web.rendering import POLICY, SignedOut
@@ -509,8 +510,11 @@ def test_the_stream_names_parts_that_exist(server: Server, browser: httpx.Client
     assert browser.get(f"{base}/parts/nothing").status_code == 404
 
 
-def test_the_stream_of_a_run_that_is_deleted_ends(server: Server, browser: httpx.Client) -> None:
+def test_the_stream_of_a_run_that_is_deleted_ends(
+    server: Server, browser: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a whole answer, and not as a request that failed."""
+    monkeypatch.setattr(pages, "LOOK_SECONDS", 0.2)
     fed = begun(server)
     with browser.stream("GET", f"/runs/{fed.run.id}/stream") as answer:
         lines = answer.iter_lines()
