@@ -239,7 +239,7 @@ class LocalRound:
             self._ahead = {ahead: self._sampled(ahead)}
             self._submit(*self._ahead[ahead])
         self.reporter.doing(f"private step {step}")
-        metrics = self.trainer.private_step(step, sampled_ahead(self.run.settings, step))
+        metrics = self.trainer.private_step(step, self._sampled_ahead(step))
         if self.run.settings.grpo.resample and metrics.zero_variance_share == 1:
             log.warning(
                 "Private step %d taught nothing: each of %d prompts had equal rewards for all its "
@@ -247,6 +247,11 @@ class LocalRound:
                 *(step, metrics.prompts_sampled),
             )
         return metrics
+
+    def _sampled_ahead(self, step: int) -> int | None:
+        """The private step to sample before this one's update; none behind our own last one."""
+        last = len(self._done) + 1 == self.limits.steps
+        return None if last else sampled_ahead(self.run.settings, step)
 
     # Public steps
 
@@ -256,7 +261,7 @@ class LocalRound:
         self.reporter.doing(f"public step {step}: waiting for the other organisations")
         received, waited = self._received(step, prompts, own)
         self.reporter.doing(f"public step {step}: updating")
-        ahead = sampled_ahead(self.run.settings, step)
+        ahead = self._sampled_ahead(step)
         metrics = self.trainer.public_step(step, _problems(prompts), received, ahead)
         return replace(metrics, waited=waited)
 

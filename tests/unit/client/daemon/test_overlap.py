@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.reporters import LogLines, StepReport
 from pubswap_client.policy.groups import Group, collate
 from pubswap_client.policy.policy import Policy
@@ -168,6 +169,16 @@ def test_an_engine_beside_the_trainer_samples_while_it_updates(
     monkeypatch.setattr(LocalTrainer, "update_policy", updating)
     one.live()
     assert beside.threads == 2 * ["MainThread", *["rollout"] * (STEPS - 1)]
+
+
+def test_nothing_is_sampled_behind_the_last_step_that_a_member_makes(
+    world: Callable[..., World], beside: type[Beside]
+) -> None:
+    """By its own limit: the hand-in waited for responses that nothing was trained on."""
+    one = world(beside, method="fedavg", grpo=OVERLAP)
+    one.limits = RoundLimits(steps=2)
+    one.live()
+    assert beside.threads == 2 * ["MainThread", "rollout"]
 
 
 @pytest.mark.parametrize(
