@@ -109,6 +109,8 @@ def coordinator_settings(folder: Path) -> ServerSettings:
         data_dir=folder,
         database_url=f"sqlite:///{folder / 'pubswap.sqlite'}",
         blob_url=None,
+        bucket_endpoint=None,
+        notify_url=None,
         operator_token=None,
         require_client_certificate=False,
         member_requests_per_second=1e6,
