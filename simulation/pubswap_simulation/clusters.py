@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pubswap_client.state.lock import holder
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.files import private_folder
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, followed, started
 from pubswap_simulation.results import Value
@@ -147,6 +148,7 @@ class SlurmCluster:
         minutes = options.pop("time", _SLURM_MINUTES)
         if not isinstance(minutes, int):
             raise InvalidSettings(f"--resource time={minutes}: give it as minutes.")
+        private_folder(self._folder)  # orders have the members' settings, such as vllm.api_key
         executor = submitit.SlurmExecutor(self._folder, max_num_timeout=_MOST_TIMEOUTS)
         executor.update_parameters(
             job_name="pubswap",

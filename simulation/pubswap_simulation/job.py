@@ -23,14 +23,7 @@ from pubswap_simulation.results import RESULT, Members, Value
 
 _SLUG = 120  # characters of a key before its digest; file systems take 255
 # What members set for themselves that decides what is trained; the rest is where and how fast.
-_DECIDING = {
-    "holdout",
-    "prompts_per_step",
-    "rank",
-    "responses_per_prompt",
-    "round_seconds",
-    "round_steps",
-}
+_DECIDING = {"holdout", "prompts_per_step", "rank", "responses_per_prompt"}
 _card_of = cache(model_card)  # digests of all weights, the same for a sweep's hundred jobs
 
 

@@ -160,7 +160,12 @@ def parse_seeds(text: str | None) -> tuple[int, ...]:
         if match is None:
             raise InvalidSettings(f"--seeds {text}: give them as 0-4, or 0,3,7.")
         first = int(match[1])
-        seeds += range(first, int(match[2] or first) + 1)
+        last = int(match[2] or first)
+        if last < first:
+            raise InvalidSettings(
+                f"--seeds {text}: {part.strip()} ends before it begins; give them as 0-4, or 0,3,7."
+            )
+        seeds += range(first, last + 1)
     return tuple(dict.fromkeys(seeds))
 
 
@@ -203,6 +208,11 @@ def run_specs(
 
 
 def _check_own(job: Job, own: ClientSettings) -> None:
+    if own.round_steps is not None or own.round_seconds is not None:
+        raise InvalidSettings(
+            "A simulation's clients have one configuration and make all steps of a round: leave "
+            "round_steps and round_seconds out of it, and set the run's local_steps."
+        )
     if job.settings.aggregation.weights == "improvement" and not own.holdout:
         raise InvalidSettings(
             "aggregation.weights = 'improvement' weighs members by what they gain on their own "

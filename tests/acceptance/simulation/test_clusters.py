@@ -156,6 +156,7 @@ def test_a_slurm_job_goes_on_after_its_node_s_death_and_its_time_s_end(
     options = slurm.options(tmp_path)
     assert (options["array"], options["cpus-per-task"]) == ("0-1%2", "1")
     assert (options["partition"], options["time"]) == ("long", "90")
+    assert not (store / "slurm").stat().st_mode & 0o077  # the members' settings are in it
     assert found(store) == here
 
 

@@ -155,7 +155,7 @@ def test_members_own_settings_are_in_the_key_where_they_decide_a_result(
 
     [job] = Planner(recipe, tmp_path, {}).one(0)
     assert {job.key(), key(), key("holdout = 0"), key("threads = 2"), key(threads=1)} == {key()}
-    others = ("holdout = 2", "holdout = 3", "round_steps = 5", "prompts_per_step = 1", "rank = 4")
+    others = ("holdout = 2", "holdout = 3", "prompts_per_step = 1", "rank = 4")
     assert len({key(), *(key(text) for text in others)}) == 1 + len(others)
 
 
@@ -194,6 +194,16 @@ def test_weights_by_improvement_without_held_out_problems_are_refused(
         run_specs(jobs, tmp_path, **options)
     config.write_text("holdout = 2")
     assert len(run_specs(jobs, tmp_path, **options)) == 1
+
+
+@pytest.mark.parametrize("text", ["round_steps = 2", "round_seconds = 60"])
+def test_clients_that_make_fewer_steps_are_refused(tmp_path: Path, recipe: Path, text: str) -> None:
+    """Their rewards would be told of other rounds, and a run's table ended with a traceback."""
+    config = tmp_path / "client.toml"
+    config.write_text(text)
+    jobs = Planner(recipe, tmp_path, {}).one(0)
+    with pytest.raises(InvalidSettings, match="set the run's local_steps"):
+        run_specs(jobs, tmp_path, config, {}, keep_work=False, keep_adapters=False)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ def test_a_value_without_its_key_is_refused(text: str) -> None:
         parse_given([text])
 
 
-@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2"])
+@pytest.mark.parametrize("text", ["", "a", "1-", "-1", "1,,2", "4-0"])
 def test_seeds_that_are_none_are_refused(text: str) -> None:
     """With the two forms that there are."""
     with pytest.raises(InvalidSettings, match="0-4"):
