@@ -305,7 +305,7 @@ _ADDRESS_ADVICE = "Is there something else at this address, or a proxy before it
 def _advice(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return (
-            "Name the CA of its certificate, or of a proxy that opens TLS, by `--ca-file` when you "
-            "enrol, or in SSL_CERT_FILE."
+            "Name the CA of its certificate, or of a proxy that opens TLS, by `--ca-file`, which "
+            "an organisation gives when it enrols, or in SSL_CERT_FILE."
         )
     return "Is it running, and is the address right?"

@@ -168,6 +168,18 @@ def test_an_unreachable_coordinator_says_what_to_check() -> None:
         wait_until_ready(client(handler), 0.0)
 
 
+def test_an_operator_is_not_told_to_enrol_for_a_private_ca() -> None:
+    """An unknown CA is named by an option that commands of both sides have."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+
+    with pytest.raises(
+        Unreachable, match="`--ca-file`, which an organisation gives when it enrols"
+    ):
+        wait_until_ready(client(handler), 0.0)
+
+
 def body(data: bytes, status: int = 200, **headers: str) -> httpx.Response:
     """A streamed answer of these bytes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
