@@ -6,14 +6,15 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.verifiers.extract import answer_line, first_of, last_boxed, last_line, tagged
 
 # Nothing limits the time of these patterns: what repeats in them is bounded or possessive.
-_STATED = re.compile(r"(?i:answer|option|choice)\s{1,9}is\b:?([^\n]*)")
+_STATED = re.compile(r"(?:answer|option|choice)\s{1,9}is\b:?", re.IGNORECASE)
 _MARKUP = re.compile(
     r"\\(?:[A-Za-z]++|[()\[\]])|[*_`#${}\[\]\"\u2018\u201c-\u201f\u2705\u2713\u2714\ufe0f]"
 )
 # A letter that ends, or that its option follows: "C", "(C)", "C. Aspirin", "C (Aspirin)",
-# "C - Aspirin" with any dash.
+# "C - Aspirin" with any dash; "The final answer is" may stand before it.
 _LETTER = re.compile(
-    r"\s*+(?i:option|choice)?\s*+\(?([A-J])(?:\)|(?![\w'])(?!\s++[^\s(:\u2013\u2014-]))"
+    r"\s*+(?i:(?:[a-z]{2,12},?\s++){0,4}(?:answer|option|choice)\s++is\b:?|option|choice)?"
+    r"\s*+\(?([A-J])(?:\)|(?![\w'])(?!\s++[^\s(:\u2013\u2014-]))"
 )
 _ANOTHER = re.compile(
     r"[\s.()]*+(?:[,;/&]|\b(?:and|or)\b)[\s(]*+(?:(?:and|or)\s++)?\(?[A-J](?![\w'])"
@@ -37,7 +38,9 @@ def chosen_letter(response: str) -> str | None:
 
 
 def _stated(text: str) -> str | None:
-    return next((rest for rest in reversed(_STATED.findall(text)) if leading_letter(rest)), None)
+    # Each goes on to the next: "The closest answer is 81%. The answer is (F)."
+    rests = (rest.partition("\n")[0] for rest in reversed(_STATED.split(text)[1:]))
+    return next((rest for rest in rests if leading_letter(rest)), None)
 
 
 def leading_letter(answer: str) -> str | None:
