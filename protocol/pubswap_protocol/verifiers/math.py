@@ -45,6 +45,16 @@ _DEGREES = re.compile(
 _CURRENCIES = (r"\\\$|dollar|\bUSD\b", r"\u20ac|euro|\bEUR\b", "\u00a3", "\u00a5")
 _MONEY = re.compile(r"[\u20ac\u00a3\u00a5]|(?<=\d)\s*+(?:dollars?|USD|EUR)\b")
 _MILLILITRES = re.compile(r"(?<=\d)(?:[\s~]|\\[,;: ])++mL[\s.]*$")
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALED = re.compile(
+    rf"(?<![\d.,])(\d[\d,]*+(?:\.\d++)?+)({_BEFORE_UNIT}*+)(thousand|million|billion|trillion)\b",
+    re.IGNORECASE,
+)
+# 0.5% is not 0.5, but 92.5 for 92.5% leaves out what the question says.
+_PERCENT = re.compile(
+    rf"^(\s*+[-+]?\s*+[1-9][\d,]*+(?:\.\d++)?+){_BEFORE_UNIT}*+(?:\\?%|percent\b)[\s}}.]*$",
+    re.IGNORECASE,
+)
 _RAISED = {0xB2: "^2", 0xB3: "^3"}
 _LEADING = re.compile(r"^\s*+(?:=++|\\approx\b|\u2248)")
 _AND = re.compile(r"[\s,]*+\b(?:and|or)\b")
@@ -74,8 +84,6 @@ def score_math(response: str, problem: Problem) -> float:
     It has no time limit of its own: the library's signal alarms work in a main thread only. The
     pool limits it.
     """
-    from math_verify import verify
-
     answer = first_of(response, last_boxed, _tagged, stated_answer, _only_line)
     if not answer or len(answer) > MAX_ANSWER_CHARACTERS or "\\boxed" in answer:
         return 0.0
@@ -89,9 +97,26 @@ def score_math(response: str, problem: Problem) -> float:
     ours, theirs = _currencies(gold), _currencies(answer)
     if ours and theirs and ours != theirs:
         return 0.0
+    # As a unit, a percent sign or a scale may be left out of one of them.
+    plain, short = (_PERCENT.sub(r"\1", side) for side in (gold, answer))
+    if bool(_SCALED.search(gold)) != bool(_SCALED.search(answer)):
+        plain, short = (_SCALED.sub(r"\1\2", side) for side in (plain, short))
+    return float(
+        _equal(gold, answer) or ((plain, short) != (gold, answer) and _equal(plain, short))
+    )
+
+
+def _equal(gold: str, answer: str) -> bool:
+    from math_verify import verify
+
     parsed = _parsed(gold)
     places = _places(parsed[0]) if parsed else 6
-    return float(verify(parsed, _parsed(answer), float_rounding=places, timeout_seconds=None))
+    return bool(verify(parsed, _parsed(answer), float_rounding=places, timeout_seconds=None))
+
+
+def _scaled(number: re.Match[str]) -> str:
+    value = Decimal(number[1].replace(",", "")).scaleb(_SCALES[number[3].lower()])
+    return f"{value:f}{number[2]}"
 
 
 def _places(gold: Any) -> int:
@@ -120,7 +145,8 @@ def _bare(mark: str) -> str:
 
 def _bare_text(text: str) -> str:
     r"""Without \text: 12 N is 12 \text{ N}, but may be 12 times N where the gold is 12."""
-    return " ".join(_SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text)).split())
+    words = " ".join(_SPACE.sub(" ", _TEXT_CONTENT.sub(r" \1 ", text)).split())
+    return words.replace(" ,", ",")
 
 
 def _currencies(text: str) -> list[str]:
@@ -149,7 +175,7 @@ def _plain(answer: str) -> str:
     # 6 m^2 may be a polynomial.
     answer = _UNIT.sub(lambda unit: unit[0] if unit[1].startswith("m^") else "", answer)
     answer = _MONEY.sub("", _MILLILITRES.sub("", answer))
-    answer = _SCIENTIFIC.sub(_decimal, answer)
+    answer = _SCIENTIFIC.sub(_decimal, _SCALED.sub(_scaled, answer))
     answer = _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), answer)
     answer = _UNIT_IN_LIST.sub("", answer)
     answer = _IMAGINARY.sub("i", answer)
