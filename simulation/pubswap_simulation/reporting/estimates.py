@@ -147,7 +147,8 @@ def grid(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     """A Markdown table, its first `left` columns to the left."""
 
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
+        # A topic may have any text, several lines and bars included.
+        return "| " + " | ".join(" ".join(c.split()).replace("|", "\\|") for c in cells) + " |"
 
     rule = ["---" if column < left else "---:" for column in range(len(heads))]
     return "\n".join([line(heads), line(rule), *(line(row) for row in rows)])

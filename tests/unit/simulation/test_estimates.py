@@ -5,7 +5,7 @@ from statistics import StatisticsError, mean, stdev
 
 import pytest
 
-from pubswap_simulation.reporting.estimates import estimate, paired, t_quantile
+from pubswap_simulation.reporting.estimates import estimate, grid, paired, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,13 @@ def test_signs_are_counted_beyond_rounding() -> None:
     found = paired({0: 0.1 + 0.2, 1: 0.5, 2: 0.2}, {0: 0.3, 1: 0.4, 2: 0.4})
     assert found is not None
     assert (found.above, found.equal, found.below) == (1, 1, 1)
+
+
+def test_a_cell_of_any_text_is_one_cell() -> None:
+    """A topic with a bar or of several lines breaks no table."""
+    table = grid(["", "a|b", "two\nlines"], [["row", "1", "2"]])
+    assert table.splitlines() == [
+        r"|  | a\|b | two lines |",
+        "| --- | ---: | ---: |",
+        "| row | 1 | 2 |",
+    ]
