@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.orm import Session
 
 from pubswap_protocol import paths
 from pubswap_protocol.messages import Away, Progress
+from pubswap_server.runs import traffic
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
+from support.coordinator.counted import counted
 from support.eventually import until
 
 
@@ -52,6 +55,16 @@ def test_rounds_exchanges_and_bytes_are_measured(tmp_path: Path) -> None:
     assert seen["pubswap_http_body_bytes_total", f"direction=in,route={route}"] == responses
     assert seen["pubswap_http_body_bytes_total", f"direction=out,route={route}"] > 0
     assert not any(fed.run.id in labels or "judge" in labels for _, labels in seen)
+
+
+def test_no_scrape_reads_the_rounds_before(server: Server) -> None:
+    """The bytes since ever are rows of their own, which are found by their key."""
+    engine = server.app.state.services.database.engine
+    with Session(engine) as session, counted(engine) as asked:
+        traffic.by_kind(session)
+        explain = f"EXPLAIN QUERY PLAN {asked.statements[-1]}"
+        plan = session.connection().exec_driver_sql(explain, (traffic.TOTAL,)).all()
+    assert not [detail for *_, detail in plan if detail.startswith("SCAN traffic")]
 
 
 def test_the_queue_is_measured(server: Server) -> None:

@@ -1,10 +1,13 @@
 """What is kept of what members sent, on every database and store: it does not grow for ever."""
 
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from structlog.testing import capture_logs
 
 from pubswap_client.recipes.check import coordinator_bytes
 from pubswap_protocol import paths
@@ -14,11 +17,17 @@ from pubswap_protocol.errors import NotFound, Unauthenticated, UnknownRun, Wrong
 from pubswap_protocol.messages import Evaluation
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.admin.verify import verify
-from pubswap_server.conductor import maintenance
+from pubswap_server.conductor import conductor, maintenance
+from pubswap_server.conductor.inputs import aggregate_round
 from pubswap_server.conductor.maintenance import sweep
 from pubswap_server.database.tables import Base
+from pubswap_server.exchange import exchanges
+from pubswap_server.http.dependencies import RunAccess
+from pubswap_server.runs.auth import Operator
 from pubswap_server.settings import ServerSettings
 from support.coordinator.coordinator import Federation, Server, begun, serving, settings_for
+from support.coordinator.places import on_sqlite
+from support.eventually import until
 
 ROUNDS, KEPT, CLIENTS = 6, 2, 2
 KEPT_ONES = ("final", "best", "2", "4")  # of four rounds
@@ -115,6 +124,35 @@ def finished(server: Server, **overrides: object) -> Federation:
         found = Evaluation(pass_at_1=score, by_topic={}, problems=5, seconds=1)
         fed.members["judge"].submit_evaluation(fed.run.id, round_, found)
     return fed
+
+
+@on_sqlite
+def test_work_for_a_run_that_is_deleted_meanwhile_is_given_up(
+    settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its average, its verdicts, and exchanges that members ask for: all without a fault."""
+    with serving(settings) as server, server.closing:
+        fed, services = begun(server, method="fedavg"), server.app.state.services
+        average = aggregate_round
+
+        def deleting(*inputs: Any) -> Any:
+            averaged = average(*inputs)
+            fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+            fed.operator.delete_run(fed.run.id)
+            return averaged
+
+        monkeypatch.setattr(conductor, "aggregate_round", deleting)
+        with capture_logs() as lines:
+            for name in ("a", "b"):
+                fed.submit(name, 1, fed.adapter(1))
+            until(lambda: any(line["event"].startswith("advance") for line in lines))
+        (line,) = (line for line in lines if line["event"].startswith("advance"))
+        assert (line["event"], line["log_level"]) == ("advance given up", "info")
+        access = RunAccess(fed.run.id, Operator(), services)
+        with pytest.raises(UnknownRun):
+            server.do(access.read_for_all(lambda session, row: row))
+        verdicts = partial(exchanges.unverified_one, key=(fed.run.id, 1, 1, "a"))
+        assert server.do(services.database.read(verdicts)) is None
 
 
 def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_another(

@@ -13,7 +13,7 @@ from anyio import to_thread
 from sqlalchemy import Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import Fenced, PubSwapError, WrongState
+from pubswap_protocol.errors import Fenced, PubSwapError, UnknownRun, WrongState
 from pubswap_protocol.messages import RunState
 from pubswap_server.clock import now
 from pubswap_server.conductor import stalls
@@ -105,8 +105,8 @@ async def _tried(services: Services, run: str) -> None:
     try:
         await advance(services, run)
         services.attempts.moved(run)
-    except (Fenced, WrongState) as error:
-        # Another replica, or the operator, has moved it meanwhile.
+    except (Fenced, UnknownRun, WrongState) as error:
+        # Another replica, or the operator, has moved or deleted it meanwhile.
         log.info("advance given up", run=run, code=error.code, error=error.detail)
     except PubSwapError as error:
         log.warning("advance failed", run=run, code=error.code, error=error.detail)
@@ -123,7 +123,7 @@ async def _failed(services: Services, run: str, why: str) -> None:
         return
 
     def note(session: Session) -> Notice | None:
-        row = session.get_one(RunRow, run, with_for_update=True)
+        row = runs.by_id(session, run, lock=True)
         if row.state in ENDED:
             return None
         row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
@@ -195,7 +195,7 @@ async def _outcomes(
     for round_, swap in due:
 
         def read(session: Session, round_: int = round_, swap: int = swap) -> Exchange:
-            return exchanges.answered(session, session.get_one(RunRow, run), round_, swap)
+            return exchanges.answered(session, runs.by_id(session, run), round_, swap)
 
         exchange = await services.database.read(read)
         if exchange.correct:  # or all were withdrawn meanwhile
@@ -214,7 +214,7 @@ async def _aggregate(services: Services, lease: Lease, inputs: RoundInputs) -> N
     services.metrics.aggregation_seconds.observe(time.monotonic() - started)
 
     def publish(session: Session) -> tuple[float, Notice | None]:
-        row = session.get_one(RunRow, run, with_for_update=True)
+        row = runs.by_id(session, run, lock=True)
         services.leases.give_back(session, lease)
         if row.state != RunState.AGGREGATING or inputs_of(session, row, row.round) != inputs:
             raise WrongState(f"Run {run} moved on while round {inputs.round} was averaged.")

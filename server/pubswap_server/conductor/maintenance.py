@@ -148,7 +148,7 @@ async def heal(services: Services) -> None:
 
 async def _make_again(services: Services, run: str, round_: int) -> None:
     def read(session: Session) -> tuple[RunRow, RoundInputs | None, str | None]:
-        row = session.get_one(RunRow, run)
+        row = runs.by_id(session, run)
         inputs = inputs_of(session, row, round_) if round_ else None
         return row, inputs, session.get_one(RoundRow, (run, round_)).adapter
 

@@ -164,9 +164,11 @@ def unverified(session: Session, before: datetime, run: str | None = None) -> li
 
 def unverified_one(session: Session, key: Key) -> Unverified | None:
     """A submission to verify; None if there are verdicts, or nobody needs them any more."""
-    row, run = session.get(SubmissionRow, key), session.get_one(RunRow, key[0])
-    moot = run.round != key[1] or run.state not in ROUND_UNDER_WAY
-    if row is None or row.stored is None or row.correct is not None or row.late or moot:
+    row = session.get(SubmissionRow, key)
+    if row is None or row.stored is None or row.correct is not None or row.late:
+        return None
+    run = session.get_one(RunRow, key[0])
+    if run.round != key[1] or run.state not in ROUND_UNDER_WAY:
         return None
     return Unverified(
         rules=rules_of(session, run, row.round, row.swap),

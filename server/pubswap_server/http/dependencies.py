@@ -147,9 +147,12 @@ class RunAccess(Generic[P_co]):
         )
 
     async def read_for_all(self, work: Callable[[Session, RunRow], T]) -> T:
-        """The result of `work` for all that wait for it: not refused if this member is by now."""
+        """The result of `work` for all that wait for it: not refused if this member is by now.
+
+        Raises UnknownRun.
+        """
         return await self.services.database.read(
-            lambda session: work(session, session.get_one(RunRow, self.name))
+            lambda session: work(session, runs.by_id(session, self.name))
         )
 
     async def write(self, work: Callable[[Session, RunRow], T]) -> T:

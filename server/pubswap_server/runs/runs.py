@@ -103,6 +103,14 @@ def find(session: Session, reference: str, principal: Principal, lock: bool = Fa
     return row
 
 
+def by_id(session: Session, run: str, lock: bool = False) -> RunRow:
+    """The run with this id, for work that goes on without its asker; raises UnknownRun."""
+    row = session.get(RunRow, run, with_for_update=lock or None)
+    if row is None:
+        raise UnknownRun(f"The run {run} was deleted.")
+    return row
+
+
 @dataclass(frozen=True)
 class _Stored:
     """A run's model or settings, known by the run's id: only the number of clients may change."""

@@ -9,7 +9,6 @@ from functools import partial
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import UnknownRun
 from pubswap_protocol.messages import Role, RunState, Task, TaskKind
 from pubswap_protocol.settings import AggregationSettings, SwapSettings
 from pubswap_server.database.tables import (
@@ -93,9 +92,7 @@ class RunSnapshot:
 
 def read_snapshot(session: Session, run: str) -> RunSnapshot:
     """Raises UnknownRun for a run that was deleted."""
-    row = session.get(RunRow, run)
-    if row is None:
-        raise UnknownRun(f"The run {run} was deleted.")
+    row = runs.by_id(session, run)
     before = session.get(RoundRow, (run, row.round - 1))
     updates = session.execute(
         select(UpdateRow.member, UpdateRow.late, UpdateRow.received_at).where(

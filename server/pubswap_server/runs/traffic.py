@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.messages import Traffic
-from pubswap_server.database.tables import TrafficRow
+from pubswap_server.database.tables import RunRow, TrafficRow
 
 K = TypeVar("K")
 
@@ -40,6 +40,7 @@ def by_member(session: Session, run: str) -> dict[str, Traffic]:
 
 def by_kind(session: Session) -> dict[str, int]:
     query = select(TrafficRow.kind, func.sum(TrafficRow.bytes)).where(TrafficRow.round == TOTAL)
+    query = query.where(TrafficRow.run_id.in_(select(RunRow.id)))  # the key begins with the run
     return {kind: int(size) for kind, size in session.execute(query.group_by(TrafficRow.kind))}
 
 
