@@ -72,9 +72,14 @@ class Attendance:
             refusals = self._refused_of(self.view)
             if self.view.state.ended:
                 return ()
-            if back and not refusals and self.hello is not None:
+            if refusals or self.hello is None:
+                return refusals
+            if back:
                 self.api.hello(self.run, self.hello)
                 log.info("Back in run %s.", self.view.name)
+            elif self.view.verifier_version not in (None, self.hello.verifier_version):
+                # The coordinator has another version since: it says what to install.
+                self.api.hello(self.run, self.hello)
         except RefusedByPolicy:  # it has changed since it was read
             return self._refusals(back)
         return refusals
