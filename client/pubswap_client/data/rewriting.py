@@ -18,7 +18,7 @@ _FRACTION = re.compile(r"(-?)(\d*)\s*\\[dt]?frac(?:\{(\d+)\}\{(\d+)\}|(\d)(\d))"
 _SCIENTIFIC = re.compile(r"(-?(?:\d+\.\d+|1)|-?\d+(?=e\d))e\+?(-?\d+)", re.IGNORECASE)
 _ROOT = re.compile(r"(-?)(\d*)\s*\\sqrt(?:\{(\d+)\}|(\d))")
 _SUM = re.compile(r"(?:[\w\s+\-^{}()./]|\\[dt]?frac(?=[\d{])|\\sqrt|\\pi)+")
-_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)")
 _AROUND = re.compile(  # what may stand around a number that is the whole answer
     r"(?:\s[A-Za-z]{2,})+\.?\s*$"
     r"|\\(?:text\w*|mbox|mathrm)(?:\s?\{[^{}\d]*\}(?:\^\d)?)?|\\?%|\^\{?\\circ\}?|_\{?\d+\}?|\\\$"

@@ -191,6 +191,7 @@ def test_good_answers_are_read(verifier: str, answer: str) -> None:
         ("36 minutes", "36 minutes", "37 minutes"),
         ("9.5 square feet.", "9.5 square feet", "10.5 square feet."),
         ("4t", "4t", "4"),
+        ("+65.49", "65.49", "66.49"),
     ],
 )
 def test_answers_are_rewritten_and_mutated(answer: str, other: str, wrong: str) -> None:
