@@ -15,7 +15,7 @@ from pubswap_client.demo.federation import MODEL
 from pubswap_client.operator.connecting import operator_token
 from pubswap_client.state.membership import StoredMembership, save_membership
 from pubswap_protocol import paths
-from pubswap_protocol.messages import Evaluation, Progress, Role
+from pubswap_protocol.messages import CreateRun, Evaluation, Progress, Role
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Federation,
@@ -110,6 +110,36 @@ def test_a_page_follows_its_run_to_the_end(
     page.get_by_role("button", name="Sign out").click()
     page.goto(f"{fed.server.url}/runs/{fed.run.id}")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_page_that_follows_its_run_leaves_the_reader_where_it_is(
+    browser: Browser, fed: Federation
+) -> None:
+    """What is focused stays so, and a table that is moved aside stays there."""
+    size = {"width": 360, "height": 740}
+    page, _ = opened(browser, fed.server.url, viewport=size)
+    waiting = begun(fed.server)
+    page.goto(f"{fed.server.url}/runs/{waiting.run.id}")
+    members = page.locator("#members")
+    moved = members.get_by_role("region", name="Members")
+    with page.expect_response("**/parts/members"):  # the first of all parts, as the page begins
+        pass
+    members.get_by_role("link", name="Suspend").last.focus()
+    moved.evaluate("region => { region.scrollLeft = 100; }")
+    waiting.members["a"].heartbeat(waiting.run.id, Progress(round=1, step=1, steps=2, reward=0.375))
+    expect(members).to_contain_text("0.375", timeout=20_000)
+    expect(members.get_by_role("link", name="Suspend").last).to_be_focused()
+    assert moved.evaluate("region => region.scrollLeft") == 100
+
+
+def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Federation) -> None:
+    """A run's and a member's longest names, of one word each."""
+    page, _ = opened(browser, fed.server.url, viewport={"width": 360, "height": 740})
+    wish = CreateRun(name="n" * 63, settings=fed.run.settings, model=fed.run.model)
+    run = fed.operator.create_run(wish)
+    for path in ("", "/acts/cancel", f"/acts/exclude?member={'m' * 63}", "/new", "/log"):
+        page.goto(f"{fed.server.url}/runs/{run.id}{path}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
 
 
 def test_a_run_is_created_and_an_organisation_invited_by_clicks(

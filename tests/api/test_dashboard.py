@@ -18,7 +18,7 @@ from pubswap_server.rate_limits import Rate
 from pubswap_server.web import pages
 from pubswap_server.web.access import SECONDS, new_cookie, session_of
 from pubswap_server.web.acts import ACTS
-from pubswap_server.web.rendering import POLICY, SignedOut
+from pubswap_server.web.rendering import POLICY, SignedOut, number_text
 from support.coordinator.coordinator import (
     OPERATOR_TOKEN,
     Server,
@@ -338,6 +338,33 @@ def test_a_run_says_whom_it_waits_for(server: Server, browser: httpx.Client) -> 
     assert re.search(r"Waits for <strong>a</strong>", page)
     assert "1 of 2" in page and "0.625" in page
     assert "waits" not in browser.get("/runs/nothing").text.lower()
+
+
+def test_what_is_said_of_a_member_is_apart_from_its_name(
+    server: Server, browser: httpx.Client
+) -> None:
+    """A suspended "a" is not shown, or read aloud, as "asuspended"; a model is shown by name."""
+    fed = begun(server)
+    fed.operator.decide(fed.run.id, "a", paths.RUN_MEMBER_SUSPEND)
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert re.search(r'<th scope="row">a\s+<small>suspended</small>', page)
+    assert "<dd>small</dd>" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (999.4, "999"),
+        (999.7, "1,000"),
+        (123456.0, "123,456"),
+        (3e9, "3e+09"),
+        (-1e15, "-1e+15"),
+        (1.23e-05, "1.23e-05"),
+    ],
+)
+def test_a_figure_is_short_enough_for_a_charts_axis(value: float, text: str) -> None:
+    """Cut at its beginning, 3,000,000,000 read as 000,000."""
+    assert number_text(value) == text
 
 
 def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None:

@@ -6,10 +6,12 @@ From the server they need no JavaScript, and no style that the pages' policy for
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pubswap_protocol.command_line.amounts import duration_text
+
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 320, 140
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 22  # room for the axes' labels
+LEFT, RIGHT, TOP, BOTTOM = 66, 10, 10, 22  # room for the axes' labels
 BAR_PITCH, BAR_TEXT = 16, 46  # from a bar to the next; room for its sum
 MOST_MARKS = 60  # points with a mark of their own; of more, the line alone is drawn
 
@@ -52,7 +54,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float]]]) -> list[StackedBar]:
         x, parts = float(LEFT), []
         for name, value in seconds.items():
             width = round(value * scale, 1)
-            parts.append((name, round(x, 1), width, f"{label}, {name}: {value:.3g} s"))
+            parts.append((name, round(x, 1), width, f"{label}, {name}: {duration_text(value)}"))
             x += width
         total = sum(seconds.values())
         drawn.append(StackedBar(label, number * BAR_PITCH, parts, round(x + 4, 1), total))

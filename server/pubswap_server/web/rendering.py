@@ -74,10 +74,11 @@ def _static_url(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256((_STATIC / name).read_bytes()).hexdigest()[:12]}"
 
 
-def _number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
+    """A figure in ten characters at most, which a chart's axis has room for."""
     if value is None:
         return "\N{EN DASH}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def detail_text(value: object) -> str:
@@ -89,7 +90,7 @@ def detail_text(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, float):
-        return _number(value)
+        return number_text(value)
     text = str(value)
     return f"{text[:19]}\N{HORIZONTAL ELLIPSIS}" if text.startswith("blake3:") else text
 
@@ -106,7 +107,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "span": duration_text,
     "until": lambda moment: duration_text(max(0.0, (moment - now()).total_seconds())),
     "size": size_text,
-    "number": _number,
+    "number": number_text,
     "detail": detail_text,
 }
 _environment.filters |= _FILTERS
