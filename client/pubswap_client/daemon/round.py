@@ -210,7 +210,10 @@ class LocalRound:
             self.number,
             adapter,
             steps=self.limits.steps,
-            rolled_back=checkpoint is None or checkpoint.rollbacks != self.rollbacks,
+            # Or the coordinator was put back from a backup, which counts no rollback.
+            rolled_back=checkpoint is None
+            or checkpoint.rollbacks != self.rollbacks
+            or checkpoint.round >= self.number,
         )
         here = self.number, self.start, self.rollbacks
         if checkpoint is not None and checkpoint.of == here:

@@ -627,13 +627,17 @@ def test_a_round_that_a_rollback_begins_from_the_same_adapter_is_begun_again(
     assert rounds_of(one)[-ROUNDS:] == rounds_of(fresh)
 
 
+@pytest.mark.parametrize("rollbacks", [1, 0], ids=["rolled back", "restored"])
 @pytest.mark.parametrize(
     "grpo", [{"optimizer_state": "keep"}, {"resample": 2}], ids=["optimizer", "prompts"]
 )
 def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
-    world: Callable[..., World], grpo: dict[str, Any]
+    world: Callable[..., World], grpo: dict[str, Any], rollbacks: int
 ) -> None:
-    """The prompts that it has drawn are behind it, and its optimizer begins anew."""
+    """The prompts that it has drawn are behind it, and its optimizer begins anew.
+
+    Also where the coordinator was put back from a backup, which says nothing of a rollback.
+    """
     going, killed, fresh = (world(method="fedavg", grpo=grpo) for _ in range(3))
     trainer = going.trainer(None)
     going.trainer = lambda _: trainer
@@ -641,7 +645,7 @@ def test_a_rollback_finds_a_client_the_same_whether_it_was_killed_or_not(
         each.live()
         each.coordinator.updates.clear()
     for each in (going, killed, fresh):
-        each.coordinator.rollbacks = 1
+        each.coordinator.rollbacks = rollbacks
         each.live()
     assert going.adapters() == killed.adapters()
     assert (going.adapters() == fresh.adapters()) is ("optimizer_state" in grpo)
