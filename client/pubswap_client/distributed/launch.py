@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 FAILED = 70  # EX_SOFTWARE
 STOP_SECONDS = 10
+LEADER = "PUBSWAP_LEADER"  # in a follower's environment: the process that started it
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,7 +63,8 @@ def followers(count: int) -> Iterator[None]:
     }
     processes = []
     for rank in range(1, count + 1):
-        environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LEADER: str(os.getpid())}
+        environment = os.environ | shared | own
         processes.append(subprocess.Popen(sys.orig_argv, env=environment))
     os.environ |= shared | {"RANK": "0", "LOCAL_RANK": "0"}
     stopping = threading.Event()
@@ -88,12 +90,15 @@ def followers(count: int) -> Iterator[None]:
 def die_with_the_leader() -> None:
     """Make the kernel kill this process when its parent is gone (Linux); ignore Ctrl-C and SIGTERM.
 
-    They may reach all processes at once; what follows from them is the leader's to decide.
+    They may reach all processes at once; what follows from them is the leader's to decide. Ends
+    this process if the parent is gone already: to start takes seconds.
     """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.environ.get(LEADER) not in (None, str(os.getppid())):
+        sys.exit(FAILED)
 
 
 def _end_with(process: subprocess.Popen[bytes], stopping: threading.Event) -> None:

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -25,6 +27,36 @@ def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
             os.kill(os.getpid(), name)
         os._exit(0)
     assert os.waitpid(follower, 0) == (follower, 0)
+
+
+def test_a_follower_whose_leader_was_killed_while_it_started_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would look for the leader for a year, and keep its memory."""
+    reading, writing = os.pipe()
+    leader = os.fork()
+    if not leader:
+
+        def start(_: object, env: Mapping[str, str]) -> None:
+            killed = os.getpid()
+            if os.fork():
+                os._exit(0)
+            os.environ.update(env)
+            while os.getppid() == killed:
+                time.sleep(0.01)
+            die_with_the_leader()
+            os.write(writing, b"alive")
+
+        try:
+            monkeypatch.setattr(launch, "subprocess", SimpleNamespace(Popen=start))
+            with followers(1):
+                pass
+        finally:
+            os._exit(1)
+    os.close(writing)
+    assert os.waitpid(leader, 0) == (leader, 0)
+    with os.fdopen(reading, "rb") as said:
+        assert said.read() == b""
 
 
 @pytest.mark.parametrize(("code", "statuses"), [(0, []), (3, [70])])
