@@ -25,6 +25,7 @@ from pubswap_client.distributed.process_group import (
 from pubswap_client.policy.policy import Policy, find_device
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.settings import ClientSettings
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.settings import RunSettings
 
@@ -122,13 +123,18 @@ def open_process_group(settings: ClientSettings) -> Iterator[ProcessGroup | None
     """The process group that the settings ask for, its followers started; None for one process.
 
     Under torchrun, the processes are already there. Raises InvalidSettings for a GPU where there
-    is none.
+    is none, and for more processes than GPUs.
     """
     rank = launched_rank()
     if rank is None and settings.processes == 1:
         yield None
         return
-    cpu = find_device(settings.device).type == "cpu"
+    cpu, count = find_device(settings.device).type == "cpu", torch.cuda.device_count()
+    if not cpu and settings.processes > count:
+        raise InvalidSettings(
+            f"processes = {settings.processes}, and torch finds {count} GPUs: each process needs "
+            f"one of its own. Use processes = {count}, or device = 'cpu'."
+        )
     with followers(settings.processes - 1) if rank is None else nullcontext():
         process_group = ProcessGroup(cpu=cpu, sharded=settings.shard)
         yield process_group

@@ -77,6 +77,18 @@ def test_followers_that_are_done_first_end_no_leader(
     assert ended == statuses
 
 
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any is started: those without a GPU of their own would end in a traceback."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(launch, "followers", lambda _: pytest.fail("followers were started"))
+    with (
+        pytest.raises(InvalidSettings, match="processes = 3, and torch finds 2 GPUs"),
+        open_process_group(ClientSettings(processes=3)),
+    ):
+        pass
+
+
 def test_several_processes_are_not_trained_on_a_cpu_where_a_gpu_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
