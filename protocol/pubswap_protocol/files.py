@@ -27,7 +27,11 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path in which `~` is a user's folder; raises InvalidSettings for one that is not known."""
+    """A path in which `~` is a user's folder; raises InvalidSettings for one that is not known, and
+    for what is no path.
+    """
+    if "\0" in str(path):
+        raise InvalidSettings(f"{str(path)!r} is no path: it holds a NUL character.")
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -185,6 +185,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"swap": 1, "swap.period": 4}, "swap.period: swap has the value 1, and is no table"),
         ({"model.source": "~nobody-here/m"}, "~nobody-here/m: whose folder is that?"),
         ({"data.folder": "~nobody-here/d"}, "~nobody-here/d: whose folder is that?"),
+        ({"data.folder": "s\0"}, r"'s\x00' is no path: it holds a NUL character"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_the_key_and_the_reason(
