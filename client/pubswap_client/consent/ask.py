@@ -8,6 +8,7 @@ from pubswap_protocol.messages import RunView
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import AdapterLayout, sent_layout
+from pubswap_protocol.tensors.ranks import at_rank
 from pubswap_protocol.tensors.update_encoding import largest_update
 
 SENDS_GAIN = "sends its gain on held-out problems"
@@ -28,7 +29,8 @@ FACTS = {
 class Ask:
     """A run, or a run file, of which some is not known yet.
 
-    `weights` is the base model's digest, `update_bytes` the most that an update may have.
+    `weights` is the base model's digest, `update_bytes` the most that an update may have, and
+    `own_bytes` the most of a member's that has a rank of its own.
     """
 
     settings: RunSettings
@@ -40,6 +42,12 @@ class Ask:
     weights: str | None = None
     update_bytes: int | None = None
     round: int | None = None
+    own_bytes: int | None = None
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """The most that this member's own update has."""
+        return self.update_bytes if self.own_bytes is None else self.own_bytes
 
     @property
     def rounds(self) -> int:
@@ -94,17 +102,23 @@ class Ask:
         }
 
 
-def ask_of(view: RunView, coordinator: str) -> Ask:
+def ask_of(view: RunView, coordinator: str, rank: int | None = None) -> Ask:
+    """What a run asks of a member, which may have a `rank` of its own."""
+    layout, settings = view.model.layout, view.settings
+    own = None
+    if rank is not None and rank < settings.lora.rank:
+        own = update_bytes(at_rank(layout, rank), settings)
     return Ask(
-        settings=view.settings,
+        settings=settings,
         name=view.name,
         coordinator=coordinator.rstrip("/"),
         bucket=view.bucket,
         run=view.id,
         model=view.model.source,
         weights=view.model.weights_digest,
-        update_bytes=update_bytes(view.model.layout, view.settings),
+        update_bytes=update_bytes(layout, settings),
         round=view.round or None,
+        own_bytes=own,
     )
 
 

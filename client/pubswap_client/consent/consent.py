@@ -81,7 +81,7 @@ def _work(what: Mapping[str, Any], content: Any, digest: str) -> Work:
 
 @dataclass
 class Consent:
-    """What one organisation allows one coordinator's run.
+    """What one organisation allows one coordinator's run, of which it may train a lower `rank`.
 
     The files are read again each time: what a person changes holds from the next request on.
     """
@@ -90,6 +90,7 @@ class Consent:
     coordinator: str
     ledger: Ledger
     clock: Callable[[], datetime] = local_now
+    rank: int | None = None
     _ask: Ask | None = field(default=None, init=False)
     _lacked: int = field(default=0, init=False)  # bytes of a request that was refused
     _refused: Work | None = field(default=None, init=False)  # what it had of a round
@@ -107,10 +108,10 @@ class Consent:
 
     def attend(self, view: RunView) -> tuple[Refusal, ...]:
         """What is refused of a run as the coordinator shows it now, before its next round."""
-        self._ask = ask_of(view, self.coordinator)
+        self._ask = ask_of(view, self.coordinator, self.rank)
         here = self._refused is not None and self._refused[:2] == (view.id, view.round)
         next_work = self._refused if here else None
-        return self.refusals(max(self._ask.update_bytes or 0, self._lacked), next_work)
+        return self.refusals(max(self._ask.sent_bytes or 0, self._lacked), next_work)
 
     def refusals(self, next_bytes: int, next_work: Work | None = None) -> tuple[Refusal, ...]:
         """What is refused now, with this to be sent next; nothing before the first run."""
@@ -191,7 +192,7 @@ def refused_now(state: Path, policy: LocalPolicy, ask: Ask) -> tuple[Refusal, ..
     """What a policy refuses of a run at this moment, for a person who asks."""
     now = local_now()
     approval, sent = read_approval(state, ask.run or ""), sent_since(state, now)
-    return judge(policy, ask, approval, now, sent, ask.update_bytes or 0)
+    return judge(policy, ask, approval, now, sent, ask.sent_bytes or 0)
 
 
 def adopt(state: Path, view: RunView, coordinator: str) -> Path | None:

@@ -107,7 +107,7 @@ def compare(policy: LocalPolicy, ask: Ask) -> list[Line]:
         _named("base model", policy.base_models, (ask.weights,), Code.BASE_MODEL),
         *(_limited(policy, ask, what, setting) for what, setting in FACTS.items()),
         _responses(policy, ask),
-        _size(policy.max_bytes_a_day, ask.update_bytes),
+        _size(policy.max_bytes_a_day, ask.sent_bytes),
         *([_gain(policy.counters)] if ask.sends_gain else []),
     ]
     return [replace(line, asks=facts[line.what]) for line in lines] + [

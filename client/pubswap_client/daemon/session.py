@@ -312,7 +312,7 @@ def _connected(
         with CoordinatorClient(url, member.token, tls=stored.tls, on_send=ledger.record) as api:
             yield api, None
         return
-    consent = Consent(settings.state, url, ledger)
+    consent = Consent(settings.state, url, ledger, rank=settings.rank)
     consent.check_coordinator()
     with CoordinatorClient(
         url,

@@ -188,7 +188,7 @@ class Examination:
         with self._checking("policy", "disk"):
             needed = "the run there"
             stored, run = _found(self._stored, needed), _found(self._run, needed)
-            self._note("policy", check_policy, state, run, stored.coordinator)
+            self._note("policy", check_policy, self.settings, run, stored.coordinator)
             self._note("disk", check_disk, state, run.model.layout)
 
     def _check_settings(self) -> None:

@@ -9,6 +9,7 @@ from pubswap_client.consent.consent import refused_now, words
 from pubswap_client.consent.local_policy import load_policy, policy_path
 from pubswap_client.consent.rules import Code
 from pubswap_client.doctor.findings import Finding, failure, ok, warning
+from pubswap_client.settings import ClientSettings
 from pubswap_client.state.lock import holder
 from pubswap_client.state.membership import StoredMembership
 from pubswap_protocol.command_line.amounts import size_text
@@ -60,12 +61,13 @@ def check_daemon(state: Path) -> Finding:
     )
 
 
-def check_policy(state: Path, run: RunView, coordinator: str) -> Finding:
+def check_policy(settings: ClientSettings, run: RunView, coordinator: str) -> Finding:
     """Check the run against policy.toml; raises InvalidSettings for one that is no policy."""
+    state, rank = settings.state, settings.rank
     path = policy_path(state)
     if not path.exists():
         return ok(f"{path} is not there; start writes one that allows what the run asks")
-    refused = refused_now(state, load_policy(path), ask_of(run, coordinator))
+    refused = refused_now(state, load_policy(path), ask_of(run, coordinator, rank))
     if not refused:
         return ok(f"{path} allows what the run asks")
     if all(refusal.code in _PASSING for refusal in refused):

@@ -442,3 +442,19 @@ def test_counters_that_are_not_allowed_are_left_out(tmp_path: Path) -> None:
     changed(tmp_path, counters='["loss"]')
     assert consent.withhold(beat) == Progress(round=1, step=1, steps=2)
     assert LocalPolicy().counters == "all"
+
+
+def test_a_member_of_a_lower_rank_is_judged_by_the_bytes_that_it_sends(tmp_path: Path) -> None:
+    """And approves what the run asks of all."""
+    ranks = {"lora": {"rank": 2, "alpha": 4, "min_rank": 1}, "aggregation": {"rule": "svd"}}
+    run = view(**ranks)
+    whole, own = ask_of(run, URL), ask_of(run, URL, rank=1)
+    assert own.facts() == whole.facts()
+    assert own.sent_bytes is not None and whole.sent_bytes is not None
+    assert own.sent_bytes < whole.sent_bytes
+    member(tmp_path)
+    decide(tmp_path, "r", True, whole.facts())
+    changed(tmp_path, max_bytes_a_day=str(own.sent_bytes))
+    assert codes(Consent(tmp_path, URL, Ledger(tmp_path)), run) == [Code.BYTES, Code.BYTES]
+    assert codes(Consent(tmp_path, URL, Ledger(tmp_path), rank=2), run)
+    assert codes(Consent(tmp_path, URL, Ledger(tmp_path), rank=1), run) == []
