@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import BaseModelMismatch, InvalidSettings
 from pubswap_protocol.files import expanded
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import ModelCard, model_card, weight_files
@@ -83,6 +83,11 @@ def own_model(
         )
     card = model_card(folder, run.settings.lora, str(folder), settings.revision)
     run.model.check_same(card)
+    if card.vocabulary != run.model.vocabulary:  # peers' token ids are below it
+        raise BaseModelMismatch(
+            f"The run says that its base model has a vocabulary of {run.model.vocabulary}, and the "
+            f"same files have one of {card.vocabulary}; ask its operator."
+        )
     return folder, card
 
 

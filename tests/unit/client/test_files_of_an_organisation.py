@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-from pubswap_client.base_model import local_folder, model_folder
+from pubswap_client.base_model import local_folder, model_folder, own_model
 from pubswap_client.demo.demo import prepare_folder
 from pubswap_client.demo.federation import MODEL, RUN_FILE
 from pubswap_client.operator.connecting import operator_token
@@ -18,12 +18,13 @@ from pubswap_client.recipes.runfile import prepare
 from pubswap_client.settings import load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol.command_line.amounts import size_text
-from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.messages import Membership, Role
+from pubswap_protocol.errors import BaseModelMismatch, InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import Membership, Role, RunState, RunView
 from pubswap_protocol.model import model_card
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter, modules, stack_layout
 from pubswap_protocol.tensors.peft_folder import write_peft_folder
+from support.coordinator.coordinator import merged
 
 MEMBERSHIP = StoredMembership(
     coordinator="http://c",
@@ -295,3 +296,22 @@ def test_a_missing_operator_token_says_where_it_comes_from(
 def test_sizes_are_written_for_people(size: float, text: str) -> None:
     """Three digits and a unit."""
     assert size_text(size) == text
+
+
+def test_a_model_with_another_vocabulary_than_its_files_is_refused() -> None:
+    """Token ids of peers are checked against it, and looked up in the model."""
+    settings = merged({})
+    card = model_card(MODEL, settings.lora, "small", None)
+    shown = card.model_copy(update={"vocabulary": card.vocabulary + 1})
+    run = RunView(
+        id="r",
+        name="run",
+        state=RunState.OPEN,
+        paused=False,
+        round=0,
+        settings=settings,
+        model=shown,
+        created_at="2026-01-01T00:00:00Z",  # type: ignore[arg-type]
+    )
+    with pytest.raises(BaseModelMismatch, match="has a vocabulary of"):
+        own_model(load_settings(None, model=str(MODEL)), run)
