@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from pubswap_protocol.bounds import MAX_COUNT
 from pubswap_protocol.errors import InvalidAdapter, InvalidResponses
 from pubswap_protocol.tensors.safetensors_header import read_header
 
@@ -32,6 +33,7 @@ Logprobs = NDArray[np.float32]
 
 _DTYPES = {"prompts": "I32", "lengths": "I32", "tokens": "I32", "logprobs": "F32", "donated": "U8"}
 _ORIGINS = {"seeds": "I64", "donors": "I64"}
+_MOST = {"seeds": 2**63 - 1, "donors": MAX_COUNT}  # a receiver tells of donors by their numbers
 
 UNVERIFIED = -1  # the seed of a response that nobody can compute again
 NOBODY = 0  # the donor of one's own
@@ -198,8 +200,10 @@ def _origin(
 ) -> NDArray[np.int64]:
     """What the file says of the responses' origin (n,); raises InvalidResponses."""
     array = arrays.get(name, np.full(shape, unknown))
-    if array.shape != shape or array.min() < unknown:
-        raise InvalidResponses(f"{name} must be numbers from {unknown} on, of shape {shape}.")
+    if array.shape != shape or array.min() < unknown or array.max() > _MOST[name]:
+        raise InvalidResponses(
+            f"{name} must be numbers from {unknown} to {_MOST[name]}, of shape {shape}."
+        )
     return array.flatten().astype(np.int64)
 
 

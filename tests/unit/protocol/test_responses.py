@@ -83,6 +83,8 @@ def edited(**arrays: Any) -> bytes:
         (edited(logprobs=np.full(10, np.nan, np.float32)), "finite"),
         (edited(donated=np.zeros(4, np.uint8)), "shape"),
         (edited(tokens=np.full(10, 1, np.int64)), "exactly these tensors"),
+        (edited(donors=np.full((2, 2), 2**53)), "donors must be numbers from 0 to"),
+        (edited(seeds=np.full((2, 2), -2)), "seeds must be numbers from -1 to"),
         (edited(name=np.zeros(1, np.uint8)), "exactly these tensors"),
         (b"nonsense" * 4, "header"),
     ],
