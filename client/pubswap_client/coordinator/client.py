@@ -4,8 +4,10 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 from pubswap_client.coordinator.connection import Connection
+from pubswap_client.coordinator.retry import Pace
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.coordinator.transfers import (
     LARGEST_BYTES,
@@ -15,6 +17,7 @@ from pubswap_client.coordinator.transfers import (
     upload,
 )
 from pubswap_protocol import messages, paths
+from pubswap_protocol.bounds import MAX_NUMBER
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault, printable
 from pubswap_protocol.messages import Receipt, RunView
@@ -22,6 +25,7 @@ from pubswap_protocol.messages import Receipt, RunView
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
+_LOOKS = 20  # at a run that moves
 
 
 class CoordinatorClient(Connection):
@@ -48,31 +52,42 @@ class CoordinatorClient(Connection):
 
     def runs(self) -> list[RunView]:
         """All runs, newest first, without their members."""
-        runs: list[RunView] = []
+        runs: dict[str, RunView] = {}
         after = None
         while page := self.call(messages.RunList, "GET", paths.RUNS, after=after).runs:
-            runs += page
+            if any(each.id in runs for each in page):
+                raise _endless(paths.RUNS)
+            runs |= {each.id: each for each in page}
             after = page[-1].id
-        return runs
+        return [*runs.values()]
 
     def run(self, run: str) -> RunView:
         return self.call(RunView, "GET", paths.RUN.format(run=run))
 
-    def rounds(self, run: str, after: int = -1) -> Iterator[messages.RoundSummary]:
-        """A run's rounds behind `after`, in order, asked for page by page."""
+    def rounds(
+        self, run: str, after: int = -1, last: int = MAX_NUMBER
+    ) -> Iterator[messages.RoundSummary]:
+        """A run's rounds behind `after` and up to `last`, in order, asked for page by page."""
         path = paths.ROUNDS.format(run=run)
         while page := self.call(messages.RoundList, "GET", path, after=after).rounds:
-            yield from page
-            after = page[-1].round
+            for each in page:
+                if each.round <= after:
+                    raise _endless(path)
+                if each.round > last:
+                    return
+                after = each.round
+                yield each
 
     def whole_run(self, run: str) -> messages.WholeRun:
         """One run with all its rounds, which fit together: asked for again if it moved between."""
         view = self.run(run)
-        while True:
-            rounds, before = list(self.rounds(view.id)), (view.state, view.round)
+        for _ in range(_LOOKS):
+            last = min(view.round, view.settings.rounds)
+            rounds, before = list(self.rounds(view.id, last=last)), (view.state, view.round)
             view = self.run(view.id)
             if (view.state, view.round) == before:
                 return messages.WholeRun(**dict(view), rounds=rounds)
+        raise ServerFault(f"Run {view.name} was another one each time that it was looked at.")
 
     def put_tokenizer(self, run: str, data: bytes) -> messages.BlobReceipt:
         """Send the base model's tokenizer.json, with which the coordinator decodes responses."""
@@ -126,17 +141,23 @@ class CoordinatorClient(Connection):
         """The `final`, the `best` or a round's global adapter, as safetensors."""
         return self.adapter_of_round(run, which)[1]
 
-    def adapter_of_round(self, run: str, which: str) -> tuple[int, bytes]:
-        """The round that an adapter of `global_adapter` belongs to, and the adapter."""
+    def adapter_of_round(
+        self, run: str, which: str, most: int = LARGEST_BYTES
+    ) -> tuple[int, bytes]:
+        """The round that an adapter of `global_adapter` belongs to, and the adapter.
+
+        Raises ServerFault for one of more than `most` bytes.
+        """
         path = paths.RUN_ADAPTER.format(run=run, which=which)
-        first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=LARGEST_BYTES)
+        first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=most)
         number = first.headers.get(paths.ROUND_HEADER, "")
         if not number.isdecimal():
             raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")
         if first.status_code != 206:  # a file that is made as it is sent, and begun nowhere else
             return int(number), first.content
         digest = first.headers.get("ETag", "").strip('"')
-        return int(number), bytes(download(BlobRequests(self, run, path), digest, self.backoff))
+        requests = BlobRequests(self, run, path, most)
+        return int(number), bytes(download(requests, digest, self.backoff))
 
     def add_viewer(self, name: str) -> messages.ViewerToken:
         """Let somebody look at the dashboard; the token is shown once."""
@@ -151,7 +172,12 @@ class CoordinatorClient(Connection):
 
     def events(self, run: str, after: int = 0) -> messages.Events:
         """The run's log after an event's id."""
-        return self.call(messages.Events, "GET", paths.RUN_EVENTS.format(run=run), after=after)
+        path = paths.RUN_EVENTS.format(run=run)
+        found = self.call(messages.Events, "GET", path, after=after)
+        ids = [after, *(event.id for event in found.events)]
+        if any(later <= earlier for earlier, later in pairwise(ids)):
+            raise _endless(path)
+        return found
 
     # A member
 
@@ -180,9 +206,14 @@ class CoordinatorClient(Connection):
         json = self.withhold(body).model_dump(mode="json", exclude_none=True)
         self.once("POST", path, json=json, timeout=HEARTBEAT_SECONDS)
 
-    def blob(self, run: str, digest: str, on_bytes: OnBytes | None = None) -> memoryview:
-        """A blob's bytes; raises DigestMismatch if they are not what the digest names."""
-        return download(BlobRequests(self, run), digest, self.backoff, on_bytes)
+    def blob(
+        self, run: str, digest: str, on_bytes: OnBytes | None = None, most: int = LARGEST_BYTES
+    ) -> memoryview:
+        """A blob's bytes; raises DigestMismatch if they are not what the digest names.
+
+        Raises ServerFault for more than `most` bytes.
+        """
+        return download(BlobRequests(self, run, most=most), digest, self.backoff, on_bytes)
 
     def put_blob(self, run: str, data: bytes | memoryview, on_bytes: OnBytes | None = None) -> str:
         """Send a blob unless the coordinator has it; returns its digest."""
@@ -234,7 +265,7 @@ class CoordinatorClient(Connection):
         with their donors' numbers. Raises RoundClosed if this member's responses were not in the
         exchange.
         """
-        path = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap)
+        path, pace = paths.SWAP_EXCHANGED.format(run=run, round=round_, swap=swap), Pace()
         while True:
             reply = self.request("GET", path, wait=LONG_POLL_SECONDS, seeds=seeds or None)
             if reply.status_code == 200:
@@ -242,10 +273,12 @@ class CoordinatorClient(Connection):
             reason = printable(reply.headers.get(paths.WAITS_HEADER, "the other organisations"))
             self._log_wait(reason)
             on_wait(reason)
+            pace.idle()
 
     def problem_set(self, run: str, kind: messages.SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""
-        return self.request("GET", paths.RUN_SET.format(run=run, kind=kind.value)).text
+        reply = self.request("GET", paths.RUN_SET.format(run=run, kind=kind.value))
+        return reply.content.decode(errors="replace")
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:
         self.request("POST", paths.EVALUATION.format(run=run, round=round_), body)
@@ -273,6 +306,10 @@ def wait_until_ready(
                 raise
         check()
         time.sleep(0.1)
+
+
+def _endless(path: str) -> ServerFault:
+    return ServerFault(f"{path} answered a page that does not follow on the one before it.")
 
 
 def _new_key() -> str:

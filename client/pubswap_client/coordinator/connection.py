@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import httpx
@@ -33,11 +34,13 @@ from pubswap_protocol.errors import (
     UnknownSetting,
     Unreachable,
     error_for,
+    first_fault,
 )
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R")
 
 OnSend = Callable[[str, str, str, Iterable[bytes]], None]
 """Called with method, path and query, media type and body before each request; may raise."""
@@ -49,6 +52,8 @@ SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for 
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of what is read as JSON
 LARGEST_ANSWER = 1 << 32  # of others that are read at once
+LONGEST_REASON = 300  # characters of what an answer lacks
+LONGEST_HEAD = 1 << 14  # of a page, in which its title is looked for
 
 
 class Connection:
@@ -111,7 +116,9 @@ class Connection:
         key: str | None = None,
         **params: Any,
     ) -> M:
-        return parse(answer, self.request(method, path, body, key, most=LARGEST_MESSAGE, **params))
+        """The message of an answer; one that is none is asked for again, as if it had failed."""
+        read = partial(parse, answer)
+        return self._asked(read, method, path, body, key, most=LARGEST_MESSAGE, **params)
 
     def request(
         self,
@@ -127,6 +134,19 @@ class Connection:
 
         A body of bytes is tensors, whose digest is the idempotency key.
         """
+        return self._asked(lambda reply: reply, method, path, body, key, headers, most, **params)
+
+    def _asked(
+        self,
+        read: Callable[[httpx.Response], R],
+        method: str,
+        path: str,
+        body: BaseModel | bytes | None,
+        key: str | None,
+        headers: Mapping[str, str] = {},
+        most: int = LARGEST_ANSWER,
+        **params: Any,
+    ) -> R:
         sent = dict(headers)
         if isinstance(body, bytes):
             key, sent["Content-Type"] = digest_of(body), paths.TENSORS_TYPE
@@ -140,7 +160,7 @@ class Connection:
             "most": most,
         }
         attempt = self._polled if "wait" in params else self.once
-        return retrying(lambda: attempt(method, path, **options), self.backoff)
+        return retrying(lambda: read(attempt(method, path, **options)), self.backoff)
 
     def once(
         self, method: str, path: str, most: int = LARGEST_MESSAGE, **options: Any
@@ -272,7 +292,8 @@ def parse(model: type[M], reply: httpx.Response) -> M:
                 f"The run's {name} has a value that this version of pubswap does not know. "
                 "Upgrade pubswap to the coordinator's version."
             ) from None
-        raise ServerFault(f"{reply.url.path} answered something else: {error}") from None
+        said = first_fault(error)[:LONGEST_REASON]
+        raise ServerFault(f"{reply.url.path} answered something else: {said}") from None
 
 
 def _is_page(reply: httpx.Response) -> bool:
@@ -281,8 +302,12 @@ def _is_page(reply: httpx.Response) -> bool:
 
 
 def _quoted(reply: httpx.Response) -> str:
-    """What a page is called, or where an answer sends us, in a few printable words."""
-    title = re.search(r"<title[^>]*>([^<]*)", reply.text, re.IGNORECASE)
+    """What a page is called, or where an answer sends us, in a few printable words.
+
+    Its beginning, as UTF-8: a charset of its own may be one that unpacks.
+    """
+    head = reply.content[:LONGEST_HEAD].decode(errors="replace")
+    title = re.search(r"<title[^>]*>([^<]*)", head, re.IGNORECASE)
     said = title[1] if title else reply.headers.get("Location", "")
     words = " ".join("".join(c if c.isprintable() else " " for c in said).split())[:100]
     return f" (“{words}”)" if words else ""

@@ -1,4 +1,4 @@
-"""What is worth a retry, and how long to wait before it."""
+"""What is worth a retry, how long to wait before it, and how often to ask for work."""
 
 import logging
 import random
@@ -71,3 +71,36 @@ def retrying(
             return call()
         except PubSwapError as error:
             state.wait(error)
+
+
+FREE_ANSWERS = 3  # in a row
+IDLE_SECONDS = 2.0
+
+
+class Pace:
+    """Slows down whoever is answered at once, again and again, with nothing to be done.
+
+    A coordinator waits before it answers so; one that does not must not be asked, and each question
+    recorded, as fast as it answers.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._in_a_row, self._at = 0, clock()
+
+    def idle(self) -> None:
+        """Nothing came of an answer: wait, unless few did so quickly."""
+        quick = self._clock() - self._at < IDLE_SECONDS
+        self._in_a_row = self._in_a_row + 1 if quick else 1
+        if self._in_a_row > FREE_ANSWERS:
+            self._sleep(IDLE_SECONDS)
+        self._at = self._clock()
+
+    def renew(self) -> None:
+        """Something came of it."""
+        self._in_a_row, self._at = 0, self._clock()

@@ -36,6 +36,7 @@ BLOCK_BYTES = 1 << 18
 REPORT_BYTES = 4 << 20
 LARGEST_BYTES = 1 << 36  # of a blob: room for it is made before its first byte
 QUICK_SECONDS = 1.0
+MOST_CHUNKS = 1 << 16  # of a blob: each is an entry of the ledger
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class BlobRequests:
     connection: Connection
     run: str
     path: str | None = None  # of a download, where it is not the blob's own
+    most: int = LARGEST_BYTES  # of a download
 
     def open(self, wanted: OpenUpload) -> UploadSession:
         """A new session, or the one that is open for this digest."""
@@ -62,6 +64,10 @@ class BlobRequests:
         session = parse(UploadSession, self.connection.once("POST", path, json=json, params=params))
         if session.upload is None and not session.stored:
             raise ServerFault(f"{path} gave no session for a blob that is not stored.")
+        sizes = [session.chunk_bytes, session.largest_chunk_bytes]
+        sizes += [part.size for part in session.parts if part.first + part.size < wanted.size]
+        if min(sizes) < wanted.size / MOST_CHUNKS:
+            raise ServerFault(f"{path} wants a blob of {wanted.size:,} bytes in tiny chunks.")
         allowed = map(self.connection.bucket.allows, (part.url for part in session.parts))
         return session if all(allowed) else session.model_copy(update={"parts": []})
 
@@ -91,15 +97,32 @@ class BlobRequests:
         bucket, params = self.connection.bucket, {} if self.path else self._direct()
         with self.connection.stream(path, headers, **params) as reply:
             if reply.status_code != 307:
-                yield Body(*_extent(reply), reply.iter_raw())
+                yield Body(*self._extent(reply), reply.iter_raw())
                 return
             there = reply.headers.get("Location", "")
         if bucket.allows(there):
             with bucket.stream(there, first) as reply:
-                yield Body(*_extent(reply), reply.iter_raw())
+                yield Body(*self._extent(reply), reply.iter_raw())
             return
         with self.stream(digest, first) as body:  # it is left alone now
             yield body
+
+    def _extent(self, reply: httpx.Response) -> tuple[int, int]:
+        """The first byte of an answer's body in the whole blob, and the whole blob's size."""
+        # rclone answers a range with 200, and says in the header that it is one.
+        if reply.status_code == 206 or "Content-Range" in reply.headers:
+            form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
+        else:
+            form, header = r"()(\d{1,15})", "Content-Length"
+        match = re.fullmatch(form, reply.headers.get(header, ""))
+        if match is None:
+            raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
+        total = int(match[2])
+        if total > self.most:
+            raise ServerFault(
+                f"{reply.url.path} announced {total:,} bytes; there can be {self.most:,} at most."
+            )
+        return int(match[1] or 0), total
 
     def leave_bucket(self, why: str) -> None:
         """Let what follows go through the coordinator."""
@@ -126,6 +149,7 @@ def upload(
     retry = RetryState(backoff, UnknownUpload, WrongOffset)
     mismatches = furthest = 0
     put: tuple[str | None, int] = None, 0  # a session, and the byte up to which a bucket took it
+    most_put = 0
     while True:
         try:
             session = requests.open(OpenUpload(digest=digest, size=len(view)))
@@ -141,6 +165,9 @@ def upload(
                 first = _put(requests, part, first, view, on_bytes)
                 put = session.upload, first
             if session.parts and first < len(view):
+                if first <= most_put:
+                    raise Unreachable("The coordinator has the same parts sent again.")
+                most_put = first
                 continue  # the coordinator has to name more parts first
             if not session.stored:
                 _send_rest(requests, session, first, view, on_bytes)
@@ -255,22 +282,6 @@ class _Download:
                 on_bytes(self.filled, body.total)
                 reported = self.filled
         on_bytes(self.filled, body.total)
-
-
-def _extent(reply: httpx.Response) -> tuple[int, int]:
-    """The first byte of an answer's body in the whole blob, and the whole blob's size."""
-    # rclone answers a range with 200, and says in the header that it is one.
-    if reply.status_code == 206 or "Content-Range" in reply.headers:
-        form, header = r"bytes (\d{1,15})-\d{1,15}/(\d{1,15})", "Content-Range"
-    else:
-        form, header = r"()(\d{1,15})", "Content-Length"
-    match = re.fullmatch(form, reply.headers.get(header, ""))
-    if match is None:
-        raise ServerFault(f"{reply.url.path} answered without a usable {header}.")
-    total = int(match[2])
-    if total > LARGEST_BYTES:
-        raise ServerFault(f"{reply.url.path} announced {total} bytes; no adapter is so large.")
-    return int(match[1] or 0), total
 
 
 def _ignore(done: int, total: int) -> None:

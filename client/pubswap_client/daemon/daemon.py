@@ -1,11 +1,11 @@
 """An organisation's daemon: ask what to do, train a round, hand it in, ask again."""
 
 import logging
-import time
 from dataclasses import dataclass, field
 
-from pubswap_client.consent.attendance import LOOK_SECONDS, Attendance
+from pubswap_client.consent.attendance import Attendance
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Pace
 from pubswap_client.coordinator.route import LONG_POLL_SECONDS
 from pubswap_client.daemon.held_out import HeldOut
 from pubswap_client.daemon.own_settings import RoundLimits
@@ -49,8 +49,7 @@ class Daemon:
 
     def work(self) -> RunState:
         """Take tasks until the run is finished or cancelled; returns which."""
-        doing, wait = ASKING, 0.0
-        left: Task | None = None
+        doing, wait, pace = ASKING, 0.0, Pace()
         while True:
             self.reporter.doing(doing)
             try:
@@ -69,16 +68,14 @@ class Daemon:
             doing = f"waiting for {task.waits_for}" if task.waits_for else ASKING
             # The first answer is there at once, and says what there is to wait for.
             wait = LONG_POLL_SECONDS if task.kind is TaskKind.WAIT else 0.0
+            made = False
             if task.kind is TaskKind.TRAIN:
                 if self.attendance is not None and self.attendance.wait(
                     self.reporter.doing, task.round
                 ):
                     continue  # the round may be another by now
-                if task == left:
-                    time.sleep(LOOK_SECONDS)  # what kept us from it may do so again
-                left = task
                 try:
-                    self.train_round(task)
+                    made = self.train_round(task)
                 except RefusedByPolicy as error:
                     log.warning("Round %d is left for now: %s", task.round, error.detail)
                 except RunCancelled as error:
@@ -86,11 +83,22 @@ class Daemon:
                 # What was sent is gone where the run went back before it was handed in.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)
+            if made:
+                pace.renew()
+            else:
+                pace.idle()
 
-    def train_round(self, task: Task) -> None:
-        """tau local GRPO steps from the global adapter, then hand in our own."""
+    def train_round(self, task: Task) -> bool:
+        """tau local GRPO steps from the global adapter, then hand in our own.
+
+        Whether there was a step to make.
+        """
         if task.adapter is None or task.round < 1:  # no policy counts a round 0
             raise WrongState("The coordinator gave a training task without an adapter or a round.")
+        if task.residuals and self.run.settings.aggregation.rule != "fedex":
+            raise WrongState("The coordinator gave residuals, and the run's rule leaves none.")
+        if len(task.residuals) >= task.round:
+            raise WrongState("The coordinator gave more residuals than there were rounds.")
         self.trainer.rebase(self.residuals.files(task.residuals))
         local = LocalRound(
             self.api,
@@ -105,8 +113,9 @@ class Daemon:
             self.limits,
             task.rollbacks,
         )
-        local.train()
+        made = local.train()
         local.hand_in(self.examples)
+        return made
 
     def _measure_final(self) -> None:
         """Score the last round's adapter on the held-out problems.
@@ -115,10 +124,11 @@ class Daemon:
         """
         if self.held_out is None or self.run.settings.aggregation.rule == "fedex":
             return
+        layout = self.run.model.layout
         try:
-            number, data = self.api.adapter_of_round(self.run.id, "final")
+            number, data = self.api.adapter_of_round(self.run.id, "final", layout.largest_file)
         except PubSwapError as error:
             log.warning("The last round is not measured on held-out problems: %s", error.detail)
             return
-        adapter = decode_adapter(self.run.model.layout, data)
+        adapter = decode_adapter(layout, data)
         self.held_out.measure(self.trainer, self.reporter, number, digest_of(data), adapter)

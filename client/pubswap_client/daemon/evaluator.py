@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from pubswap_client.coordinator.client import CoordinatorClient
+from pubswap_client.coordinator.retry import Pace
 from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingParameters
 from pubswap_client.state.residuals import Residuals
@@ -41,6 +42,7 @@ class Evaluator:
 
         What a finished run still has to evaluate is evaluated first.
         """
+        pace = Pace()
         while True:
             task = self.api.task(self.run.id)
             if task.kind is TaskKind.FINISHED:
@@ -48,12 +50,17 @@ class Evaluator:
                 return task.state
             if task.kind is TaskKind.EVALUATE:
                 self.evaluate(task)
+                pace.renew()
+            else:
+                pace.idle()
 
     def evaluate(self, task: Task) -> None:
         if task.adapter is None:
             raise WrongState("The coordinator gave an evaluation task without an adapter.")
         started = time.monotonic()
-        adapter = decode_adapter(self.run.model.layout, self.api.blob(self.run.id, task.adapter))
+        layout = self.run.model.layout
+        data = self.api.blob(self.run.id, task.adapter, most=layout.largest_file)
+        adapter = decode_adapter(layout, data)
         overall, by_topic = self.pass_at_1(adapter, self.residuals.files(task.residuals))
         evaluation = Evaluation(
             pass_at_1=overall,

@@ -34,7 +34,7 @@ from pubswap_client.training.metrics import StepMetrics
 from pubswap_client.training.replay import fill, remember
 from pubswap_client.training.trainer import LocalTrainer, Snapshot
 from pubswap_protocol.bounds import MAX_DONORS_TOLD, MAX_STEPS_TOLD
-from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed
+from pubswap_protocol.errors import IdempotencyMismatch, InvalidProblems, RoundClosed, WrongState
 from pubswap_protocol.messages import (
     Digest,
     DonorEvidence,
@@ -93,12 +93,13 @@ class LocalRound:
     _transfer: float = 0.0  # seconds for adapters, in this process
     _keeping: Future[None] | None = None  # the last step, on its way to the disk
 
-    def train(self) -> None:
+    def train(self) -> bool:
         """All local steps that are not done yet, or as many as there is time for.
 
-        Raises RoundClosed, WrongState or NotSaved.
+        Whether any was made. Raises RoundClosed, WrongState or NotSaved.
         """
         self._begin()
+        before = len(self._done)
         with (
             Heartbeats(
                 partial(self.api.heartbeat, self.run.id), private=self.privacy is not None
@@ -118,6 +119,7 @@ class LocalRound:
                 self._keeping = thread.submit(self.keep, step, checkpoint, reporter)
             self._wait_until_kept()
         self.reporter.trained(self.number, self.start, self._done, self.rollbacks)
+        return len(self._done) > before
 
     def _checkpoint(self, snapshot: Snapshot) -> Checkpoint:
         return Checkpoint(self.number, self.start, tuple(self._done), snapshot, self.rollbacks)
@@ -182,16 +184,17 @@ class LocalRound:
             residual = {}  # there was none, or it belongs to other factors than these
         body, left = encode_update(layout, settings.wire.precision, adapter, base, residual)
         if left:
-            self.journal.save_update(ReducedUpdate(self.number, self.start, body, left))
+            made = ReducedUpdate(self.number, self.start, body, left, self.rollbacks)
+            self.journal.save_update(made)
         return body
 
     def _begin(self) -> None:
         """Start from the global adapter, or go on from the last checkpoint of this round."""
         on_bytes = self.reporter.transfer("fetching the global adapter")
-        began = time.monotonic()
-        data = self.api.blob(self.run.id, self.start, on_bytes)
+        began, layout = time.monotonic(), self.run.model.layout
+        data = self.api.blob(self.run.id, self.start, on_bytes, layout.largest_file)
         self._transfer = time.monotonic() - began
-        adapter = decode_adapter(self.run.model.layout, data)
+        adapter = decode_adapter(layout, data)
         if self.run.settings.wire.precision != "float32":
             self._base = adapter  # what is sent is the difference to it
         if self.held_out is not None:
@@ -222,9 +225,7 @@ class LocalRound:
             self._done = list(checkpoint.steps)
             log.info("Round %d goes on after step %d.", self.number, len(self._done))
             return
-        kept = self.journal.update()
-        if kept is not None and kept.round >= self.number:
-            self.journal.forget_update()  # the run went back to before it
+        self._forget_undone(checkpoint)
         if self.privacy is not None:
             beginning = self.privacy.next_beginning()
             begin(beginning=beginning)
@@ -233,6 +234,19 @@ class LocalRound:
             self.privacy.pay(beginning)
         else:
             begin()
+
+    def _forget_undone(self, checkpoint: Checkpoint | None) -> None:
+        """Owe nothing for an update that the run went back to before, or may have.
+
+        Since a rollback, one counts if what the checkpoint's round began from is there still.
+        """
+        kept = self.journal.update()
+        if kept is None:
+            return
+        began = (checkpoint.round, checkpoint.start) if checkpoint is not None else None
+        counts = kept.rollbacks == self.rollbacks or began == (self.number, self.start)
+        if not counts or kept.round >= self.number:
+            self.journal.forget_update()
 
     def step(self, step: int) -> StepMetrics:
         if public_step(self.run.settings, step) is not None:
@@ -292,8 +306,15 @@ class LocalRound:
         return prompts, body
 
     def _prompts(self, swap: int) -> SwapPrompts:
-        """A public step's prompts; raises InvalidProblems for more than were agreed on."""
+        """A public step's prompts; raises InvalidProblems for more than were agreed on, and
+        WrongState for those of another one: of each step, responses are sent once in a round.
+        """
         found = self.api.swap_prompts(self.run.id, self.number, swap, self.rollbacks)
+        if (found.round, found.swap) != (self.number, swap) or not found.prompts:
+            raise WrongState(
+                f"The coordinator was asked for public step {swap} of round {self.number}, and "
+                "answered with another or none."
+            )
         most = self.run.settings.grpo.prompts_per_step
         if len(found.prompts) > most:
             raise InvalidProblems(

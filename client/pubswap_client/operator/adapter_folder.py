@@ -9,6 +9,7 @@ import typer
 
 from pubswap_protocol.errors import WrongState
 from pubswap_protocol.files import require_vacant, whole_folder
+from pubswap_protocol.tensors.adapter import largest_stack
 
 if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
@@ -76,7 +77,9 @@ def take_adapter(
     from pubswap_client.operator.adapter_card import adapter_text, loading
 
     require_vacant(out)
-    number, adapter = api.adapter_of_round(run.id, which)
+    layout, fedex = run.model.layout, run.settings.aggregation.rule == "fedex"
+    most = largest_stack(layout) if fedex else layout.largest_file
+    number, adapter = api.adapter_of_round(run.id, which, most)
     with whole_folder(out) as making:
         write_adapter(making, run, number, adapter, format_, base)
         finish(making)

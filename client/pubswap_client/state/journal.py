@@ -94,6 +94,7 @@ class ReducedUpdate:
     start: Digest  # of the global adapter that the round began from
     body: bytes
     residual: Adapter
+    rollbacks: int = 0  # of the run, when the round began
 
 
 class Journal:
@@ -165,7 +166,7 @@ class Journal:
 
     def save_update(self, update: ReducedUpdate) -> None:
         """Replace the update: its residual holds what the one before left out. Raises NotSaved."""
-        facts = {"round": update.round, "start": update.start}
+        facts = {"round": update.round, "start": update.start, "rollbacks": update.rollbacks}
         self._save(_UPDATE, facts, {**update.residual, **_body(update.body)})
 
     def forget_update(self) -> None:
@@ -233,4 +234,5 @@ def _checkpoint(facts: Facts, tensors: Mapping[str, NDArray[Any]]) -> Checkpoint
 
 def _reduced_update(facts: Facts, tensors: dict[str, NDArray[Any]]) -> ReducedUpdate:
     body = tensors.pop("body").tobytes()
-    return ReducedUpdate(facts["round"], facts["start"], body, tensors)
+    rollbacks = facts.get("rollbacks", 0)
+    return ReducedUpdate(facts["round"], facts["start"], body, tensors, rollbacks)

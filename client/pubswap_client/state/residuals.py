@@ -10,7 +10,12 @@ from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_protocol.digests import digest_of_file, hexadecimal
 from pubswap_protocol.files import sweep, write_whole
 from pubswap_protocol.messages import Digest, RunView
-from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, AdapterFile, open_stack
+from pubswap_protocol.tensors.adapter import (
+    LARGEST_DERIVED,
+    AdapterFile,
+    largest_stack,
+    open_stack,
+)
 
 
 class Residuals:
@@ -33,7 +38,8 @@ class Residuals:
         path = self._folder / f"{hexadecimal(digest)}.safetensors"
         known = digest in self._checked
         if not known and not (path.exists() and digest_of_file(path) == digest):
-            write_whole(path, self._api.blob(self._run.id, digest))
+            most = largest_stack(self._run.model.layout)
+            write_whole(path, self._api.blob(self._run.id, digest, most=most))
         stack = open_stack(path, self._run.model.layout)
         if not known:
             stack.check(LARGEST_DERIVED)

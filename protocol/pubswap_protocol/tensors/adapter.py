@@ -20,6 +20,7 @@ from pubswap_protocol.digests import Digester
 from pubswap_protocol.draws import rng_for
 from pubswap_protocol.errors import InvalidAdapter
 from pubswap_protocol.tensors.safetensors_header import (
+    MAX_HEADER_BYTES,
     MAX_TENSORS,
     TensorSpec,
     data_bytes,
@@ -72,6 +73,11 @@ class AdapterLayout(Strict):
     def file_bytes(self) -> int:
         """The canonical file's size."""
         return len(self.header) + 4 * self.parameters
+
+    @property
+    def largest_file(self) -> int:
+        """The most bytes of a file with these tensors, whatever its header looks like."""
+        return MAX_HEADER_BYTES + self.file_bytes
 
 
 def encode_adapter(layout: AdapterLayout, adapter: Mapping[str, Array]) -> bytes:
@@ -293,6 +299,12 @@ def stack_layout(layout: AdapterLayout, ranks: Mapping[str, int]) -> AdapterLayo
         tensors[a] = (ranks[a], layout.tensors[a][1])
         tensors[b] = (layout.tensors[b][0], ranks[a])
     return AdapterLayout(tensors=tensors)
+
+
+def largest_stack(layout: AdapterLayout) -> int:
+    """The most bytes of a stack's file: a higher rank than a matrix has says nothing more."""
+    sides = ((layout.tensors[a][1], layout.tensors[b][0]) for a, b in modules(layout))
+    return 8 + MAX_HEADER_BYTES + 4 * sum(min(pair) * sum(pair) for pair in sides)
 
 
 def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:

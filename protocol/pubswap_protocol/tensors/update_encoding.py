@@ -39,7 +39,6 @@ from pubswap_protocol.tensors.adapter import (
 from pubswap_protocol.tensors.ranks import Narrowed, Widened, layout_of_update
 from pubswap_protocol.tensors.safetensors_header import (
     DTYPE_BYTES,
-    MAX_HEADER_BYTES,
     TensorSpec,
     data_bytes,
     header_bytes,
@@ -171,7 +170,7 @@ def view_update(
 def largest_update(layout: AdapterLayout, precision: Precision) -> int:
     """The most bytes that an update's file may have."""
     if precision == "float32":
-        return MAX_HEADER_BYTES + layout.file_bytes
+        return layout.largest_file
     return ReducedForm(layout, precision).file_bytes
 
 

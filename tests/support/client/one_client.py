@@ -91,7 +91,8 @@ class FakeCoordinator:
         self.sampling_seed: int | None = None
         self.rollbacks = 0  # as its tasks say
 
-    def blob(self, run: str, digest: str, moved: Any = None) -> bytes:
+    def blob(self, run: str, digest: str, moved: Any = None, most: int = 0) -> bytes:
+        assert len(self.blobs[digest]) <= most
         return self.blobs[digest]
 
     def put_blob(self, run: str, data: bytes, moved: Any = None) -> str:

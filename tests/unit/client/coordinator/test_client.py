@@ -1,16 +1,20 @@
 """The HTTP client's ladder, over httpx's own transport seam."""
 
 import gzip
+import itertools
+import zlib
 from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
 
+from pubswap_client.coordinator import client as coordinator_client
 from pubswap_client.coordinator import connection
 from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
-from pubswap_client.coordinator.retry import ONCE, Backoff
+from pubswap_client.coordinator.retry import ONCE, Backoff, Pace
 from pubswap_client.coordinator.tls import PUBLIC
+from pubswap_client.demo.federation import MODEL
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -25,6 +29,8 @@ from pubswap_protocol.errors import (
     Unreachable,
 )
 from pubswap_protocol.messages import Away
+from pubswap_protocol.model import model_card
+from support.coordinator.coordinator import merged
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -32,6 +38,18 @@ Handler = Callable[[httpx.Request], httpx.Response]
 def client(handler: Handler, backoff: Backoff = ONCE) -> CoordinatorClient:
     """A client whose requests go to `handler`."""
     return CoordinatorClient("http://c", "secret", backoff, httpx.MockTransport(handler))
+
+
+def test_an_answer_that_is_no_message_is_asked_for_again() -> None:
+    """What stands before a coordinator may answer in its place, in JSON too."""
+    version = httpx.Response(200, json={"software": "0.1.0", "protocol": "1"})
+    answers = [version, *(httpx.Response(200, content=text) for text in (b"", b"{}", b"[]"))]
+    at_once = Backoff(base_seconds=0.0)
+    assert client(lambda request: answers.pop(), at_once).version().protocol == "1"
+    long = httpx.Response(200, json={"software": ["x" * 1000] * 1000, "protocol": 1})
+    with pytest.raises(ServerFault) as raised:
+        client(lambda request: long).version()
+    assert len(raised.value.detail) < 400
 
 
 def test_every_request_carries_token_and_protocol_version() -> None:
@@ -296,6 +314,15 @@ def test_a_session_without_a_name_is_a_server_fault() -> None:
         client(lambda request: session(upload=None)).put_blob("r", b"data")
 
 
+@pytest.mark.parametrize("tiny", ["chunk_bytes", "largest_chunk_bytes"])
+def test_a_blob_is_not_sent_byte_by_byte(tiny: str) -> None:
+    """Each chunk is a request of its own, and an entry of the ledger."""
+    data = bytes(1 << 17)
+    sizes = {"size": len(data), "chunk_bytes": 1 << 16, "largest_chunk_bytes": 1 << 16, tiny: 1}
+    with pytest.raises(ServerFault, match="tiny chunks"):
+        client(lambda request: session(digest=digest_of(data), **sizes)).put_blob("r", data)
+
+
 def test_what_a_coordinator_says_moves_no_cursor() -> None:
     """What a member waits for is shown as it comes, on a terminal, too."""
     said, told = "b\x1b[2J", list[str]()
@@ -328,6 +355,97 @@ def test_an_open_exchange_is_asked_for_until_it_is_closed() -> None:
     answers = [httpx.Response(200, content=b"groups"), httpx.Response(204), httpx.Response(204)]
     assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
     assert not answers
+
+
+@pytest.mark.parametrize("charset", ["zlib", "hex", "undefined"])
+def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
+    """Python knows charsets that unpack, and others that are no text's."""
+    packed, kind = zlib.compress(b"a page"), f"text/html; charset={charset}"
+    answer = httpx.Response(502, content=packed, headers={"Content-Type": kind})
+    with pytest.raises(ProxyFault, match="answered 502, not by a coordinator"):
+        client(lambda request: answer).version()
+
+
+def test_a_title_is_looked_for_in_the_beginning_of_a_page_alone() -> None:
+    """Of a page of open titles, each would be read to the end for each of them."""
+    with pytest.raises(ProxyFault, match="answered 502"):
+        client(lambda request: httpx.Response(502, html="<title" * 1_000_000)).version()
+
+
+def page(*rounds: int) -> httpx.Response:
+    """Some of a run's rounds."""
+    return httpx.Response(200, json={"rounds": [{"round": number} for number in rounds]})
+
+
+@pytest.mark.parametrize("second", [(0, 1), (1,), (2, 2), (4, 3)])
+def test_pages_that_do_not_follow_on_each_other_are_refused(second: tuple[int, ...]) -> None:
+    """A coordinator that gives one again and again would be asked without end."""
+    answers = [page(0, 1), page(*second)]
+    rounds = client(lambda request: answers.pop(0)).rounds("r")
+    with pytest.raises(ServerFault, match="does not follow"):
+        list(rounds)
+
+
+def test_rounds_that_a_run_cannot_have_are_not_asked_for() -> None:
+    """Each page could be followed by another one."""
+    asked = itertools.count()
+    rounds = client(lambda request: page(next(asked))).rounds("r", last=5)
+    assert [each.round for each in rounds] == [0, 1, 2, 3, 4, 5]
+    assert next(asked) == 7
+
+
+def shown_run(round_: int) -> dict[str, object]:
+    """A run as a coordinator shows it."""
+    settings = merged({})
+    card = model_card(MODEL, settings.lora, "org/model", None)
+    return {
+        **{"id": "r", "name": "run", "state": "training", "paused": False, "round": round_},
+        **{"settings": settings.model_dump(mode="json"), "model": card.model_dump(mode="json")},
+        "created_at": "2026-01-01T00:00:00Z",
+    }
+
+
+def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
+    """As rounds are."""
+    with pytest.raises(ServerFault, match="does not follow"):
+        client(lambda request: httpx.Response(200, json={"runs": [shown_run(0)]})).runs()
+    events = [{"id": 7, "at": "2026-01-01T00:00:00Z", "kind": "opened", "details": {}}]
+    api = client(lambda request: httpx.Response(200, json={"events": events}))
+    assert api.events("r", 6).events
+    with pytest.raises(ServerFault, match="does not follow"):
+        api.events("r", 7)
+
+
+def test_a_run_that_is_another_each_time_is_looked_at_so_often_and_no_more() -> None:
+    """One that moves as fast as it is read cannot be told from a coordinator that lies."""
+    moved = itertools.count()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("rounds"):
+            return page()
+        return httpx.Response(200, json=shown_run(next(moved)))
+
+    with pytest.raises(ServerFault, match="was another one each time"):
+        client(answer).whole_run("r")
+    assert next(moved) < 100
+
+
+def test_more_bytes_than_a_blob_can_have_are_not_received() -> None:
+    """What the header says is enough."""
+    answer = body(b"data")
+    with pytest.raises(ServerFault, match=r"announced 4 bytes; there can be 3 at most"):
+        client(lambda request: answer).blob("r", digest_of(b"data"), most=3)
+
+
+def test_an_exchange_that_is_open_is_not_asked_for_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that answers so at once is asked every two seconds."""
+    waits: list[float] = []
+    monkeypatch.setattr(coordinator_client, "Pace", lambda: Pace(sleep=waits.append))
+    answers = [httpx.Response(200, content=b"groups"), *[httpx.Response(204)] * 9]
+    assert client(lambda request: answers.pop()).exchanged("r", 1, 1) == b"groups"
+    assert waits == [2.0] * 6
 
 
 def test_an_address_of_no_bucket_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pubswap_client.coordinator.retry import Backoff, retrying
+from pubswap_client.coordinator.retry import Backoff, Pace, retrying
 from pubswap_protocol.errors import Forbidden, PubSwapError, TooManyRequests, Unreachable
 
 
@@ -58,3 +58,18 @@ def test_a_coordinator_that_names_a_time_is_not_asked_before() -> None:
     assert retrying(call, Backoff(base_seconds=0.5), waits.append) == "answer"
     assert 7 <= waits[0] <= 8
     assert 7 <= waits[1] <= 9
+
+
+def test_who_is_answered_at_once_with_nothing_to_do_asks_no_faster_than_every_two_seconds() -> None:
+    """But for the first three times; an answer that was waited for, or useful, begins anew."""
+    now, waits = [0.0], list[float]()
+    pace = Pace(lambda: now[0], waits.append)
+    for _ in range(5):
+        pace.idle()
+    assert waits == [2.0, 2.0]
+    now[0] += 25
+    pace.idle()
+    pace.renew()
+    for _ in range(3):
+        pace.idle()
+    assert waits == [2.0, 2.0]

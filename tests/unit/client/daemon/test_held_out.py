@@ -140,8 +140,8 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     layout = run.model.layout
     data = encode_adapter(layout, initial_adapter(layout, 5))
 
-    def adapter_of_round(_: str, which: str) -> tuple[int, bytes]:
-        assert which == "final"
+    def adapter_of_round(_: str, which: str, most: int) -> tuple[int, bytes]:
+        assert (which, most) == ("final", layout.largest_file)
         if not reachable:
             raise ServerFault
         return 2, data

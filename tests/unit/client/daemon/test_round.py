@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pubswap_client.consent.attendance import LOOK_SECONDS
+from pubswap_client.coordinator.retry import IDLE_SECONDS, Pace
+from pubswap_client.daemon import daemon
+from pubswap_client.daemon import round as round_module
 from pubswap_client.daemon.daemon import Daemon
 from pubswap_client.daemon.own_settings import RoundLimits
 from pubswap_client.daemon.recorder import Recorder
 from pubswap_client.daemon.reporters import LogLines, Reporter, StepReport
+from pubswap_client.daemon.round import LocalRound
 from pubswap_client.policy.logprobs import mean_logprobs
 from pubswap_client.rollout.transformers_engine import (
     Prompts,
@@ -44,8 +47,8 @@ from pubswap_protocol.messages import (
     Task,
     TaskKind,
 )
-from pubswap_protocol.settings import SwapSettings, WireSettings
-from pubswap_protocol.tensors.adapter import encode_adapter, initial_adapter
+from pubswap_protocol.settings import AggregationSettings, SwapSettings, WireSettings
+from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
 from pubswap_protocol.tensors.responses import Response
 from support.client.one_client import (
     ROUNDS,
@@ -82,8 +85,8 @@ def worked(one: World, *tasks: Task, state: RunState = RunState.FINISHED) -> Non
     api.task = lambda *_: next(given)
     journal = Journal(one.state, JournalOwner.of(run, "a"))
     residuals = Residuals(api, run, one.state)
-    daemon = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
-    assert daemon.work() is state
+    member = Daemon(api, run, one.trainer(None), journal, LogLines(), 8, residuals)
+    assert member.work() is state
     assert next(given, None) is None
 
 
@@ -468,6 +471,34 @@ def test_what_an_update_leaves_out_goes_into_the_next_one(
     assert (kept.round, digest_of(kept.body)) == (2, one.coordinator.updates[2].adapter)
 
 
+@pytest.mark.parametrize("began_the_next", [False, True])
+def test_an_update_that_a_rollback_may_have_undone_leaves_nothing_owed(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, began_the_next: bool
+) -> None:
+    """A member that was away meanwhile cannot tell, unless it had begun the next round from the
+    adapter which that begins from again.
+    """
+    one, owed = world(method="fedavg", wire=INT8, local_steps=1), list[bool]()
+    encode = round_module.encode_update
+
+    def encoded(*given: Any) -> tuple[bytes, Adapter]:
+        owed.append(bool(given[-1]))
+        return encode(*given)
+
+    monkeypatch.setattr(round_module, "encode_update", encoded)
+    worked(one, training(one))
+    if began_the_next:
+        begun = training(one, 2)
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(LocalRound, "hand_in", _dying)
+            worked(one, begun)
+    worked(one, training(one, 2).model_copy(update={"rollbacks": 1}))
+    assert owed == [False, began_the_next]
+    kept = kept_update(one)
+    assert kept is not None
+    assert (kept.round, kept.rollbacks) == (2, 1)
+
+
 def test_a_late_update_leaves_nothing_owed(world: Callable[..., World]) -> None:
     """What was not used has no residual."""
     one = world(method="fedavg", wire=INT8)
@@ -525,15 +556,61 @@ def test_a_round_before_the_first_is_not_trained(
     assert "Round 0 goes on without us: The coordinator gave a training task" in caplog.text
 
 
-def test_a_task_that_comes_again_unmade_is_begun_after_a_pause(
-    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rule", "said"), [("fedit", "leaves none"), ("fedex", "than there were")])
+def test_residuals_that_cannot_be_are_not_fetched(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture, rule: str, said: str
 ) -> None:
-    """Each question is an entry of the ledger: one that is never made would fill the disk."""
+    """Each may be as large as the base model, and is kept in the state folder."""
+    one = world(method="fedavg", aggregation=AggregationSettings(rule=rule))
+    task = training(one)
+    worked(one, task.model_copy(update={"residuals": [task.adapter]}))
+    assert said in caplog.text
+    assert not one.coordinator.updates
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of a daemon that nothing is to be done for."""
+    pauses: list[float] = []
+    monkeypatch.setattr(daemon, "Pace", lambda: Pace(sleep=pauses.append))
+    return pauses
+
+
+def test_a_daemon_that_has_nothing_to_do_does_not_ask_without_a_pause(
+    world: Callable[..., World], paused: list[float]
+) -> None:
+    """Each question is an entry of the ledger: a coordinator that answers at once would fill the
+    disk, whatever it answers.
+    """
     train = Task(kind=TaskKind.TRAIN, state=RunState.TRAINING, round=1)  # of no adapter
-    other, paused = train.model_copy(update={"round": 2}), list[float]()
-    monkeypatch.setattr(time, "sleep", paused.append)
-    worked(world(method="fedavg"), train, train, other, other, other)
-    assert paused == [LOOK_SECONDS] * 3
+    other, waits = (train.model_copy(update=one) for one in ({"round": 2}, {"kind": TaskKind.WAIT}))
+    evaluate = train.model_copy(update={"kind": TaskKind.EVALUATE})
+    worked(world(method="fedavg"), train, other, waits, evaluate, train, waits, train)
+    assert paused == [IDLE_SECONDS] * 4
+
+
+def test_rounds_that_are_trained_follow_on_each_other_and_one_that_comes_again_does_not(
+    world: Callable[..., World], paused: list[float]
+) -> None:
+    """The second time, all of its steps are made."""
+    one = world(method="fedavg", local_steps=1)
+    worked(one, *(training(one, round_) for round_ in range(1, 6)))
+    assert paused == []
+    worked(one, *[training(one, 5)] * 6)
+    assert paused == [IDLE_SECONDS] * 3
+
+
+@pytest.mark.parametrize("another", [{"round": 2}, {"swap": 7}, {"prompts": []}])
+def test_prompts_of_another_public_step_are_not_answered(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture, another: dict[str, Any]
+) -> None:
+    """A policy counts rounds by the public steps of which responses were sent."""
+    one = world()
+    given = one.coordinator.swap_prompts("r1", 1, 1).model_copy(update=another)
+    one.coordinator.swap_prompts = lambda *_: given  # type: ignore[method-assign]
+    worked(one, training(one))
+    assert "asked for public step 1 of round 1, and answered with another or none" in caplog.text
+    assert not one.coordinator.sent
 
 
 def test_a_cancelled_run_ends_the_daemon_after_the_step_under_way(
