@@ -13,7 +13,7 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.privacy.attacks import Attacker, Likelihoods
-from pubswap_client.privacy.problem_sets import checked, of_run
+from pubswap_client.privacy.problem_sets import checked, counted, of_run
 from pubswap_client.privacy.report import AuditReport, audited
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
@@ -46,7 +46,7 @@ def audit(
     run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
         history = read(settings.state / HISTORY, run.id, RoundFigures)
-        rounds = {each.round: each.steps for each in history if each.round <= number}
+        rounds = counted(history, {each.round: each.adapter for each in run.rounds}, number)
         if settings.data is None:
             raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
         client, own = stored.membership.name, own_settings(settings, run.settings)
@@ -78,7 +78,8 @@ def _released(
                 "The run aggregates by 'fedex', whose adapters of growing rank this audit does "
                 "not load."
             )
-        return run, *api.adapter_of_round(run.id, which_adapter(run, round_))
+        most = run.model.layout.largest_file
+        return run, *api.adapter_of_round(run.id, which_adapter(run, round_), most)
 
 
 def _attacker(settings: ClientSettings, run: WholeRun) -> Attacker:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from pubswap_client.data.drawing import sample
 from pubswap_client.data.holdout import split
+from pubswap_client.state.history import RoundFigures
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import Digest
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.schedule import private_place, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
@@ -13,6 +15,24 @@ from pubswap_protocol.settings import RunSettings
 FEWEST, MOST = 10, 500
 _NAMED = 3
 _GIVE_BOTH = "Give the problems that were trained on with --members, and others with --others."
+
+
+def counted(
+    history: Sequence[RoundFigures], adapters: Mapping[int, Digest | None], last: int
+) -> dict[int, int]:
+    """How many steps were made in each round that the adapter of round `last` came of.
+
+    `adapters` has each round's. A round that began from, or led to, another one was undone by a
+    rollback.
+    """
+    begun = {(each.round, each.rollbacks): each.start for each in history}
+    return {
+        each.round: each.steps
+        for each in history
+        if each.round <= last
+        and adapters.get(each.round - 1) in (None, each.start)
+        and begun.get((each.round + 1, each.rollbacks)) in (None, adapters.get(each.round))
+    }
 
 
 def drawn(settings: RunSettings, client: str, size: int, rounds: Mapping[int, int]) -> set[int]:

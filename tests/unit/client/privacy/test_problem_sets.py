@@ -9,11 +9,20 @@ import pytest
 from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.data.holdout import split
 from pubswap_client.policy.policy import Policy
-from pubswap_client.privacy.problem_sets import FEWEST, MOST, checked, drawn, of_run
+from pubswap_client.privacy.problem_sets import (
+    FEWEST,
+    MOST,
+    checked,
+    counted,
+    drawn,
+    of_run,
+)
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.settings import ClientSettings
+from pubswap_client.state.history import RoundFigures
 from pubswap_client.training import trainer as training
 from pubswap_client.training.memory import TokenBudget
+from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import PrivacySettings, RunSettings
@@ -52,6 +61,27 @@ def test_drawn_is_what_the_trainer_takes(
     assert drawn(own, "a", 30, {1: 3, 3: 2}) == taken
     assert len(taken) == 6 and drawn(own, "a", 30, {1: 3, 3: 3}) != taken
     assert drawn(own, "a", 30, {1: 3, 2: 2}) != taken != drawn(own, "b", 30, {1: 3, 3: 2})
+
+
+def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
+    """Also where the member was away when they were made again."""
+    digest = [digest_of(str(n).encode()) for n in range(9)]
+
+    def made(round_: int, start: int, rollbacks: int = 0) -> RoundFigures:
+        figures = dict.fromkeys(
+            ("reward", "loss", "kl", "clip_share", "zero_variance_share", "response_tokens")
+        )
+        return RoundFigures(
+            **{"run": "r", "round": round_, "start": digest[start], "rollbacks": rollbacks},
+            **{"at": "2026-01-01T00:00:00Z", "steps": 3, "rewards": [], "tokens": 0},
+            **{"seconds": 1.0, "waited": 0.0, **figures},
+        )
+
+    adapters = {0: digest[0], 1: digest[1], 2: digest[6], 3: digest[7], 4: digest[8]}
+    undone = [made(1, 0), made(2, 1), made(3, 2), made(4, 3)]
+    assert counted(undone, adapters, 4) == {1: 3}
+    assert counted([*undone, made(4, 7, rollbacks=1)], adapters, 4) == {1: 3, 4: 3}
+    assert counted(undone, dict(enumerate(digest)), 3) == {1: 3, 2: 3, 3: 3}
 
 
 def even(cases: Sequence[tuple[str, Problem]]) -> list[float]:
