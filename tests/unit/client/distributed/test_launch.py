@@ -3,11 +3,11 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
@@ -15,6 +15,7 @@ from pubswap_client.distributed import launch
 from pubswap_client.distributed.launch import die_with_the_leader, followers, open_process_group
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.errors import InvalidSettings
+from support.eventually import until
 
 
 def test_a_signal_to_all_processes_is_the_leaders_to_follow() -> None:
@@ -68,12 +69,9 @@ def test_followers_that_are_done_first_end_no_leader(
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", f"raise SystemExit({code})"])
-    before = psutil.Process().children()
+    before = set(threading.enumerate())
     with followers(1):
-        (follower,) = set(psutil.Process().children()) - set(before)
-        while follower.is_running() and not ended:
-            time.sleep(0.01)
-        time.sleep(0.1)
+        until(lambda: set(threading.enumerate()) <= before)  # who waits for it has had its say
     assert ended == statuses
 
 
