@@ -94,6 +94,7 @@ def test_help_lists_every_command_without_importing_torch() -> None:
         assert command in done.stdout
 
 
+@pytest.mark.full
 def test_an_operator_runs_a_run_by_commands_alone(coordinator: Coordinator, tmp_path: Path) -> None:
     """create, invite, enroll, start, list, show, pause, resume, export and cancel all work."""
     write_problems(tmp_path / "public.jsonl", sums(1, 12))
@@ -254,6 +255,7 @@ def typed(text: str, *arguments: str) -> tuple[int, str]:
     return status, shown.decode()
 
 
+@pytest.mark.full
 def test_a_shipped_recipe_is_a_real_federations_run(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:

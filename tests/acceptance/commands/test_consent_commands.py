@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from pubswap_client.consent.approval import read_approval
 from pubswap_client.consent.local_policy import load_policy, policy_path
 from pubswap_client.demo.federation import MODEL
@@ -29,6 +31,7 @@ def said(*arguments: str, status: int = 0) -> str:
     return " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.full
 def test_enrolling_writes_a_policy_that_a_person_reads_and_decides_by(tmp_path: Path) -> None:
     """Enrol, see, check, deny, approve; and a policy that was there before is not approved."""
     with ForkedProcesses(tmp_path / "logs") as processes:

@@ -92,6 +92,7 @@ def running(server: Server) -> tuple[Federation, str]:
     return fed, token
 
 
+@pytest.mark.full
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_a_member_without_a_network_takes_part(
     tmp_path: Path, relaying: Callable[[str], Relaying]
