@@ -8,10 +8,11 @@ from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.messages import MemberView, RoundSummary, RunView
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+FOLDED = 24  # characters of a name in a line
 
 
 def runs_table(runs: list[RunView]) -> Table:
-    table = Table("id", _whole("name"), "state", "round", "method", "model", "pass@1")
+    table = Table("id", _names("name", runs), "state", "round", "method", "model", "pass@1")
     for run in runs:
         table.add_row(
             run.id,
@@ -25,9 +26,13 @@ def runs_table(runs: list[RunView]) -> Table:
     return table
 
 
-def _whole(heading: str) -> Column:
-    """A column that a narrow terminal does not cut: what it has goes into other commands."""
-    return Column(heading, no_wrap=True, overflow="fold")
+def _names(heading: str, named: Sequence[RunView | MemberView]) -> Column:
+    """A column that a narrow terminal does not cut: what it has goes into other commands.
+
+    Names too long to leave the others room are folded.
+    """
+    short = all(len(each.name) <= FOLDED for each in named)
+    return Column(heading, no_wrap=short, max_width=FOLDED, overflow="fold")
 
 
 def state_text(run: RunView) -> str:
@@ -53,9 +58,8 @@ def rounds_table(rounds: Iterable[RoundSummary]) -> Table:
 
 def members_table(members: list[MemberView]) -> Table:
     active = Column("active", overflow="fold")  # a code is searched for
-    table = Table(
-        _whole("member"), "role", active, "last seen", "round", "step", "reward", "tokens/s"
-    )
+    names = _names("member", members)
+    table = Table(names, "role", active, "last seen", "round", "step", "reward", "tokens/s")
     for member in members:
         progress = member.progress
         table.add_row(

@@ -93,6 +93,7 @@ def opened_in_use(settings: ServerSettings, parent: Path) -> Iterator[Deployment
         if schema != newest_schema():
             raise InvalidSettings(
                 f"The database {name} has schema {schema}, this software {newest_schema()}. "
-                "Use the version that serves it, or start `pubswap serve` once to upgrade it."
+                "Use the version that serves it. To upgrade an older database, start this "
+                "version's `pubswap serve` once."
             )
         yield deployment

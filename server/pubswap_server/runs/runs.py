@@ -16,6 +16,7 @@ from pubswap_protocol.errors import (
     IdempotencyMismatch,
     Invalid,
     InvalidProblems,
+    InvalidSettings,
     NameTaken,
     RoundClosed,
     UnknownRun,
@@ -258,6 +259,14 @@ def start(session: Session, run: RunRow) -> None:
     move(session, run, started)
 
 
+def _version_here(verifier: str) -> str | None:
+    """None where its library is not installed any more: its runs are shown all the same."""
+    try:
+        return verifier_version(verifier)
+    except InvalidSettings:
+        return None
+
+
 def view(session: Session, run: RunRow, principal: Principal | None = None) -> RunView:
     """The run as the principal may see it; as anybody may, without one."""
     latest, best = history.scores(session, run.id)
@@ -270,7 +279,7 @@ def view(session: Session, run: RunRow, principal: Principal | None = None) -> R
         waiting_for=run.waiting_for if status_of(run).state not in ENDED else None,
         settings=settings_of(run),
         requires=required(settings_of(run)),
-        verifier_version=verifier_version(settings_of(run).verifier),
+        verifier_version=_version_here(settings_of(run).verifier),
         model=model_of(run),
         created_at=run.created_at,
         latest=latest,

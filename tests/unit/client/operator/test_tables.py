@@ -5,8 +5,11 @@ import io
 from rich.console import Console
 
 from pubswap_client.consent.rules import Code
-from pubswap_client.operator.tables import members_table
-from pubswap_protocol.messages import Away, MemberView, Role
+from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.tables import members_table, runs_table
+from pubswap_protocol.messages import Away, MemberView, Role, RunState, RunView
+from pubswap_protocol.model import model_card
+from support.coordinator.coordinator import merged
 
 
 def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
@@ -20,3 +23,25 @@ def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
             line.split("│")[3].strip() for line in shown.getvalue().splitlines() if "│" in line
         ]
         assert "".join(cells).replace(" ", "") == f"away:{code}"
+
+
+def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
+    """A name of a usual length stays in one line."""
+    for name, lines in (("a" * 63, 3), ("hospital-a", 1)):
+        run = RunView.model_construct(
+            id="r1",
+            name=name,
+            state=RunState.TRAINING,
+            paused=False,
+            round=3,
+            settings=merged({}),
+            model=model_card(MODEL, merged({}).lora, "org/model", None),
+            latest=None,
+        )
+        shown = io.StringIO()
+        Console(width=80, file=shown).print(runs_table([run]))
+        rows = [line.split("│") for line in shown.getvalue().splitlines() if "│" in line]
+        names = [row[2].strip() for row in rows]
+        assert "".join(names) == name
+        assert sum(map(bool, names)) == lines
+        assert "".join(row[3].strip() for row in rows) == "training"
