@@ -43,7 +43,8 @@ _BYTES = """\
 Of one client in one round, up and down, beside full fine-tuning in float32; what a client gets at
 the end of the run is shared out over its rounds. Of the layers that are adapted alone, full
 fine-tuning sends 2·Σmd = {full} numbers a round where LoRA sends 2·Σr(m+d) = {lora}, {ratio:.1f}
-times fewer."""
+times fewer. A simulation that was stopped and gone on with has fetched adapters again, which is in
+the bytes down."""
 
 _REACH = """\
 The first round whose adapter has this pass@1 on the test set, and what has been spent by then,
