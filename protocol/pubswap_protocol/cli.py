@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pubswap_protocol import __version__
 from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
-from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
+from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault, printable
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {
@@ -136,5 +136,5 @@ def _how_to_install(package: str) -> str:
 
 def _fail(message: str) -> None:
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)  # it may quote a coordinator, or a file
     sys.exit(ERROR)

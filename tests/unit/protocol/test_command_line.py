@@ -16,9 +16,11 @@ import typer
 from typer.testing import CliRunner
 
 from pubswap_client.recipes.recipe import Recipe
+from pubswap_protocol import cli
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.command_line.logs import Form, Lines, values
 from pubswap_protocol.command_line.settings import entries
+from pubswap_protocol.errors import ProtocolMismatch
 from pubswap_server.monitoring.logs import configure_logs
 
 WIDE = {"COLUMNS": "1000", "TERM": "dumb"}
@@ -126,3 +128,19 @@ def test_nothing_that_is_logged_passes_for_another_line() -> None:
         line = Lines(form).format(record)
         assert line.isprintable()
         assert line.count(json.dumps(evil)[1:-1]) == 2
+
+
+def test_what_a_coordinator_calls_itself_moves_no_cursor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error quotes it; its lines stay."""
+
+    def fail() -> None:
+        raise ProtocolMismatch("It speaks \x1b[2J\x07version 9.\nUpgrade.")
+
+    monkeypatch.setattr(cli, "build_app", lambda: fail)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == (
+        "error: It speaks  [2J version 9.\nUpgrade.  [protocol_mismatch]\n"
+    )
