@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
@@ -144,6 +144,18 @@ class Database:
                         raise
                     raise fault from error
         raise AssertionError("unreachable")
+
+
+def execute_each(
+    session: Session, statement: Executable, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Execute the statement once for each row, as one call.
+
+    With a call for each, a thread lets Python go and takes it back before the event loop has woken
+    up: of a thousand members' rows, no request went on for 0.16 s.
+    """
+    if rows:
+        session.connection().execute(statement, rows)
 
 
 def schema_of(engine: Engine) -> str | None:

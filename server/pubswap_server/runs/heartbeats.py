@@ -8,16 +8,15 @@ import asyncio
 import itertools
 from collections import Counter
 from datetime import datetime
-from operator import itemgetter
 
 import structlog
-from sqlalchemy import or_, update
+from sqlalchemy import bindparam, or_, select, update
 from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Progress
 from pubswap_server.clock import now
-from pubswap_server.database.engine import Database
+from pubswap_server.database.engine import Database, execute_each
 from pubswap_server.database.tables import MemberRow, RunRow
 from pubswap_server.runs import traffic
 from pubswap_server.runs.auth import MemberPrincipal
@@ -29,7 +28,7 @@ FLUSH_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
 
 _Seen = dict[int, Progress]
-_Sizes = Counter[tuple[str, int, str, traffic.Kind]]
+_Sizes = Counter[traffic.Key]
 
 
 class WriteBehind:
@@ -80,14 +79,18 @@ class WriteBehind:
 
 
 def _write(session: Session, alive: dict[int, datetime], seen: _Seen, sizes: _Sizes) -> None:
-    for member, progress in sorted(seen.items(), key=itemgetter(0)):
-        values = {"progress": progress.model_dump(mode="json")}
-        session.execute(update(MemberRow).where(MemberRow.id == member).values(values))
-    for member, at in sorted(alive.items()):
-        # Another replica may have heard, and written, a later one.
-        older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < at)
-        session.execute(update(MemberRow).where(MemberRow.id == member, older).values(last_seen=at))
-    deleted = {run for run, *_ in sizes if session.get(RunRow, run) is None}
-    for (run, round_, name, kind), size in sorted(sizes.items()):
-        if run not in deleted:
-            traffic.count(session, run, round_, name, kind, size)
+    this = MemberRow.id == bindparam("member")
+    execute_each(
+        session,
+        update(MemberRow).where(this).values(progress=bindparam("seen")),
+        [{"member": m, "seen": one.model_dump(mode="json")} for m, one in sorted(seen.items())],
+    )
+    # Another replica may have heard, and written, a later one.
+    older = or_(MemberRow.last_seen.is_(None), MemberRow.last_seen < bindparam("at"))
+    execute_each(
+        session,
+        update(MemberRow).where(this, older).values(last_seen=bindparam("at")),
+        [{"member": member, "at": at} for member, at in sorted(alive.items())],
+    )
+    there = set(session.scalars(select(RunRow.id).where(RunRow.id.in_({run for run, *_ in sizes}))))
+    traffic.count(session, {key: size for key, size in sizes.items() if key[0] in there})

@@ -3,13 +3,16 @@
 Each member's sums over all rounds are rows of their own, of round TOTAL: a run may have millions.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from pubswap_protocol.messages import Traffic
+from pubswap_server.database.engine import execute_each
 from pubswap_server.database.tables import RunRow, TrafficRow
 
 K = TypeVar("K")
@@ -17,15 +20,27 @@ K = TypeVar("K")
 TOTAL = -1
 
 Kind = Literal["adapters_up", "adapters_down", "responses_up", "responses_down"]
+Key = tuple[str, int, str, Kind]  # of a run, a round and a member
+
+_Insert = sqlite.Insert | postgresql.Insert
+_INSERTS: dict[str, Callable[[type[TrafficRow]], _Insert]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
 
 
-def count(session: Session, run: str, round_: int, member: str, kind: Kind, size: int) -> None:
-    for number in (round_, TOTAL):
-        row = session.get(TrafficRow, (run, number, member, kind), with_for_update=True)
-        if row is None:
-            session.add(TrafficRow(run_id=run, round=number, member=member, kind=kind, bytes=size))
-        else:
-            row.bytes += size
+def count(session: Session, sizes: Mapping[Key, int]) -> None:
+    """Add these bytes to those of the round and of all rounds."""
+    sums = Counter[Key]()
+    for (run, round_, member, kind), size in sizes.items():
+        sums[run, round_, member, kind] += size
+        sums[run, TOTAL, member, kind] += size
+    names = ("run_id", "round", "member", "kind")
+    insert = _INSERTS[session.get_bind().dialect.name](TrafficRow)
+    added = {"bytes": TrafficRow.bytes + insert.excluded.bytes}
+    # In one order, so that no two replicas wait for each other.
+    rows = [{**dict(zip(names, key, strict=True)), "bytes": sums[key]} for key in sorted(sums)]
+    execute_each(session, insert.on_conflict_do_update(index_elements=names, set_=added), rows)
 
 
 def by_round(session: Session, run: str, first: int, last: int) -> dict[int, Traffic]:

@@ -100,7 +100,7 @@ def finish(
     key = {"run_id": run.id, "digest": upload.digest, "member": member.name}
     session.add(BlobRow(**key, canonical=stored, size=upload.size))
     forget(session, upload.id)
-    traffic.count(session, run.id, run.round, member.name, "adapters_up", upload.size)
+    traffic.count(session, {(run.id, run.round, member.name, "adapters_up"): upload.size})
 
 
 def forget(session: Session, upload: str) -> None:

@@ -121,7 +121,7 @@ async def submit_responses(
         received.discard()
 
     def work(session: Session, locked: RunRow) -> Receipt:
-        traffic.count(session, row.id, round, member.name, "responses_up", received.size)
+        traffic.count(session, {(row.id, round, member.name, "responses_up"): received.size})
         # Whether they came without the seeds by which they could be checked.
         unverified = seed is not None and groups[0][0].seed == UNVERIFIED
         session.get_one(MemberRow, member.id).unverified = unverified
