@@ -30,7 +30,8 @@ def record(session: Session, run: str, kind: str, **details: Any) -> None:
     """
     changed(session, run, awaited=kind not in NOT_AWAITED)
     with session.no_autoflush:  # the run is locked before the rows that depend on it
-        session.execute(select(RunRow.id).where(RunRow.id == run).with_for_update())
+        # Read, too: while its cursor lives, a row that nobody fetched keeps SQLite at one moment.
+        session.scalar(select(RunRow.id).where(RunRow.id == run).with_for_update())
     session.add(EventRow(run_id=run, kind=kind, details=details))
 
 

@@ -150,7 +150,7 @@ def last_round_ends(session: Session, run: str) -> list[datetime]:
         EventRow.run_id == run, EventRow.kind.in_(("aggregated", "rolled back", "started"))
     )
     ends: list[datetime] = []
-    for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(LAST)):
+    for kind, at in session.execute(query.order_by(EventRow.id.desc()).limit(LAST)).all():
         ends.append(at)
         if kind != "aggregated":  # where round 1, or the one that is done again, began
             break
