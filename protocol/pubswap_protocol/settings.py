@@ -50,6 +50,10 @@ def _later(default: Any, description: str) -> Any:
     )
 
 
+def _over_clients(name: str, clients: int) -> str:
+    return f"{name} is larger than the number of clients; use at most {clients}"
+
+
 class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 
@@ -232,7 +236,7 @@ class SwapSettings(Strict):
     max_donor_share: PositiveShare = Field(
         default=1.0,
         description="The largest share of a receiver's donated responses in one exchange that one "
-        "donor may give; with `keep`. 1 is the paper's.",
+        "donor may give. 1 is the paper's.",
     )
     sampling_check: Literal["off", "report", "exclude"] = _later(
         default="report",
@@ -367,7 +371,12 @@ class AggregationSettings(Strict):
     def check_possible(self, clients: int) -> None:
         """Raises ValueError for a rule that can never hold with this many clients."""
         if self.quorum > clients:
-            raise ValueError("a quorum is larger than the number of clients")
+            raise ValueError(_over_clients("aggregation.quorum", clients))
+        if self.rule == "trimmed_mean" and clients < 3:
+            raise ValueError(
+                "rule 'trimmed_mean' drops one client at either end at least, so that it needs 3, "
+                f"and the run has {clients}; use rule 'fedit' or 'median'"
+            )
         if self.rule == "trimmed_mean" and self.dropped(clients) < 1:
             raise ValueError(
                 f"rule 'trimmed_mean' with trim = {self.trim} drops nobody of {clients} clients; "
@@ -498,7 +507,7 @@ class RunSettings(Strict):
         if self.method == "pubswap":
             self.swap.check_possible(self.grpo.responses_per_prompt, self.local_steps)
         if self.swap.quorum > self.clients:
-            raise ValueError("a quorum is larger than the number of clients")
+            raise ValueError(_over_clients("swap.quorum", self.clients))
         self.aggregation.check_possible(self.clients)
         self._check_members()
         if self.aggregation.rule == "svd" and self.grpo.optimizer_state == "keep":
@@ -518,9 +527,11 @@ class RunSettings(Strict):
     def _check_members(self) -> None:
         fewest = self.members.fewest_steps
         if (self.members.minimum or 1) > self.clients:
-            raise ValueError("members.minimum is larger than the number of clients")
+            raise ValueError(_over_clients("members.minimum", self.clients))
         if (fewest or 1) > self.local_steps:
-            raise ValueError("members.fewest_steps is larger than local_steps")
+            raise ValueError(
+                f"members.fewest_steps is larger than local_steps; use at most {self.local_steps}"
+            )
         if self.aggregation.weights == "steps" and fewest is None:
             raise ValueError(
                 "weights = 'steps' weighs members by the local steps they made, and all make "
