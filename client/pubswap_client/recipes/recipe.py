@@ -205,6 +205,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
             f"swap.period: {recipe.swap.period} is not below local_steps = {recipe.local_steps}, "
             "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
         )
+    yield from _without_effect(recipe)
     try:
         check_verifier(recipe.verifier)
     except InvalidSettings as error:
@@ -224,6 +225,25 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
             yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
         elif axis not in known:
             yield f"sweep.grid: {unknown_key(axis, known)}"
+
+
+def _without_effect(recipe: Recipe) -> Iterator[str]:
+    """Each limit within which so few clients can never have what the recipe asks for."""
+    rules, peers = recipe.aggregation, recipe.clients - 1
+    donated = recipe.method == "pubswap" and peers > 0
+    if donated and recipe.swap.max_donor_share * peers < 1 - 1e-9:
+        yield (
+            f"swap.max_donor_share: {peers} peers that give {recipe.swap.max_donor_share:g} each "
+            f"make no whole, so that nothing could be donated; use at least 1 / {peers}"
+        )
+    limited = rules.weights in ("examples", "improvement")
+    if limited and recipe.clients > 1 and rules.max_weight_share * recipe.clients <= 1:
+        yield (
+            f"aggregation.weights: {rules.weights!r} weighs nobody differently, as none of "
+            f"{recipe.clients} clients may have a larger share than aggregation.max_weight_share = "
+            f"{rules.max_weight_share:g}; set that above 1 / {recipe.clients}, or use weights = "
+            "'uniform'"
+        )
 
 
 def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:

@@ -163,6 +163,15 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"grpo.responses_per_prompt": 7}, "grpo.responses_per_prompt must be even"),
         ({"swap.period": 10}, "swap.period: 10 is not below local_steps = 10"),
         ({"swap.period": 11}, "swap.period is larger than local_steps"),
+        ({"swap.max_donor_share": 0.3}, "nothing could be donated; use at least 1 / 3"),
+        (
+            {"aggregation.weights": "examples", "aggregation.max_weight_share": 0.25},
+            "'examples' weighs nobody differently, as none of 4 clients",
+        ),
+        (
+            {"aggregation.weights": "improvement", "aggregation.max_weight_share": 0.1},
+            "set that above 1 / 4, or use weights = 'uniform'",
+        ),
         ({"verifier": "maths"}, "verifier: There is no verifier 'maths'"),
         ({"data.test": 4}, "data.test: Input is not a valid path"),
         ({"data.folder": "s", "data.public": "p"}, "data: give one of: public and test"),
