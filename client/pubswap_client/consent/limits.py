@@ -10,6 +10,8 @@ from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
 
+OTHER_NAME = "members.expected"  # of `clients`, which is where a run has the number
+
 
 class Limit(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
     """The least and the most of a number. One that a run leaves unset is not within any limit."""
@@ -57,7 +59,7 @@ def numbers(model: type[BaseModel] = RunSettings, prefix: str = "") -> Iterator[
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from numbers(kind, f"{prefix}{name}.")
-        elif _is_number(kind):
+        elif _is_number(kind) and prefix + name != OTHER_NAME:
             yield prefix + name
 
 

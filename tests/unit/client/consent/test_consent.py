@@ -156,6 +156,7 @@ def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> 
         ("limits.lora.rank = {max = 8, most = 8}", "limits.lora.rank.most"),
         ("limits.lora.rank = {min = 9, max = 8}", "nothing is at least 9, at most 8"),
         ("limits.swap.perod.min = 4", "swap.perod: there is no such key; is swap.period meant"),
+        ("limits.members.expected.min = 3", "members.expected: there is no such key"),
         ("limits.rank.max = 4", "rank: there is no such key; is lora.rank meant"),
         ("limits.method.max = 4", "of a number in a run's settings; method: there is no such key"),
         ('[limits]\nhours = "08:00-18:00"', "a run's settings; hours: there is no such key"),
