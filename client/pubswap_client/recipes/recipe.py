@@ -103,9 +103,10 @@ def _reading(path: Path, values: dict[str, Any]) -> Reading:
     filled = {"name": path.stem, **values}
     # So the seeds of a sweep differ in who holds which problems too, not in the training alone.
     if any(key.startswith("data.prepare.") for key in values):
-        for name in ("clients", "seed"):
-            run = values.get(name, RunSettings.model_fields[name].default)
-            filled.setdefault(f"data.prepare.{name}", run)
+        defaults = {name: RunSettings.model_fields[name].default for name in ("clients", "seed")}
+        defaults |= {"clients": values.get("members.expected", defaults["clients"])}
+        for name, default in defaults.items():
+            filled.setdefault(f"data.prepare.{name}", values.get(name, default))
     faults = []
     try:
         filled = with_rounds(filled)

@@ -122,6 +122,16 @@ def test_a_split_follows_the_run_in_clients_and_seed(tmp_path: Path) -> None:
     assert spec.seed == 1
 
 
+def test_expected_members_are_clients_for_a_base_and_a_split(tmp_path: Path) -> None:
+    """Another name of `clients` takes the place of a farther one, and is what a split follows."""
+    path = write(tmp_path, 'extends = "base.toml"\n')
+    recipe = load_recipe(path, {"members.expected": 3, "data.prepare": SPLIT})
+    assert recipe.data.prepare is not None
+    assert (recipe.clients, recipe.data.prepare.clients) == (3, 3)
+    path = write(tmp_path, 'extends = "base.toml"\nmembers.expected = 3\n')
+    assert load_recipe(path, {"clients": 2, "data.prepare": SPLIT}).clients == 2
+
+
 def test_the_sets_of_each_form_of_data_are_found(tmp_path: Path) -> None:
     """Named files are taken as they are; in a split they have their names."""
     path = write(tmp_path, 'extends = "base.toml"\nclients = 2\n')
