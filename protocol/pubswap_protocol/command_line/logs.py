@@ -35,7 +35,7 @@ class Lines(logging.Formatter):
             ours = {"event": event, "level": level, "timestamp": time}
             ours |= {"exception": trace} if trace else {}
             fields = {name: _sayable(value) for name, value in fields.items()}
-            return json.dumps(fields | ours, default=str, ensure_ascii=False)
+            return _json(fields | ours)
         pairs = [f"{name}={_shown(str(value), spaces=False)}" for name, value in fields.items()]
         line = " ".join([time, f"{level:8}", _shown(event, spaces=True), *pairs])
         return f"{line}\n{trace}" if trace else line
@@ -49,7 +49,13 @@ def _sayable(value: Any) -> Any:
 def _shown(text: str, *, spaces: bool) -> str:
     """The text in quotes where it would not be one word, or could pass for another line."""
     plain = text.isprintable() and (spaces or (text != "" and not set(text) & set(' "=')))
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if plain else _json(text)
+
+
+def _json(value: Any) -> str:
+    """JSON without the characters that do something, some of which JSON itself leaves."""
+    said = json.dumps(value, default=str, ensure_ascii=False)
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in said)
 
 
 def log_to(stream: TextIO, form: Form = "console", level: str = "info") -> logging.Handler:

@@ -122,7 +122,7 @@ def test_coordinator_and_daemon_write_one_form_of_log(monkeypatch: pytest.Monkey
 
 def test_nothing_that_is_logged_passes_for_another_line() -> None:
     """What a stranger names may hold line ends, quotes, and orders to a terminal."""
-    evil = 'x" level=error\n2026-11-23T00:00:00Z error    \x1b[2Jforged'
+    evil = 'x" level=error\n2026-11-23T00:00:00Z error    \x1b[2J\x9b2J\u202eforged'
     record = logging.makeLogRecord({"msg": f"refused {evil}", **values(member=evil)})
     for form in get_args(Form):
         line = Lines(form).format(record)
