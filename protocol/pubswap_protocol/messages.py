@@ -3,11 +3,10 @@
 The coordinator refuses unknown fields, and clients ignore them, so that a message can grow.
 """
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
@@ -237,7 +236,7 @@ class MemberView(Message):
     certificate: Fingerprint | None = Field(
         default=None, description="SHA-256 of the client certificate that its token is bound to."
     )
-    last_seen: datetime | None = Field(default=None, description="Its last request's moment.")
+    last_seen: AwareDatetime | None = Field(default=None, description="Its last request's moment.")
     unseen_seconds: Seconds | None = Field(
         default=None, description="Seconds since then, on the coordinator's clock."
     )
@@ -289,7 +288,7 @@ class RunView(Message):
         description="What the addresses begin with, before a slash, under which members reach the "
         "bucket themselves.",
     )
-    created_at: datetime
+    created_at: AwareDatetime
     latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
     best: Score | None = None
     members: list[MemberView] = Field(
@@ -345,7 +344,7 @@ class Invite(Message):
     invite: Word
     name: Name
     role: Role
-    expires_at: datetime
+    expires_at: AwareDatetime
 
 
 class CreateViewer(Message):
@@ -357,7 +356,7 @@ class CreateViewer(Message):
 class Viewer(CreateViewer):
     """A viewer, as all may be listed."""
 
-    created_at: datetime
+    created_at: AwareDatetime
 
 
 class ViewerToken(Viewer):
@@ -535,7 +534,7 @@ class UploadSession(Message):
     stored: bool = Field(description="This member has already sent the blob; send nothing.")
     chunk_bytes: Bytes = Field(description="Bytes of the first PATCH, and of one after a cut.")
     largest_chunk_bytes: Bytes = Field(description="The most bytes of one PATCH.")
-    expires_at: datetime | None = Field(description="Null when the blob is already stored.")
+    expires_at: AwareDatetime | None = Field(description="Null when the blob is already stored.")
     parts: list[UploadPart] = Field(
         default=[],
         description="The next parts, if they were asked for and there is a bucket: in order, for "
@@ -574,7 +573,7 @@ class Event(Message):
     """One line of a run's append-only log."""
 
     id: Count
-    at: datetime
+    at: AwareDatetime
     kind: Word
     details: dict[str, Any]
 

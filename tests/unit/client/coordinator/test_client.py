@@ -429,6 +429,13 @@ def shown_run(round_: int) -> dict[str, object]:
     }
 
 
+def test_a_moment_without_a_time_zone_is_none() -> None:
+    """Another machine would take it for another moment."""
+    naive = shown_run(0) | {"created_at": "2026-01-01T00:00:00"}
+    with pytest.raises(ServerFault, match="created_at"):
+        client(lambda request: httpx.Response(200, json=naive)).run("r")
+
+
 def test_runs_that_come_again_and_a_log_that_goes_back_are_refused() -> None:
     """As rounds are."""
     with pytest.raises(ServerFault, match="does not follow"):
