@@ -6,7 +6,7 @@ it, long after it was accepted. Texts for true, and true for 1, are refused: `st
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, GetJsonSchemaHandler
 
 MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
@@ -15,6 +15,7 @@ MAX_FACTOR = 1e9
 MAX_MEASURED = 1e15
 MAX_STEPS_TOLD = 1000  # of a round, whose figures are reported one by one
 MAX_DONORS_TOLD = 1000  # of a round, whose responses a receiver has checked
+MAX_SAID = 10_000  # characters of what a person is told, in the log each time
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 Number = Annotated[int, Field(ge=0, le=MAX_NUMBER, strict=True)]
@@ -27,7 +28,20 @@ Factor = Annotated[float, Field(ge=0, le=MAX_FACTOR, strict=True)]
 PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
+
+def printable(text: str) -> str:
+    """Somebody else's text for a terminal, which does what some characters say."""
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+
+
+def said(text: str) -> str:
+    """A coordinator's words, as its members' terminals and logs take them."""
+    return printable(text[:MAX_SAID])
+
+
 Word = Annotated[str, Field(max_length=200)]
+Label = Annotated[Word, AfterValidator(printable)]  # of a coordinator, on terminals
+Words = Annotated[str, AfterValidator(said)]
 # Without NUL: PostgreSQL stores JSON with one, but reads no part of it any more.
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]

@@ -11,9 +11,10 @@ import typer
 from pydantic import ValidationError
 
 from pubswap_protocol import __version__
+from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.settings import settings
 from pubswap_protocol.command_line.statuses import ERROR, INTERRUPTED
-from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault, printable
+from pubswap_protocol.errors import LocalFault, PubSwapError, first_fault
 
 # The extras by what they are for, and the packages that each is for.
 EXTRAS = {

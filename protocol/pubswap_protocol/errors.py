@@ -68,7 +68,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN
+from pubswap_protocol.bounds import NAME_FORM, NAME_PATTERN, said
 
 
 class ProblemDetails(BaseModel, extra="ignore"):
@@ -356,12 +356,7 @@ def error_for(problem: ProblemDetails, retry_after: float | None = None) -> PubS
     known = by_code.get(problem.code)
     if known is None or issubclass(known, LocalFault):
         known = ServerFault if problem.status >= 500 else Invalid
-    return known(printable(problem.detail), retry_after=retry_after)
-
-
-def printable(text: str) -> str:
-    """Somebody else's text for a terminal, which does what some characters say."""
-    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+    return known(said(problem.detail), retry_after=retry_after)
 
 
 def first_fault(error: ValidationError) -> str:

@@ -6,7 +6,7 @@ The coordinator refuses unknown fields, and clients ignore them, so that a messa
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field, model_validator
 
 from pubswap_protocol import digests
 from pubswap_protocol.bounds import (
@@ -17,6 +17,7 @@ from pubswap_protocol.bounds import (
     MAX_STEPS_TOLD,
     Count,
     Id,
+    Label,
     Measured,
     Name,
     Norm,
@@ -28,8 +29,8 @@ from pubswap_protocol.bounds import (
     Topic,
     Url,
     Word,
+    Words,
 )
-from pubswap_protocol.errors import printable
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import Clients, RunSettings
@@ -42,7 +43,6 @@ Topics = Annotated[dict[Topic, Share], Field(max_length=10_000)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later client may have more
 Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too
-Words = Annotated[str, AfterValidator(printable)]  # of a coordinator, on its members' terminals
 
 
 class Message(Strict):
@@ -52,8 +52,8 @@ class Message(Strict):
 class Version(Message):
     """The answer to the handshake."""
 
-    software: Word
-    protocol: Word
+    software: Label
+    protocol: Label
 
 
 class RunState(StrEnum):
@@ -272,12 +272,12 @@ class RunView(Message):
         default=None, description="What the operator must do before the run can go on, if anything."
     )
     settings: RunSettings
-    requires: list[Word] = Field(
+    requires: list[Label] = Field(
         default=[],
         description="The settings that a client must know to take part, by names such as "
         "`swap.period`; any other that it does not know it ignores.",
     )
-    verifier_version: Word | None = Field(
+    verifier_version: Label | None = Field(
         default=None,
         description="The run's verifier with the versions of our rules and of its library, such as "
         "`math@2+0.9.0`: members need the same.",
@@ -341,7 +341,7 @@ class Reissue(Message):
 class Invite(Message):
     """A one-time invite; it is shown once."""
 
-    invite: Word
+    invite: Label
     name: Name
     role: Role
     expires_at: AwareDatetime
@@ -362,7 +362,7 @@ class Viewer(CreateViewer):
 class ViewerToken(Viewer):
     """A new viewer's token; it is shown once."""
 
-    token: Word
+    token: Label
 
 
 class ViewerList(Message):
@@ -390,7 +390,7 @@ class Membership(Message):
     run_name: Name
     name: Name
     role: Role
-    token: Word
+    token: Label
 
 
 class Hello(Message):
@@ -574,7 +574,7 @@ class Event(Message):
 
     id: Count
     at: AwareDatetime
-    kind: Word
+    kind: Label
     details: dict[str, Any]
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from pubswap_protocol.bounds import Count, Number, Positive, Strict, Word
+from pubswap_protocol.bounds import Count, Label, Number, Positive, Strict, Word
 from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import BaseModelMismatch, InvalidAdapter, InvalidSettings
 from pubswap_protocol.settings import LoraSettings
@@ -42,9 +42,9 @@ class HasDigests(Protocol):
 class ModelCard(Strict):
     """What identifies a base model, and what an adapter of it looks like."""
 
-    source: Word = Field(description="A hub id, or the name of the operator's folder.")
-    revision: Word | None = None
-    architecture: Word
+    source: Label = Field(description="A hub id, or the name of the operator's folder.")
+    revision: Label | None = None
+    architecture: Label
     vocabulary: Positive = Field(description="Token ids are below this.")
     eos_token_ids: Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
     parameters: Count

@@ -15,7 +15,8 @@ from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy
 from pubswap_client.consent.rules import compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
-from pubswap_protocol.errors import InvalidSettings, PubSwapError, printable
+from pubswap_protocol.bounds import printable
+from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
 

@@ -17,7 +17,8 @@ import httpx
 
 from pubswap_client.coordinator.route import UNANSWERED, open_http, proxy_to
 from pubswap_client.coordinator.tls import TlsFiles
-from pubswap_protocol.errors import ServerFault, Unreachable, printable
+from pubswap_protocol.bounds import printable
+from pubswap_protocol.errors import ServerFault, Unreachable
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from pubswap_client.coordinator.transfers import (
     upload,
 )
 from pubswap_protocol import messages, paths
-from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.bounds import MAX_NUMBER, printable
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault, printable
+from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault
 from pubswap_protocol.messages import Receipt, RunView
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pubswap_client.doctor.prediction import Prediction
-from pubswap_protocol.errors import PubSwapError, printable
+from pubswap_protocol.bounds import printable
+from pubswap_protocol.errors import PubSwapError
 
 _NAMED = 5
 

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from pubswap_protocol.bounds import printable
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Event
 
@@ -125,7 +126,7 @@ def events(
 def line(event: Event) -> str:
     """One event for people: 2026-11-23 02:47:01  update  member alpha, round 3."""
     details = ", ".join(f"{key} {_text(value)}" for key, value in event.details.items())
-    return f"{event.at.astimezone():%F %T}  {event.kind:18}  {details}".rstrip()
+    return printable(f"{event.at.astimezone():%F %T}  {event.kind:18}  {details}".rstrip())
 
 
 def _text(value: object) -> str:

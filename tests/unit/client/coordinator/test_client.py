@@ -4,6 +4,7 @@ import gzip
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from pubswap_client.coordinator.retry import ONCE, Backoff, Pace
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
 from pubswap_client.demo.federation import MODEL
+from pubswap_client.operator.watching import line
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
@@ -359,6 +361,24 @@ def test_what_a_coordinator_says_moves_no_cursor() -> None:
     assert api.task("r").waits_for == "b [2J"
     api.exchanged("r", 1, 1, told.append)
     assert told == ["b [2J"]
+    run = shown_run(0) | {"requires": [said], "verifier_version": said}
+    run["model"] = run["model"] | {"source": said, "revision": said, "architecture": said}
+    shown = client(lambda request: httpx.Response(200, json=run)).run("r")
+    names = (shown.model.source, shown.model.revision, shown.model.architecture)
+    assert {*names, *shown.requires, shown.verifier_version} == {"b [2J"}
+    event = {"id": 1, "at": "2026-01-01T00:00:00Z", "kind": said, "details": {said: said}}
+    log = client(lambda request: httpx.Response(200, json={"events": [event]})).events("r")
+    assert line(log.events[0]).isprintable()
+
+
+def test_what_a_coordinator_says_fills_no_log() -> None:
+    """Each try says it again, and each answer that there is nothing to do."""
+    problem = TooManyRequests("x" * 1_000_000).problem().model_dump()
+    with pytest.raises(TooManyRequests) as raised:
+        client(lambda request: httpx.Response(429, json=problem)).version()
+    waits = {"kind": "wait", "state": "training", "waits_for": "x" * 1_000_000}
+    task = client(lambda request: httpx.Response(200, json=waits)).task("r")
+    assert task.waits_for == raised.value.detail == "x" * 10_000
 
 
 @pytest.mark.parametrize(
@@ -418,7 +438,7 @@ def test_rounds_that_a_run_cannot_have_are_not_asked_for() -> None:
     assert next(asked) == 7
 
 
-def shown_run(round_: int) -> dict[str, object]:
+def shown_run(round_: int) -> dict[str, Any]:
     """A run as a coordinator shows it."""
     settings = merged({})
     card = model_card(MODEL, settings.lora, "org/model", None)
