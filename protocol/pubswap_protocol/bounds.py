@@ -4,9 +4,18 @@ Python's integers have no bound of their own, and one of 400 digits stops whoeve
 it, long after it was accepted. Texts for true, and true for 1, are refused: `strict`.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    GetJsonSchemaHandler,
+)
+
+T = TypeVar("T")
 
 MAX_COUNT = 2**53 - 1  # the largest integer that every JSON reader keeps exactly
 MAX_NUMBER = 2**31 - 1  # what an INTEGER column holds
@@ -42,6 +51,7 @@ def said(text: str) -> str:
 Word = Annotated[str, Field(max_length=200)]
 Label = Annotated[Word, AfterValidator(printable)]  # of a coordinator, on terminals
 Words = Annotated[str, AfterValidator(said)]
+Several = Annotated[list[T], FailFast()]  # else each wrong one of a million is a fault in memory
 # Without NUL: PostgreSQL stores JSON with one, but reads no part of it any more.
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]

@@ -24,6 +24,7 @@ from pubswap_protocol.bounds import (
     Number,
     Positive,
     Seconds,
+    Several,
     Share,
     Strict,
     Topic,
@@ -185,7 +186,7 @@ class RoundSummary(Message):
     means: RoundMeans | None = None
     drift: Drift | None = None
     evaluation: Evaluation | None = None
-    swaps: list[SwapSummary] = Field(default=[])
+    swaps: Several[SwapSummary] = Field(default=[])
     traffic: Traffic = Traffic()
 
 
@@ -250,7 +251,7 @@ class MemberView(Message):
 class RoundList(Message):
     """Some of a run's rounds, in order; an empty page is behind the last."""
 
-    rounds: list[RoundSummary]
+    rounds: Several[RoundSummary]
 
 
 class Score(Message):
@@ -272,7 +273,7 @@ class RunView(Message):
         default=None, description="What the operator must do before the run can go on, if anything."
     )
     settings: RunSettings
-    requires: list[Label] = Field(
+    requires: Several[Label] = Field(
         default=[],
         description="The settings that a client must know to take part, by names such as "
         "`swap.period`; any other that it does not know it ignores.",
@@ -291,7 +292,7 @@ class RunView(Message):
     created_at: AwareDatetime
     latest: Score | None = Field(default=None, description="Of the last round evaluated so far.")
     best: Score | None = None
-    members: list[MemberView] = Field(
+    members: Several[MemberView] = Field(
         default=[], description="Of one run, and shown to the operator only."
     )
 
@@ -299,13 +300,13 @@ class RunView(Message):
 class WholeRun(RunView):
     """A run with all its rounds, as a client puts it together from their pages."""
 
-    rounds: list[RoundSummary] = Field(default=[])
+    rounds: Several[RoundSummary] = Field(default=[])
 
 
 class RunList(Message):
     """Some of the operator's runs, newest first; an empty page is behind the last."""
 
-    runs: list[RunView]
+    runs: Several[RunView]
 
 
 InviteSeconds = Annotated[int, Field(gt=0, le=MAX_SECONDS, strict=True)]
@@ -368,7 +369,7 @@ class ViewerToken(Viewer):
 class ViewerList(Message):
     """All viewers, by name."""
 
-    viewers: list[Viewer]
+    viewers: Several[Viewer]
 
 
 class BindCertificate(Message):
@@ -421,7 +422,7 @@ class Task(Message):
     state: RunState
     round: Number = 0
     adapter: Digest | None = None
-    residuals: list[Digest] = Field(default=[])
+    residuals: Several[Digest] = Field(default=[])
     rollbacks: Number = Field(
         default=0, description="How often the run went back: a round of another count is another."
     )
@@ -464,7 +465,7 @@ class UpdateMetrics(Message):
         default=None, description="For other organisations, in public steps."
     )
     transfer_seconds: Seconds | None = Field(default=None, description="Of adapters, both ways.")
-    step_rewards: list[Measured] = Field(
+    step_rewards: Several[Measured] = Field(
         default=[],
         max_length=MAX_STEPS_TOLD,
         description="Of the round's first steps, in the order of the updates.",
@@ -481,7 +482,7 @@ class UpdateMetrics(Message):
         description="Of pass@1 on own held-out problems in the round, where the run has "
         "aggregation.weights = 'improvement'.",
     )
-    donors: list[DonorEvidence] = Field(
+    donors: Several[DonorEvidence] = Field(
         default=[], max_length=MAX_DONORS_TOLD, exclude_if=lambda donors: not donors
     )
 
@@ -535,7 +536,7 @@ class UploadSession(Message):
     chunk_bytes: Bytes = Field(description="Bytes of the first PATCH, and of one after a cut.")
     largest_chunk_bytes: Bytes = Field(description="The most bytes of one PATCH.")
     expires_at: AwareDatetime | None = Field(description="Null when the blob is already stored.")
-    parts: list[UploadPart] = Field(
+    parts: Several[UploadPart] = Field(
         default=[],
         description="The next parts, if they were asked for and there is a bucket: in order, for "
         "some minutes. For those behind them, or new URLs, open the upload again.",
@@ -561,7 +562,7 @@ class SwapPrompts(Message):
 
     round: Number
     swap: Number
-    prompts: list[PublicPrompt]
+    prompts: Several[PublicPrompt]
     sampling_seed: Count | None = Field(
         default=None,
         description="Of the noise that this client is to draw its responses by, if receivers are "
@@ -581,7 +582,7 @@ class Event(Message):
 class Events(Message):
     """A page of a run's log."""
 
-    events: list[Event]
+    events: Several[Event]
 
 
 class SetReceipt(Message):
@@ -595,4 +596,4 @@ class SetReceipt(Message):
 class MemberList(Message):
     """The members of a run."""
 
-    members: list[MemberView]
+    members: Several[MemberView]

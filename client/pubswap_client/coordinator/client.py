@@ -258,7 +258,7 @@ class CoordinatorClient(Connection):
         on_wait: Callable[[str], None] = lambda reason: None,
         *,
         seeds: bool = False,
-        most: int = LARGEST_MESSAGE,
+        most: int | None = None,
     ) -> bytes:
         """The responses to train on, waiting until the exchange is closed.
 
@@ -280,7 +280,8 @@ class CoordinatorClient(Connection):
 
     def problem_set(self, run: str, kind: messages.SetKind) -> str:
         """The public set, or the test set for an evaluator, as JSONL text."""
-        reply = self.request("GET", paths.RUN_SET.format(run=run, kind=kind.value))
+        path = paths.RUN_SET.format(run=run, kind=kind.value)
+        reply = self.request("GET", path, most=LARGEST_MESSAGE)
         return reply.content.decode(errors="replace")
 
     def submit_evaluation(self, run: str, round_: int, body: messages.Evaluation) -> None:

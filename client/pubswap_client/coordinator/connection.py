@@ -51,6 +51,7 @@ Withhold = Callable[[Any], Any]
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read at once, as a problem set is
+LARGEST_TOLD = 1 << 24  # of a refusal, and of a member's message: JSON may take 70 times as much
 LONGEST_REASON = 300  # characters of what an answer lacks
 LONGEST_HEAD = 1 << 14  # of a page, in which its title is looked for
 
@@ -80,6 +81,7 @@ class Connection:
         self._counting = threading.Lock()
         self._cut = False  # whether it was said that something cuts long polls
         self._on_send = on_send
+        self._most = LARGEST_MESSAGE if on_send is None else LARGEST_TOLD  # an operator has lists
         self.withhold = withhold
         address, spool = parsed_url(self.url), relay_folder()
         if transport is None and spool is not None:
@@ -117,7 +119,7 @@ class Connection:
     ) -> M:
         """The message of an answer; one that is none is asked for again, as if it had failed."""
         read = partial(parse, answer)
-        return self._asked(read, method, path, body, key, LARGEST_MESSAGE, **params)
+        return self._asked(read, method, path, body, key, None, **params)
 
     def request(
         self,
@@ -126,7 +128,7 @@ class Connection:
         body: BaseModel | bytes | None = None,
         key: str | None = None,
         headers: Mapping[str, str] = {},
-        most: int = LARGEST_MESSAGE,
+        most: int | None = None,
         **params: Any,
     ) -> httpx.Response:
         """The answer to a request, tried again while it fails with a retryable error.
@@ -142,7 +144,7 @@ class Connection:
         path: str,
         body: BaseModel | bytes | None,
         key: str | None,
-        most: int,
+        most: int | None,
         headers: Mapping[str, str] = {},
         **params: Any,
     ) -> R:
@@ -162,14 +164,15 @@ class Connection:
         return retrying(lambda: read(attempt(method, path, **options)), self.backoff)
 
     def once(
-        self, method: str, path: str, most: int = LARGEST_MESSAGE, **options: Any
+        self, method: str, path: str, most: int | None = None, **options: Any
     ) -> httpx.Response:
         """One try, with httpx's own options; raises what the coordinator refuses it with.
 
         Raises ServerFault for an answer of more than `most` bytes, which is read no further.
         """
+        most = self._most if most is None else most
         with self._reaching(), self._http.stream(method, path, **options) as streamed:
-            reply = _read(streamed, most)
+            reply = _read(streamed, most if streamed.is_success else min(most, LARGEST_TOLD))
         self._check(reply)
         return reply
 
@@ -196,7 +199,7 @@ class Connection:
         with self._reaching(), asked as reply:
             if reply.status_code != 307 or "direct" not in params:
                 if not reply.is_success or _is_page(reply):
-                    reply = _read(reply, LARGEST_MESSAGE)
+                    reply = _read(reply, LARGEST_TOLD)
                 self._check(reply)
             yield reply
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from pubswap_client.coordinator import client as coordinator_client
 from pubswap_client.coordinator import connection
@@ -31,7 +32,7 @@ from pubswap_protocol.errors import (
     UnknownBlob,
     Unreachable,
 )
-from pubswap_protocol.messages import Away
+from pubswap_protocol.messages import Away, Task
 from pubswap_protocol.model import model_card
 from support.coordinator.coordinator import merged
 
@@ -126,9 +127,12 @@ class Answer(httpx.SyncByteStream):
 
     read = 0
 
+    def __init__(self, size: int = 100) -> None:
+        self._piece = b" " * size
+
     def __iter__(self) -> Iterator[bytes]:
         for self.read in range(1, 1001):
-            yield b" " * 100
+            yield self._piece
 
 
 def test_an_answer_is_read_no_further_than_an_answer_may_go(
@@ -140,6 +144,25 @@ def test_an_answer_is_read_no_further_than_an_answer_may_go(
     with pytest.raises(ServerFault, match="more than 1,000 bytes"):
         client(lambda request: httpx.Response(200, stream=answer)).version()
     assert answer.read == 11
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int) -> None:
+    """A byte of JSON may be seventy in memory; of a refusal, an operator takes no more either."""
+    answer = Answer(1 << 20)
+    on_send = (lambda *_: None) if status == 200 else None
+    transport = httpx.MockTransport(lambda request: httpx.Response(status, stream=answer))
+    with pytest.raises(ServerFault, match="more than 16,777,216 bytes"):
+        CoordinatorClient("http://c", None, ONCE, transport, on_send=on_send).version()
+    assert answer.read == 17
+
+
+def test_of_many_wrong_entries_one_is_told() -> None:
+    """Each takes a thousand times the memory that it had in the answer."""
+    wrong = {"kind": "wait", "state": "training", "residuals": [0] * 1000}
+    with pytest.raises(ValidationError) as raised:
+        Task.model_validate(wrong)
+    assert raised.value.error_count() == 1
 
 
 def test_an_exchange_is_read_no_further_than_the_run_s_settings_allow() -> None:
