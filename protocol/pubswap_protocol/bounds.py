@@ -43,13 +43,18 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
+def plain(text: str) -> str:
+    """The same in one line."""
+    return printable(text).replace("\n", " ")
+
+
 def said(text: str) -> str:
     """A coordinator's words, as its members' terminals and logs take them."""
     return printable(text[:MAX_SAID])
 
 
 Word = Annotated[str, Field(max_length=200)]
-Label = Annotated[Word, AfterValidator(printable)]  # of a coordinator, on terminals
+Label = Annotated[Word, AfterValidator(plain)]  # of a coordinator, on terminals
 Words = Annotated[str, AfterValidator(said)]
 Several = Annotated[list[T], FailFast()]  # else each wrong one of a million is a fault in memory
 # Without NUL: PostgreSQL stores JSON with one, but reads no part of it any more.

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import Strict, Topic, Word
+from pubswap_protocol.bounds import Label, Strict, Topic
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
@@ -23,7 +23,7 @@ class Problem(Strict):
     prompt: str = Field(min_length=1, max_length=MAX_TEXT)
     answer: str = Field(min_length=1, max_length=MAX_TEXT)
     topic: Topic = "all"
-    verifier: Word | None = Field(default=None, description="Overrides the run's verifier.")
+    verifier: Label | None = Field(default=None, description="Overrides the run's verifier.")
     metadata: dict[str, Any] = Field(
         default_factory=dict, description="What the verifier needs beside the answer."
     )
