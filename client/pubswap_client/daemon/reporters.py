@@ -25,6 +25,7 @@ from rich.table import Table
 
 from pubswap_client.operator.tables import sparkline
 from pubswap_client.training.metrics import StepMetrics
+from pubswap_protocol.bounds import printable
 from pubswap_protocol.command_line.logs import values
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import private_folder
@@ -179,6 +180,13 @@ FIGURES: dict[str, tuple[Callable[[StepMetrics], float], str]] = {
 }
 
 
+class _Plain(logging.Formatter):
+    """A line may quote a coordinator."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 class LiveDisplay(Reporter):
     """Redraws itself; log lines are printed above it."""
 
@@ -201,7 +209,9 @@ class LiveDisplay(Reporter):
 
     def __enter__(self) -> Self:
         root = logging.getLogger()
-        self._handlers, root.handlers = root.handlers, [RichHandler(console=self._console)]
+        handler = RichHandler(console=self._console)
+        handler.setFormatter(_Plain())
+        self._handlers, root.handlers = root.handlers, [handler]
         self._live.start()
         return self
 
@@ -229,7 +239,7 @@ class LiveDisplay(Reporter):
             if self._last is not None:
                 value = form.format(figure(self._last.metrics))
                 table.add_row(name, value, sparkline(list(self._history[name])))
-        return Group(self._progress, f"now: {self._what}", table)
+        return Group(self._progress, f"now: {printable(self._what)}", table)
 
 
 Tracker = Literal["tensorboard", "wandb", "trackio"]

@@ -82,6 +82,18 @@ def test_the_live_display_shows_where_the_run_is_and_how_figures_move() -> None:
     assert "Going on with our own." in shown
 
 
+def test_what_a_line_quotes_moves_no_cursor_of_the_live_display() -> None:
+    """A fault of an answer names its keys, which are a coordinator's."""
+    orders, file = ("\x1b[2J", "\x07", "\x9b"), io.StringIO()
+    evil = f"layout.{''.join(orders)}end"
+    with LiveDisplay(Console(file=file, force_terminal=True, width=120)) as display:
+        logging.getLogger("pubswap_client").warning("%s: no number", evil)
+        display.doing(evil)
+    shown = file.getvalue()
+    assert shown.count("end") == 2
+    assert not any(order in shown for order in orders)
+
+
 def test_a_sparkline_spans_its_values() -> None:
     """Lowest to highest; a constant is flat, and no values are no line."""
     assert sparkline([0.0, 1.0, 0.5]) == "▁█▅"
