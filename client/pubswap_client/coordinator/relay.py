@@ -40,7 +40,7 @@ from pubswap_protocol.files import write_whole
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-IDLE_SECONDS = 3.0  # without a request, after which `once` is over
+IDLE_SECONDS = 3.0  # without a request or an answer, after which `once` is over
 AT_ONCE = 64
 REMEMBERED = 100_000  # requests that were answered: such a one may not come again
 KEPT_SECONDS = 24 * 3600.0  # of what nobody has taken
@@ -103,9 +103,9 @@ class Relay:
         with lock(self._folder / "lock"):
             self._done = AnsweredRequests(self._folder / "done")
             self._http = open_http(self._url, self._tls, proxy_to(self._url, self._tls))
-            self._swept, self._asked = -KEPT_SECONDS, time.monotonic()
+            self._swept, self._active = -KEPT_SECONDS, time.monotonic()
             failing = False
-            while not once or self._busy or time.monotonic() - self._asked < IDLE_SECONDS:
+            while not once or self._busy or time.monotonic() - self._active < IDLE_SECONDS:
                 try:
                     self._look()
                     failing = False
@@ -120,7 +120,6 @@ class Relay:
         """Begin what is asked, and now and then remove what is old."""
         look_again(self._folder)
         for path in self._waiting():
-            self._asked = time.monotonic()
             self._busy.add(path.name)
             # Not waited for at the end: what they have not answered is there.
             threading.Thread(target=self._serve, args=(path,), daemon=True).start()
@@ -155,6 +154,7 @@ class Relay:
             log.warning("%s: %s. Trying again.", path, error.strerror)
             time.sleep(IDLE_SECONDS)
         finally:
+            self._active = time.monotonic()  # whoever has waited for this asks again now
             self._busy.discard(path.name)
 
     def _forward(self, path: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +53,20 @@ def said(folder: Path) -> tuple[Answered, bytes]:
 
 def good(_: httpx.Request) -> httpx.Response:
     return httpx.Response(200, content=iter([b"good"]))
+
+
+def test_with_once_it_stays_after_an_answer(serve: Callable[..., None]) -> None:
+    """A daemon whose long poll took longer than a relay without requests stays asks again then."""
+    answered = 0.0
+
+    def late(request: httpx.Request) -> httpx.Response:
+        nonlocal answered
+        time.sleep(0.6)
+        answered = time.monotonic()
+        return good(request)
+
+    serve(late)
+    assert time.monotonic() - answered >= relaying.IDLE_SECONDS
 
 
 def test_an_answer_stays_until_it_is_read(
