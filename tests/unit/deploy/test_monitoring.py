@@ -140,7 +140,7 @@ FIRES = {
     "RunStalled": ({'pubswap_runs_stalled{instance="a"}': "1x10"}, "6m"),
     "RunFails": ({'pubswap_runs_failing{instance="a"}': "1x3"}, "1m"),
     "DriftIsNoNumber": ({'pubswap_drift_no_number_total{instance="a"}': "0 0 1x9"}, "5m"),
-    "WrongTokens": ({requests("/v1/runs", "401"): "0+120x30"}, "20m"),
+    "WrongTokens": ({requests("/v1/runs", "401"): "0+59x30"}, "20m"),
     "SlowAnswers": (
         {
             slow('le="1"'): "0+90x30",
