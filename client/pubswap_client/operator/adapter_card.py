@@ -76,7 +76,7 @@ def _members(members: list[MemberView]) -> Iterator[str]:
 
 def _settings(settings: RunSettings) -> Iterator[str]:
     differing = flat(settings.model_dump(mode="json", exclude_defaults=True))
-    yield from ("## Settings that differ from the paper's", "")
+    yield from ("## Settings that differ from PubSwap's defaults", "")
     for key, value in differing.items():
         yield f"- `{key} = {value_text(value)}`"
     if not differing:

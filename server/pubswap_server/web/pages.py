@@ -228,7 +228,7 @@ async def show_log(
 
 @router.get("/runs/{run}/settings")
 async def show_settings(run: WebRun, session: SessionDep) -> Response:
-    """All settings, with those that differ from the paper's."""
+    """All settings, with those that differ from the defaults."""
 
     def work(database: Session, row: RunRow) -> Values:
         settings = runs.settings_of(row)
