@@ -27,7 +27,7 @@ class Act:
 ACTS: dict[str, Act] = {
     "start": Act(
         "Start",
-        "Round 1 begins: the organisations that have enrolled get work, and no other can join.",
+        "Round 1 begins: the organisations that have enrolled get work. Others may join later.",
         lambda session, run, form: runs.start(session, run),
     ),
     "pause": Act(
