@@ -185,18 +185,21 @@ def doctor(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check all that training needs, or an evaluator, and say what to do. Takes what `start` takes.
+    """Check all that training needs, or an evaluator, and say what to do.
+
+    It takes the options of `start`, but for --until.
 
     In this order: the state folder and its membership; the coordinator, the token and the run;
     the run against your own policy; the model's files against the run's; chat template and end of
     sequence; the private problems (lengths, ids, answers that their own verifier refuses); the
-    device, and an estimate of the memory that training takes; the rollout engine; and one private
-    step on your data, from which a round's duration and traffic are predicted. For an evaluator:
-    the same without policy, data and step, with the operator's test problems and the memory of
-    sampling.
+    device, and an estimate of the memory that training takes; the rollout engine; the path of the
+    update; and one private step on your data, from which a round's duration and traffic are
+    predicted. For an evaluator: the same without policy, data, update and step, with the operator's
+    test problems and the memory of sampling.
 
-    Nothing is changed or sent: the coordinator is asked for its version and the run, the step's
-    adapter is thrown away, and the report names lines and ids, but holds no prompt or answer.
+    Nothing is changed or sent: the coordinator is asked for its version, the run and its problems,
+    the step's adapter is thrown away, and the report names lines and ids, but holds no prompt or
+    answer.
 
     With --run FILE, the run card of a bundle, what needs a membership or a coordinator is left out:
     so a machine is examined before anything reaches it.

@@ -96,7 +96,9 @@ def show(
 def check(
     recipe: Source, changes: Changes = None, tokens_per_second: TokensPerSecond = None
 ) -> None:
-    """Say all that is wrong with a recipe, and what a run of it takes; downloads nothing.
+    """Say what is wrong with a recipe, and what a run of it takes; downloads nothing.
+
+    Of settings that contradict each other, the first is said.
 
     Exit status: 0 if it can be run, 1 if not.
     """
