@@ -32,7 +32,7 @@ Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_len
 
 
 class LocalPolicy(BaseModel, extra="forbid", frozen=True, allow_inf_nan=False):
-    """The file, validated. A key that is not there limits nothing; see docs/organisation.md."""
+    """The file, validated; see docs/organisation.md."""
 
     coordinators: Names | None = Field(default=None, description="Their addresses.")
     buckets: tuple[str, ...] = Field(

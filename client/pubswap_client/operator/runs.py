@@ -190,7 +190,7 @@ def set_(
     api: "CoordinatorClient",
     run: Run,
     key: Annotated[Literal["clients"], typer.Argument(help="The setting.")],
-    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER)],
+    value: Annotated[int, typer.Argument(min=1, max=MAX_NUMBER, help="What it is to be.")],
 ) -> None:
     """Change a setting of a run that has not been started: how many clients it starts with."""
     view = api.change_run(run, ChangeRun(clients=value))
@@ -204,7 +204,7 @@ def _move(api: "CoordinatorClient", run: str, path: str) -> None:
 
 @connected
 def start(api: "CoordinatorClient", run: Run) -> None:
-    """Begin round 1; all clients must have enrolled."""
+    """Begin round 1; all clients must have enrolled, or as many as members.minimum says."""
     _move(api, run, paths.RUN_START)
 
 

@@ -66,7 +66,8 @@ def leave(config: Config = None, state: State = None) -> None:
     """Leave the run for now: nobody waits for this organisation. Stop the daemon first.
 
     What it has handed in counts. Nothing is lost in the state folder, and `pubswap client start`
-    comes back at any time before the run ends: at the next round, from that one's adapter.
+    comes back at any time before the run ends: in the same round where it was, in a later one as
+    soon as a round begins.
     """
     from pubswap_client.consent.member_client import member_client
     from pubswap_client.settings import load_settings

@@ -86,7 +86,7 @@ def _quorum_remedy(session: Session, run: RunRow) -> str:
     away = members.away_clients(session, run.id)
     some = ", ".join(f"{name} ({code})" for name, code in away[:MOST_NAMES])
     more = f" and {len(away) - MOST_NAMES} more" if len(away) > MOST_NAMES else ""
-    said = f" By their own policies these are away: {some}{more}." if away else ""
+    said = f" These are away: {some}{more}." if away else ""
     return f"Reinstate or invite clients, or cancel the run.{said}"
 
 
