@@ -45,7 +45,7 @@ class Metrics:
         )
         self.round_seconds = seconds(
             "pubswap_round_seconds",
-            "From a round's first task to its published adapter.",
+            "From a round's beginning to its published adapter.",
             buckets=MINUTES,
         )
         self.exchange_seconds = seconds(

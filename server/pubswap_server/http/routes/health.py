@@ -20,7 +20,7 @@ async def health() -> dict[str, str]:
 
 @router.get(paths.READY, summary="Whether requests can be served")
 async def ready(services: ServicesDep) -> dict[str, str]:
-    """503, with the reasons, while database or blob store is away or the disk is almost full."""
+    """503, with the reasons: database, blob store, a disk that is almost full, or the conductor."""
     reasons = await services.readiness.reasons()
     if reasons:
         raise Unavailable(f"Not ready: {'; '.join(reasons)}.")
