@@ -54,6 +54,17 @@ def _over_clients(name: str, clients: int) -> str:
     return f"{name} is larger than the number of clients; use at most {clients}"
 
 
+def every_value(settings: Strict) -> dict[str, Any]:
+    """All settings as JSON has them, also those that are left out at their defaults."""
+    values: dict[str, Any] = {}
+    for name, value in settings:
+        if isinstance(value, Strict):
+            values[name] = every_value(value)
+        else:
+            values[name] = list(value) if isinstance(value, tuple) else value
+    return values
+
+
 class LoraSettings(Strict):
     """W = W0 + (alpha / rank) B A on the chosen linear layers."""
 

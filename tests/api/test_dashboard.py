@@ -267,6 +267,18 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     assert again.status_code == 409 and "choose another name" in unescape(again.text)
 
 
+def test_settings_that_messages_leave_out_are_shown(server: Server, browser: httpx.Client) -> None:
+    """At their defaults, among all settings and as what a new run changes."""
+    fed = begun(server)
+    base = f"/runs/{fed.run.id}"
+    page = browser.get(f"{base}/settings").text
+    assert '<th scope="row">swap.sampling_check</th><td>report</td><td>default</td>' in page
+    asked = browser.get(f"{base}/new").text
+    text = shown_file(asked) + "grpo.resample = 2\n"
+    checked = browser.post(f"{base}/new", data={"form_token": form_token(asked), "text": text}).text
+    assert '<th scope="row">grpo.resample</th><td>0</td><td>2</td>' in checked
+
+
 def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
     """Read back, it changes no setting."""
     options = {"tone": "\N{GRINNING FACE}"}

@@ -7,6 +7,7 @@ from typing import Any
 
 from pubswap_client.recipes.inheritance import flat
 from pubswap_client.recipes.recipe import Reading
+from pubswap_protocol.settings import every_value
 
 DEFAULT = "default"
 # Values that follow from another one unless they are given.
@@ -19,7 +20,9 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
     The note is "" for a given value, "default", or the key that it follows from.
     """
     recipe = reading.sound()
-    values = recipe.model_dump(exclude_none=True, exclude={"data": True, "sweep": {"grid"}})
+    own = {"name", "about", "model", "total_steps", "sweep"}
+    values = every_value(recipe.run_settings)
+    values |= recipe.model_dump(exclude_none=True, include=own, exclude={"sweep": {"grid"}})
     # A split's settings depend on its source; those of the others would be refused.
     values["data"] = recipe.data.model_dump(by_alias=True, exclude_unset=True)
     if recipe.data.prepare is not None:
@@ -27,7 +30,8 @@ def values_and_notes(reading: Reading) -> Iterator[tuple[str, Any, str]]:
         values["data"]["prepare"] |= {"alpha": spec.alpha, "seed": spec.seed}
     follows = _FOLLOWS if recipe.total_steps is not None else {**_FOLLOWS, "rounds": DEFAULT}
     for key, value in flat(values).items():
-        yield key, value, "" if key in reading.values else follows.get(key, DEFAULT)
+        if value is not None:
+            yield key, value, "" if key in reading.values else follows.get(key, DEFAULT)
 
 
 def toml_text(reading: Reading) -> str:

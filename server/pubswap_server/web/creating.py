@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.messages import CreateRun, Digest
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, every_value
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
@@ -61,7 +61,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
         raise InvalidSettings(first_fault(error)) from None
     _check_model_fits(runs.settings_of(run), settings)
     before, after = (
-        dict(flat(each.model_dump(mode="json"))) for each in (runs.settings_of(run), settings)
+        dict(flat(every_value(each))) for each in (runs.settings_of(run), settings)
     )
     pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

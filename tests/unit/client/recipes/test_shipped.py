@@ -161,6 +161,13 @@ def test_each_value_says_whether_it_is_given() -> None:
     assert {key: notes[key] for key in expected} == expected
 
 
+def test_what_messages_leave_out_at_its_default_is_shown() -> None:
+    """Settings that earlier versions did not know, such as one that is on unless it is named."""
+    shown = {key: (value, note) for key, value, note in values_and_notes(read_recipe("tour"))}
+    assert shown["swap.sampling_check"] == ("report", "default")
+    assert shown["grpo.resample"] == (0, "default")
+
+
 def test_rounds_follow_from_nothing_where_there_are_no_total_steps(tmp_path: Path) -> None:
     """They are the settings' default then."""
     path = tmp_path / "run.toml"
