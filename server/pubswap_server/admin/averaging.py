@@ -51,7 +51,7 @@ class KeptRounds:
         last = max(published, default=0) if last is None else last
         if last not in published or last == 0:
             which = f"round {last}" if last else "any round"
-            raise NotFound(f"Run {run.name} has no adapter of {which} (yet).")
+            raise NotFound(f"Run {run.name} has no adapter of {which} yet, or none any more.")
         inputs: list[RoundInputs] = []
         for number in range(last, 0, -1):
             try:

@@ -212,5 +212,5 @@ def chosen(session: Session, run: str, which: str) -> tuple[int, str]:
         query = query.where(false())
     row = session.execute(query.limit(1)).first()
     if row is None:
-        raise NotFound(f"There is no adapter {which!r} (yet).")
+        raise NotFound(f"There is no adapter {which!r} yet, or none any more.")
     return row[0], str(row[1])
