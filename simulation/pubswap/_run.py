@@ -80,7 +80,7 @@ class Run:
         return round_records(list(self._api.rounds(self.id)))
 
     def start(self) -> None:
-        """Begin round 1; all clients must have enrolled. Raises WrongState."""
+        """Begin round 1, as `pubswap run start` does. Raises WrongState."""
         self._move(paths.RUN_START)
 
     def pause(self) -> None:
