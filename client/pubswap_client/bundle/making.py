@@ -43,6 +43,8 @@ It needs Python {python} on {platform}. In this folder:
     ../pubswap/bin/pip install --no-index --no-deps --require-hashes \\
         --find-links wheels -r requirements.txt
     ../pubswap/bin/pubswap bundle verify .
+"""
+_EXAMINE = """\
     ../pubswap/bin/pubswap client doctor --run run.json --model model --data ../private.jsonl
 """
 
@@ -99,6 +101,8 @@ def make(it: Wanted, out: Path, key: Path | None, say: Callable[[str], object]) 
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
         here = {"python": _python(), "platform": sysconfig.get_platform()}
         readme = _README.format(name=it.card.name, **here)
+        if "client" in it.extras.split(","):  # a coordinator trains nothing, and has no torch
+            readme += _EXAMINE
         (making / "README.txt").write_text(readme, encoding="utf-8")
         for name in (SUMS, SIGNATURE):  # of a call that was stopped after this
             (making / name).unlink(missing_ok=True)

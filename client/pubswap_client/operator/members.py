@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pubswap_client.coordinator.client import CoordinatorClient
 
 Hours = Annotated[float, typer.Option(help="How long the invite is good for.")]
-Quiet = Annotated[bool, typer.Option(help="Print the code alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the code alone.")]
 
 A_WEEK = 7 * 24.0
 LONGEST_HOURS = 10 * 366 * 24

@@ -163,6 +163,16 @@ def test_another_request_begins_anew(tmp_path: Path, checkout: Path, recipe: Pat
     assert "small-2-py3-none-any.whl" not in names(out / WHEELS)
 
 
+def test_only_a_client_is_told_to_have_its_machine_examined(
+    tmp_path: Path, checkout: Path, recipe: Path
+) -> None:
+    """A coordinator's bundle has no torch, which that takes."""
+    for extras, told in (("client", True), ("server,operator", False)):
+        out = tmp_path / extras
+        make(wanted(load_recipe(recipe), checkout, extras), out, None, print)
+        assert ("client doctor" in (out / "README.txt").read_text()) is told
+
+
 def test_a_checkout_that_changed_meanwhile_leaves_no_wheel_of_before(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
