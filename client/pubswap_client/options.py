@@ -15,7 +15,9 @@ Config = Annotated[Path | None, typer.Option(help="A client.toml with these sett
 State = Annotated[Path | None, typer.Option(help="The folder with token and progress.")]
 Model = Annotated[str | None, typer.Option(help="The base model: a folder or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of each process; by default all, shared out.")]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads of each process; by default all, shared out.")
+]
 
 Data = Annotated[Path | None, typer.Option(help="The private problems (JSONL).")]
 Engine = Annotated[str | None, typer.Option(help="auto, transformers, vllm or vllm-server.")]

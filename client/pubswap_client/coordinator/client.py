@@ -42,7 +42,7 @@ class CoordinatorClient(Connection):
         if theirs != paths.PROTOCOL_VERSION:
             raise ProtocolMismatch(
                 f"The coordinator at {self.url} speaks protocol {theirs}, this client "
-                f"{paths.PROTOCOL_VERSION}; install the same major version of pubswap."
+                f"{paths.PROTOCOL_VERSION}; install the coordinator's version of pubswap."
             )
 
     # The operator

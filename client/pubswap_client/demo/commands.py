@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Train a small model in a federation of real processes on this machine, in minutes.
 
-    A coordinator, four clients with private arithmetic of different topics, and an evaluator.
+    A coordinator, four clients with private problems of different topics, and an evaluator.
     The run is described by a file that is printed first; the options override it.
     """
     from rich.console import Console

@@ -16,8 +16,9 @@ worth the same request again, after `Retry-After` seconds if the answer has it. 
 
 Bytes are named by digests: `blake3:` and the hexadecimal BLAKE3.
 Answers may have more fields later; requests with unknown fields are refused. Every answer has a
-`{paths.REQUEST_ID_HEADER}`. A request may say `{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`,
-and is refused with 426 by a coordinator of another protocol.
+`{paths.REQUEST_ID_HEADER}`, but for what could not be read as a request. A request may say
+`{paths.PROTOCOL_HEADER}: {paths.PROTOCOL_VERSION}`, and is refused with 426 by a coordinator of
+another protocol.
 """
 TAGS = [
     {"name": "health", "description": "Liveness, readiness, metrics, and the handshake."},

@@ -222,7 +222,7 @@ def _check(headers: Headers, scope: Scope) -> None:
     if spoken not in (None, PROTOCOL_VERSION):
         raise ProtocolMismatch(
             f"This coordinator speaks protocol {PROTOCOL_VERSION}, the client {spoken}; "
-            "install the same major version of pubswap."
+            "install the coordinator's version of pubswap."
         )
     encoding = headers.get("content-encoding", "identity")
     if encoding != "identity":

@@ -60,9 +60,7 @@ def read_wish(run: RunRow, text: str) -> Wish:
     except ValidationError as error:
         raise InvalidSettings(first_fault(error)) from None
     _check_model_fits(runs.settings_of(run), settings)
-    before, after = (
-        dict(flat(every_value(each))) for each in (runs.settings_of(run), settings)
-    )
+    before, after = (dict(flat(every_value(each))) for each in (runs.settings_of(run), settings))
     pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)
