@@ -416,9 +416,9 @@ class MembersSettings(Strict):
     )
     minimum: Clients | None = Field(
         default=None,
-        description="With so many the run starts, and goes on while so many are here: a quorum is "
-        "at most the number of members that are here. Unset: it starts with all of `clients`, and "
-        "a quorum is what it says.",
+        description="With so many the run can be started, and goes on while so many are here: a "
+        "quorum is at most the number of members that are here. Unset: it takes all of `clients`, "
+        "and a quorum is what it says.",
     )
     fewest_steps: Rounds | None = Field(
         default=None,
@@ -466,14 +466,18 @@ class RunSettings(Strict):
     """Everything that decides what a run computes."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
-        default=0, description="Decides every random draw of the run."
+        default=0,
+        description="Decides the run's random draws, but for those that follow from a secret: with "
+        "swap.sampling_check and privacy.epsilon.",
     )
     method: Literal["fedavg", "fedprox", "pubswap"] = Field(
         default="pubswap", description="fedavg and fedprox have no public steps."
     )
     rounds: Rounds = Field(default=9, description="Each: local training, then the average.")
     local_steps: Rounds = Field(default=40, description="tau, the GRPO steps of a round.")
-    clients: Clients = Field(default=4, description="N: a run starts when this many have joined.")
+    clients: Clients = Field(
+        default=4, description="N: a run can be started when so many have enrolled."
+    )
     verifier: Word = Field(default="math", description="Decides which responses are correct.")
     chat_template: Literal["auto", "none"] = Field(
         default="auto", description="auto: the base model's own, if it has one."

@@ -72,8 +72,9 @@ def simulate(
     """Run a recipe's whole federation on this machine, in one process.
 
     The real coordinator and the real daemons, which share one model and take turns: on a CPU the
-    final adapter has the very bits of one that separate daemons train. Stop at any time and start
-    again: it goes on where it was. What is done is not done again.
+    final adapter has the very bits of one that separate daemons train, with a quorum of all and
+    swap.sampling_check = "off", as here. Stop at any time and start again: it goes on where it was.
+    What is done is not done again.
 
     `--sweep` runs each setting with each seed in a process of its own. The axis `members` makes
     baselines: pooled is one client with all private sets, alone is each client by itself.
