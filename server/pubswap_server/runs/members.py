@@ -40,7 +40,7 @@ Run = str | InstrumentedAttribute[str]
 
 
 def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
-    """A new invite; raises NameTaken if a member of the run has the name."""
+    """A new invite, in place of an earlier one; raises NameTaken if a member has the name."""
     if _named(session, run.id, request.name) is not None:
         raise NameTaken(f"Run {run.name} already has a member {request.name!r}; choose another.")
     record(session, run.id, "invited", member=request.name, role=request.role)
@@ -50,21 +50,19 @@ def invite(session: Session, run: RunRow, request: CreateInvite) -> Invite:
 def reissue(session: Session, run: RunRow, name: str, seconds: int) -> Invite:
     """A new invite for a member: using it ends the token that the member has until then.
 
-    An earlier one that was not used is worthless from now on. Raises NotFound, or WrongState for a
-    member that is revoked.
+    Raises NotFound, or WrongState for a member that is revoked.
     """
     row = _not_revoked(session, run, name)
     record(session, run.id, "reissued", member=name)
-    session.execute(
-        update(InviteRow)
-        .where(InviteRow.run_id == run.id, InviteRow.name == name, InviteRow.used_at.is_(None))
-        .values(expires_at=now())
-    )
     request = CreateInvite(name=name, role=Role(row.role), expires_in_seconds=seconds)
     return _new_invite(session, run, request, reissue=True)
 
 
 def _new_invite(session: Session, run: RunRow, request: CreateInvite, *, reissue: bool) -> Invite:
+    """Earlier ones of the name that were not used are worthless from now on."""
+    of_the_name = InviteRow.run_id == run.id, InviteRow.name == request.name
+    earlier = update(InviteRow).where(*of_the_name, InviteRow.used_at.is_(None))
+    session.execute(earlier.values(expires_at=now()))
     code = new_secret()
     expires_at = now() + timedelta(seconds=request.expires_in_seconds)
     session.add(

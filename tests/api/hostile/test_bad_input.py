@@ -88,13 +88,13 @@ def test_a_wrong_token_is_refused(server: Server, token: str | None) -> None:
 
 
 def test_an_invite_is_good_once_and_for_a_time(server: Server) -> None:
-    """Used, expired, unknown and clashing invites each have their own code."""
+    """Used, expired, replaced, unknown and clashing invites each have their own code."""
     fed = create(server)
+    lost = fed.operator.invite(fed.run.id, CreateInvite(name="x"))
     invite = fed.operator.invite(fed.run.id, CreateInvite(name="x"))
-    other = fed.operator.invite(fed.run.id, CreateInvite(name="x"))
+    assert code_of(lambda: fed.operator.enroll(lost.invite)) == "invite_expired"
     fed.operator.enroll(invite.invite)
     assert code_of(lambda: fed.operator.enroll(invite.invite)) == "invite_used"
-    assert code_of(lambda: fed.operator.enroll(other.invite)) == "name_taken"
     assert code_of(lambda: fed.operator.enroll("nonsense")) == "unauthenticated"
     again = CreateInvite(name="x")
     assert code_of(lambda: fed.operator.invite(fed.run.id, again)) == "name_taken"
