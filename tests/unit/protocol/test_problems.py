@@ -56,3 +56,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A typo in a path is said back."""
     with pytest.raises(InvalidProblems, match=r"nowhere.jsonl cannot be read"):
         read_problems(tmp_path / "nowhere.jsonl")
+
+
+def test_the_name_of_a_verifier_moves_no_cursor() -> None:
+    """It is said on the terminal, by a process that has no log's form, where there is no such."""
+    problem = Problem(id="1", prompt="?", answer="4", verifier="none\x1b[2J\x9b\nerror")
+    assert problem.verifier == "none [2J  error"

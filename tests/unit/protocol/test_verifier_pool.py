@@ -102,14 +102,3 @@ def test_closing_leaves_no_process_behind() -> None:
         pool.score_many("math", [("4", PROBLEM)])
     pool.close()
     assert not multiprocessing.active_children()
-
-
-def test_a_verifier_that_a_problem_names_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
-    """Its process says that there is none, on the terminal and in no log's form."""
-    problem = Problem(id="1", prompt="?", answer="4", verifier="none\x1b[2J\x9b\nerror")
-    assert problem.verifier is not None
-    with VerifierPool() as pool:
-        assert pool.score_many(problem.verifier, [("4", problem)]) == [0.0]
-    said = capfd.readouterr().err.splitlines()
-    assert [line for line in said if "raised InvalidSettings" in line] == said
-    assert said[0].isprintable()
