@@ -32,7 +32,10 @@ def invite(
     hours: Hours = A_WEEK,
     quiet: Quiet = False,
 ) -> None:
-    """Make a one-time invite; send its code to the organisation over a channel you trust."""
+    """Make a one-time invite; send its code to the organisation over a channel you trust.
+
+    An earlier invite for the same name, if it was not used, is worthless from now on.
+    """
     body = CreateInvite(name=name, role=role, expires_in_seconds=invite_seconds(hours))
     print_invite(api.invite(run, body), api.url, quiet)
 

@@ -36,7 +36,7 @@ router = APIRouter(tags=["members"], route_class=PlainJsonRoute)
 
 @router.post(paths.RUN_INVITES, status_code=201, summary="Make an invite")
 async def create_invite(run: OperatorRun, body: CreateInvite) -> Invite:
-    """Good once, and for a time; it is shown in this answer only."""
+    """Good once, and for a time, in place of an earlier one; it is shown in this answer only."""
     return await run.write(lambda session, row: members.invite(session, row, body))
 
 
