@@ -229,13 +229,18 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _without_effect(recipe: Recipe) -> Iterator[str]:
-    """Each limit within which so few clients can never have what the recipe asks for."""
+    """What the recipe asks for and so few clients can never have."""
     rules, peers = recipe.aggregation, recipe.clients - 1
     donated = recipe.method == "pubswap" and peers > 0
     if donated and recipe.swap.max_donor_share * peers < 1 - 1e-9:
         yield (
             f"swap.max_donor_share: {peers} peers that give {recipe.swap.max_donor_share:g} each "
             f"make no whole, so that nothing could be donated; use at least 1 / {peers}"
+        )
+    if donated and recipe.swap.sampling_check == "exclude" and peers < 2:
+        yield (
+            "swap.sampling_check: 'exclude' takes two receivers that doubt a donor, and of 2 "
+            "clients each has one; use 'report', or more clients"
         )
     limited = rules.weights in ("examples", "improvement")
     if limited and recipe.clients > 1 and rules.max_weight_share * recipe.clients <= 1:

@@ -174,6 +174,7 @@ def test_total_steps_can_depend_on_local_steps(tmp_path: Path, tau: int, rounds:
         ({"swap.period": 10}, "swap.period: 10 is not below local_steps = 10"),
         ({"swap.period": 11}, "swap.period is larger than local_steps"),
         ({"swap.max_donor_share": 0.3}, "nothing could be donated; use at least 1 / 3"),
+        ({"clients": 2, "swap.sampling_check": "exclude"}, "of 2 clients each has one; use"),
         (
             {"aggregation.weights": "examples", "aggregation.max_weight_share": 0.25},
             "'examples' weighs nobody differently, as none of 4 clients",
