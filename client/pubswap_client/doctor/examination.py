@@ -19,6 +19,7 @@ from pubswap_client.daemon.own_settings import own_settings
 from pubswap_client.daemon.reporters import check_trackers
 from pubswap_client.daemon.session import check_possible
 from pubswap_client.data.drawing import sample
+from pubswap_client.data.holdout import split
 from pubswap_client.distributed.launch import (
     launched_rank,
     load_policy,
@@ -312,14 +313,15 @@ class Examination:
                 self.findings[names.pop(0)] = found
                 # A daemon at work would lose memory to the trial, and the trial time to the daemon.
                 idle = self.carded or self.findings["daemon"].status is Status.OK
-                if not (names and self._trainable and idle and self._good("rollout engine")):
+                problems, _ = split(self._trainable, self.settings.holdout)
+                if not (names and problems and idle and self._good("rollout engine")):
                     self._skip("the engine, private problems, and no other daemon", *names)
                     return
                 member = self._stored.membership.name if self._stored else "member"
                 score = partial(pool.score_many, run.settings.verifier)
                 trial = try_step(
                     *(self.settings, run.id, folder, policy, group),
-                    *(member, self._trainable, score, self._stage),
+                    *(member, problems, score, self._stage),
                 )
                 self.findings[names.pop(0)] = check_trial(trial, run.settings)
                 self._prediction = predict(trial, run.settings, run.model.layout, self.settings)

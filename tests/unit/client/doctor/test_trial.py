@@ -13,8 +13,10 @@ import pytest
 from rich.console import Console
 
 from pubswap_client.daemon import reporters
+from pubswap_client.data.holdout import split
 from pubswap_client.demo.federation import MODEL
 from pubswap_client.distributed.launch import load_policy
+from pubswap_client.doctor import examination
 from pubswap_client.doctor.examination import Examination
 from pubswap_client.doctor.findings import (
     Checklist,
@@ -267,6 +269,25 @@ def test_one_failure_does_not_stop_what_does_not_depend_on_it(tmp_path: Path) ->
         assert found[name].status is Status.SKIPPED
     for name in ("device", "rollout engine", "private data", "answers", "end of sequence"):
         assert found[name].status is Status.OK
+
+
+def test_the_trial_step_takes_no_held_out_problem(
+    view: RunView, tiny_qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor counts them: with privacy.epsilon, the noise follows from how many are trained on."""
+    private = [Problem(id=f"p{n}", prompt=f"{n} + 1 =", answer=str(n + 1)) for n in range(9)]
+    write_problems(tmp_path / "private.jsonl", private)
+    tried: list[Sequence[Problem]] = []
+
+    def step(*arguments: Any) -> TrialResult:
+        tried.append(arguments[6])
+        return TRIAL
+
+    monkeypatch.setattr(examination, "try_step", step)
+    own: dict[str, Any] = {"data": tmp_path / "private.jsonl", "holdout": 4}
+    found = findings_of(ClientSettings(device="cpu", model=str(tiny_qwen3), **own), view)
+    assert found["trial step"].good
+    assert tried == [split(private, 4)[0]]
 
 
 def test_an_evaluator_needs_no_data_and_makes_no_step(tmp_path: Path) -> None:
