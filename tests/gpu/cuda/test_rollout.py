@@ -13,6 +13,9 @@ from pubswap_client.rollout.transformers_engine import SamplingParameters, Trans
 from pubswap_protocol.tensors.responses import Response
 
 COUNT, LONG = 4, 30
+# The last norm's weight. The models' own makes any token about as likely, so that the engine could
+# leave the adapter out and still be right within rounding.
+TOLD_APART = 4.0
 
 
 def prompts_of(context: Context, policy: Policy) -> list[list[int]]:
@@ -52,6 +55,8 @@ def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: s
     models = MODELS if not exact else KINDS if way == "all" else (FIRST,)
     for model in models:
         policy = context.policy(model, mean=20)
+        with torch.no_grad():
+            policy.decoder.norm.weight.fill_(TOLD_APART)
         policy.card = policy.card.model_copy(update={"eos_token_ids": tuple(range(2, 27))})
         prompts = prompts_of(context, policy)
         groups = sampled(policy, prompts, way)
@@ -62,9 +67,14 @@ def test_the_engines_log_probabilities_are_the_trainers(context: Context, way: s
             1e-6,
         )
         trained = response_logprobs(policy, batch, temperature=1.0, budget=4096)
-        apart = (trained - batch.behaviour).abs()[batch.response_mask]
+        with policy.reference():
+            unadapted = response_logprobs(policy, batch, temperature=1.0, budget=4096)
+        apart, adapters = (
+            (scores - batch.behaviour).abs()[batch.response_mask] for scores in (trained, unadapted)
+        )
         assert float(apart.mean()) <= (1e-5 if exact else 0.02), model
         assert float(apart.max()) <= (1e-4 if exact else 0.5), model
+        assert float(adapters.mean()) > 0.05, model
     context.free()
 
 
