@@ -9,7 +9,7 @@ from benchmarks.flops import ModelShape, update_flops
 from benchmarks.timing import matmul_rate
 from benchmarks.workload import Workload, frozen_groups
 from gpu.attention import attend_by
-from gpu.context import Context
+from gpu.context import Context, reset_peak
 from pubswap_client.policy.groups import collate
 from pubswap_client.policy.memory import Shape
 from pubswap_client.policy.policy import Policy
@@ -58,6 +58,7 @@ def update(
     def work() -> None:
         done.append(run_update(policy, optimizer, batch, settings, start, budget, checkpointing))
 
+    reset_peak(context.device)  # of what was loaded and measured before
     with attend_by(policy, attention) as path:
         times = context.timed(work)
     most = min(given, sum(prompt + sum(group) for prompt, group in workload.lengths))
