@@ -18,7 +18,7 @@ import torch.nn.attention
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from pubswap_client.policy.tree import Span, Tree
+from pubswap_client.policy.tree import Span, Tree, sent
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -154,7 +154,7 @@ def block_mask(tree: Tree, window: int | None) -> "BlockMask":
     if window is not None:
         first = places - window + 1
     starts, prefix_starts, prefix_ends, places, first = (
-        each.to(tree.device) for each in (starts, prefix_starts, prefix_ends, places, first)
+        sent(each, tree.device) for each in (starts, prefix_starts, prefix_ends, places, first)
     )
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ def block_mask(tree: Tree, window: int | None) -> "BlockMask":
     counts = visible.sum(dim=1, dtype=torch.int32)
     indices = visible.to(torch.uint8).argsort(dim=1, descending=True, stable=True).int()
     return BlockMask.from_kv_blocks(
-        counts[None, None].to(tree.device),
-        indices[None, None].to(tree.device),
+        sent(counts[None, None], tree.device),
+        sent(indices[None, None], tree.device),
         BLOCK_SIZE=FLEX_BLOCK,
         mask_mod=sees,
     )
@@ -265,10 +265,10 @@ def _batches(tree: Tree) -> Iterator[tuple[Tensor, ...]]:
                 torch.stack([pad(each, (size - len(each), 0), value=-1) for each in places])
                 for places, size in ((own, queries), (seen, keys))
             )
-            rows, columns = rows.to(tree.device), columns.to(tree.device)
             own_mask, seen_mask = rows >= 0, columns >= 0
             kept = own_mask.flatten().nonzero().squeeze(1)
-            yield rows.clamp(min=0), columns.clamp(min=0), own_mask, seen_mask, kept
+            made = (rows.clamp(min=0), columns.clamp(min=0), own_mask, seen_mask, kept)
+            yield tuple(sent(each, tree.device) for each in made)
 
 
 def _power_of_two(count: int) -> int:

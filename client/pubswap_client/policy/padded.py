@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pubswap_client.policy.packing import Pack
+from pubswap_client.policy.tree import sent
 
 PADDED = "padded"
 
@@ -65,4 +66,4 @@ def _rectangle(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
         sources[row, : len(positions)] = positions
         rows[positions], columns[positions] = row, torch.arange(len(positions))
     device = pack.input_ids.device
-    return rows.to(device), columns.to(device), sources.to(device)
+    return sent(rows, device), sent(columns, device), sent(sources, device)
