@@ -23,6 +23,7 @@ HARMLESS = frozenset(
         "max_seqlen",
         "output_attentions",
         "output_hidden_states",
+        "output_router_logits",
         "position_embeddings",
         "position_ids",
         "return_dict",

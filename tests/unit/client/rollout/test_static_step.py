@@ -19,7 +19,9 @@ from pubswap_client.rollout import static_step
 from pubswap_client.rollout.kv_cache import PreallocatedLayer
 from pubswap_client.rollout.static_step import StaticStep, decode_attention
 from pubswap_client.rollout.transformers_engine import SamplingParameters, TransformersEngine
+from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.responses import Response
+from support.client.architectures import random_policy
 
 PROMPTS = ([4, 13, 5, 17], [6, 7, 8, 9, 10, 11, 17], [5, 17])
 
@@ -90,6 +92,17 @@ def test_static_shapes_give_the_same_responses(
     assert close(wanted, found)
     assert len({window for _, window in made}) > 2
     assert len({rows for rows, _ in made}) > 1
+
+
+def test_a_model_of_experts_has_static_shapes() -> None:
+    """Its causal model tells each attention layer whether the router's logits are wanted."""
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    settings = RunSettings.model_validate({"lora": {"rank": 2, "target_modules": attention}})
+    policy = random_policy("Qwen3-MoE", settings=settings)
+    wanted = generate(engine_of(policy, static=False))
+    engine = engine_of(policy, static=True)
+    assert close(wanted, generate(engine))
+    assert engine.static
 
 
 def test_what_lies_in_memory_that_was_not_written_does_not_matter(
