@@ -52,6 +52,19 @@ class StaticStep:
         self.positions += 1
         return logits
 
+    def unwaiting(self, tokens: Tensor) -> Tensor:
+        """As a call; raises if it waits for the device, as some layers of experts do.
+
+        It is asked beforehand: a recording that breaks leaves torch's allocator in it, for good,
+        which then frees nothing any more and raises where it is told to.
+        """
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self(tokens)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
     def record(self) -> None:
         """Replay a CUDA graph from now on; raises what CUDA raises where that cannot be.
 

@@ -286,19 +286,20 @@ class TransformersEngine(RolloutEngine):
         state.static_step = step = None  # the memory of the old graph is free for the new one
         step = StaticStep(self.policy.model, state.cache, state.cursor, state.mask, state.positions)
         state.static_step = step
-        logits = step(tokens)
-        if self.graphs:
-            self._record(step)
-        return logits
+        return self._recorded(step, tokens) if self.graphs else step(tokens)
 
-    def _record(self, step: StaticStep) -> None:
+    def _recorded(self, step: StaticStep, tokens: Tensor) -> Tensor:
+        """The step's logits; from now on it is replayed, if it can be recorded."""
+        logits = None
         try:
+            logits = step.unwaiting(tokens)
             step.record()
         except Exception as error:  # CUDA's own, torch's, and whatever a model asks of the device
             if is_out_of_memory(error):
                 raise
             self.graphs = False
             log.warning("CUDA graphs cannot be used, sampling goes on without: %s", error)
+        return step(tokens) if logits is None else logits
 
     def _compare(self, state: "_State", tokens: Tensor) -> None:
         """Leave the static path if the model does not give its own probabilities there.

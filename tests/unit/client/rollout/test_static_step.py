@@ -60,6 +60,15 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, 
     yield made
 
 
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stands for torch's mode for what waits for a GPU; the last of the list is the present one."""
+    modes = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    return modes
+
+
 class Operations(TorchDispatchMode):
     """Counts operations by name, and the largest output of each."""
 
@@ -137,8 +146,28 @@ def test_a_graph_that_cannot_be_recorded_is_said_once_and_done_without(
     assert "CUDA graphs cannot be used" in caplog.text
 
 
+def test_a_step_that_waits_for_the_device_is_never_recorded(
+    policy: Policy, waiting: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording that breaks would leave torch's allocator unable to free memory."""
+
+    def wait(*_: object) -> None:
+        if waiting[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    wanted = generate(engine_of(policy, static=False))
+    policy.decoder.norm.register_forward_pre_hook(wait)
+    monkeypatch.setattr(StaticStep, "record", lambda _: pytest.fail("recorded"))
+    engine = engine_of(policy, static=True)
+    engine.graphs = True
+    assert close(wanted, generate(engine))
+    assert engine.static
+    assert not engine.graphs
+    assert waiting[-1] == "default"
+
+
 def test_a_recorded_step_is_replayed_at_the_right_places(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two steps, nothing but the contents of tensors may change: a stand-in for a graph
     that computes what was recorded, whatever the host's objects have become.
@@ -170,7 +199,7 @@ def test_a_recorded_step_is_replayed_at_the_right_places(
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_the_cache_is_given_back_with_the_responses(
-    policy: Policy, graphs: bool, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, graphs: bool, waiting: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when Python next looks for cycles: on a GPU, the update needs that memory at once."""
     made: list[weakref.ref[Any]] = []
