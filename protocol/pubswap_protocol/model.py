@@ -9,9 +9,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pubswap_protocol.bounds import Count, Label, Number, Positive, Strict, Word
 from pubswap_protocol.digests import sha256_of
@@ -57,6 +57,13 @@ class ModelCard(Strict):
         "transformers loads, in the order of their names, joined by line feeds (none at the end)."
     )
     layout: AdapterLayout
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        pairs = {name for pair in modules(self.layout) for name in pair}
+        if not pairs or pairs != set(self.layout.tensors):
+            raise ValueError("an adapter has an A and a B for each of its modules, and no more")
+        return self
 
     def check_same(self, other: HasDigests) -> None:
         """Raises BaseModelMismatch, naming what differs, unless `other` has the same files."""

@@ -1,6 +1,7 @@
 """Everything that leaves this machine for a coordinator: one method for each endpoint."""
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -151,7 +152,7 @@ class CoordinatorClient(Connection):
         path = paths.RUN_ADAPTER.format(run=run, which=which)
         first = self.request("GET", path, headers={"Range": "bytes=0-0"}, most=most)
         number = first.headers.get(paths.ROUND_HEADER, "")
-        if not number.isdecimal():
+        if not re.fullmatch(r"[0-9]{1,10}", number):
             raise ServerFault(f"{path} answered without {paths.ROUND_HEADER}.")
         if first.status_code != 206:  # a file that is made as it is sent, and begun nowhere else
             return int(number), first.content

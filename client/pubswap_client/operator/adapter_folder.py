@@ -100,7 +100,8 @@ def write_adapter(
     """Write a round's adapter in a format, with a model card, into the folder `out`.
 
     `base` is where a merged one's base model is, if not where the run says. Raises InvalidSettings
-    if it is not to be had, BaseModelMismatch if it is another one.
+    if it is not to be had, BaseModelMismatch if it is another one, InvalidAdapter for numbers or
+    tensors that the run's adapters do not have.
     """
     from pubswap_client.operator.adapter_card import card_text
 
@@ -112,8 +113,10 @@ def write_adapter(
         folder = model_folder(base or model.source, model.revision)
         write_merged_model(out, adapter, lora, model, folder)
     else:
-        from pubswap_protocol.tensors.peft_folder import write_peft_folder
+        from pubswap_protocol.tensors.adapter import LARGEST_DERIVED, open_stack
+        from pubswap_protocol.tensors.peft_folder import WEIGHTS, write_peft_folder
 
         write_peft_folder(out, adapter, lora, model, model.source)
+        open_stack(out / WEIGHTS, model.layout).check(LARGEST_DERIVED)
     merged = format_ is Format.MERGED
     (out / CARD).write_text(card_text(run, number, adapter, merged), encoding="utf-8")

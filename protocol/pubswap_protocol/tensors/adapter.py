@@ -310,9 +310,14 @@ def largest_stack(layout: AdapterLayout) -> int:
 def open_stack(path: Path, layout: AdapterLayout) -> AdapterFile:
     """A stack for a run with this layout; raises InvalidAdapter unless it fits its modules."""
     specs, _ = header_of_file(path)
+    return AdapterFile(path, stack_layout(layout, stack_ranks(specs, layout)))
+
+
+def stack_ranks(specs: Mapping[str, TensorSpec], layout: AdapterLayout) -> dict[str, int]:
+    """The rank of each module in a stack's header, by the name of its A; raises InvalidAdapter."""
     ranks = {}
     for a, _ in modules(layout):
         if a not in specs or len(specs[a].shape) != 2:
             raise InvalidAdapter(f"The stack has no matrix {a!r}.")
         ranks[a] = specs[a].shape[0]
-    return AdapterFile(path, stack_layout(layout, ranks))
+    return ranks

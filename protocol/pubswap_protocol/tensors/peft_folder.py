@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pubswap_protocol.model import ModelCard, module_of, target_modules
 from pubswap_protocol.settings import LoraSettings
-from pubswap_protocol.tensors.adapter import modules
+from pubswap_protocol.tensors.adapter import stack_ranks
 from pubswap_protocol.tensors.safetensors_header import read_header
 
 WEIGHTS = "adapter_model.safetensors"
@@ -50,6 +50,6 @@ def write_peft_folder(
 
 
 def ranks_of(adapter: bytes, card: ModelCard) -> dict[str, int]:
-    """The rank of each adapted module of an adapter's file."""
+    """The rank of each adapted module of an adapter's file; raises InvalidAdapter for another's."""
     specs, _ = read_header(adapter)
-    return {module_of(a): specs[a].shape[0] for a, _ in modules(card.layout)}
+    return {module_of(a): rank for a, rank in stack_ranks(specs, card.layout).items()}

@@ -240,7 +240,8 @@ def test_a_run_whose_updates_have_too_many_tensors_is_not_created(
     precision: Precision, fits: bool, tiny_qwen3: Path, card_of: Callable[[Path], ModelCard]
 ) -> None:
     """The scales of int8 are tensors, too; a run that could take no update never begins."""
-    tensors = {f"{n}.lora_A.weight": (1, 1) for n in range(MAX_TENSORS // 2 + 1)}
+    pairs = range(MAX_TENSORS // 4 + 1)
+    tensors = {f"{n}.lora_{side}.weight": (1, 1) for n in pairs for side in "AB"}
     card = card_of(tiny_qwen3).model_copy(update={"layout": AdapterLayout(tensors=tensors)})
     settings = RunSettings(wire=WireSettings(precision=precision))
     with nullcontext() if fits else pytest.raises(ValueError, match="than int8"):

@@ -319,6 +319,10 @@ def test_a_global_adapter_is_fetched_under_the_digest_that_it_is_announced_with(
     whole = body(b"stack")
     whole.headers[paths.ROUND_HEADER] = "3"
     assert client(lambda request: whole).adapter_of_round("r", "final") == (3, b"stack")
+    long = body(b"stack")
+    long.headers[paths.ROUND_HEADER] = "3" * 5000  # more digits than Python makes a number of
+    with pytest.raises(ServerFault, match=paths.ROUND_HEADER):
+        client(lambda request: long).adapter_of_round("r", "final")
 
 
 def test_a_refused_download_is_raised_as_what_it_is() -> None:
