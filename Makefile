@@ -9,8 +9,9 @@ BENCH_INSTALL = $(@D)/bin/python -m pip install --quiet --disable-pip-version-ch
 demo: .venv/demo.stamp  ## the whole federation on this machine, in minutes
 	$(BIN)/pubswap demo
 
-# Bytecode is kept, whatever the environment says: each worker would compile every test anew.
-PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Bytecode is kept, whatever the environment says: each worker would compile every test anew. Four
+# workers also on two cores: many tests wait for the processes that they start.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: .venv/dev.stamp  ## nearly every behaviour once, in about seven minutes
 	$(PYTEST)
