@@ -56,10 +56,10 @@ from support.eventually import until
 MOMENT = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
 
-# For the row of its run, as `runs.find` asks for it, or of its member.
+# For the row of its run, as `runs.find` or an event asks for it, or of its member.
 HELLO_WAITS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-    "AND query ~ 'UPDATE members|ORDER BY runs.created_at'"
+    "AND query ~ 'runs.created_at DESC|SELECT runs.id\\s+FROM|UPDATE members SET joining'"
 )
 
 
