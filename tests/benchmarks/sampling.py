@@ -12,8 +12,10 @@ honest. Client 2's for client 1 are also replaced by each attack's. A score is t
 two kinds of evidence against what is taken together (see docs/learning.md), reported for 32
 responses at a time; `auc_single`, `auc_pooled` and `auc_verdict` tell how often an attack's is
 higher than what client 1 finds of an honest client's, for one response, for 32 and for the 128 of a
-verdict, and `detected` is the share of verdicts that are doubts. `false_alarm_rate` is that of all
-clients' verdicts on honest ones, and `false_alarms` has each seed's, and that of its worst pair.
+verdict, and `detected` is the share of verdicts that are doubts. `auc_undrifted` is `auc_pooled` of
+a judge with the donor's own policy: what more than the drift keeps from being told. All
+clients' verdicts on honest ones give `false_alarm_rate`, and `false_alarms` has each seed's, and
+that of its worst pair.
 """
 
 import argparse
@@ -192,14 +194,13 @@ class Scene:
     base: Adapter
 
     def fair(self) -> dict[tuple[str, str], Scores]:
-        """What each client finds of each other one's honest responses."""
+        """What each client finds of each one's honest responses, its own among them."""
         found = {}
         for donor, adapter in self.clients.items():
             seed = self.seeds[donor]
             groups = self.honest if donor == DONOR else self.lab.sample(adapter, seed)
             for judge, other in self.clients.items():
-                if judge != donor:
-                    found[judge, donor] = self.lab.judged(other, groups, seed)
+                found[judge, donor] = self.lab.judged(other, groups, seed)
         return found
 
     @cached_property
@@ -311,18 +312,23 @@ def main() -> None:
     rng = np.random.default_rng(0)
     alarmed: dict[int, list[float]] = {}
     attacks: dict[str, list[tuple[Scores, Scores]]] = {}
+    undrifted: dict[str, list[tuple[Scores, Scores]]] = {}
     means: dict[str, list[list[float]]] = {"honest": []}
     for seed in seeds[:1] if quick else seeds:
         lab = Lab(problems=48 if quick else 160, seed=seed)
         alarmed[seed] = []
         for scene in scenes(lab, 1 if quick else 3):
             fair = scene.fair()
+            own = {name: fair.pop((name, name)) for name in scene.clients}
             alarmed[seed] += [alarms(pooled(one, ENOUGH, rng)) for one in fair.values()]
             mine = [scores for (judge, _), scores in fair.items() if judge == JUDGE]
             means["honest"] += [one.mean(axis=0).tolist() for one in mine]
             for name, make in scene.attacks.items():
-                found = lab.judged(scene.clients[JUDGE], make(), scene.seeds[DONOR])
+                groups = make()
+                judged = partial(lab.judged, groups=groups, seed=scene.seeds[DONOR])
+                found, near = judged(scene.clients[JUDGE]), judged(scene.clients[DONOR])
                 attacks.setdefault(name, []).append((found, np.concatenate(mine)))
+                undrifted.setdefault(name, []).append((near, own[DONOR]))
                 means.setdefault(name, []).append(found.mean(axis=0).tolist())
         Console().print(f"seed {seed}: honest donors doubted {np.mean(alarmed[seed]):.5f}")
     result = {
@@ -336,7 +342,14 @@ def main() -> None:
         "responses_pooled": POOLED,
         "responses_of_a_verdict": ENOUGH,
         "honest": _means(means["honest"]),
-        "attacks": {name: _figures(found, rng, means[name]) for name, found in attacks.items()},
+        "attacks": {
+            name: {
+                **_figures(found, rng),
+                "auc_undrifted": _together(undrifted[name], POOLED, rng),
+                **_means(means[name]),
+            }
+            for name, found in attacks.items()
+        },
     }
     _show(result)
     if not quick and not options.seeds:
@@ -348,34 +361,33 @@ def _means(found: list[list[float]]) -> dict[str, list[float]]:
     return dict(zip(KINDS, map(list, zip(*found, strict=True)), strict=True))
 
 
-def _figures(
-    found: list[tuple[Scores, Scores]], rng: np.random.Generator, means: list[list[float]]
-) -> dict[str, float | list[float]]:
-    """Means over the scenes, in each of which the attack is held against its honest donors."""
+def _together(found: list[tuple[Scores, Scores]], size: int, rng: np.random.Generator) -> float:
+    """The AUC of so many responses together, a mean over the scenes."""
+    pairs = [(pooled(one, size, rng), pooled(fair, size, rng)) for one, fair in found]
+    return float(np.mean([auc(*pair) for pair in pairs]))
 
-    def together(size: int) -> float:
-        pairs = [(pooled(one, size, rng), pooled(fair, size, rng)) for one, fair in found]
-        return float(np.mean([auc(*pair) for pair in pairs]))
+
+def _figures(found: list[tuple[Scores, Scores]], rng: np.random.Generator) -> dict[str, float]:
+    """Means over the scenes, in each of which the attack is held against its honest donors."""
 
     def each(scores: Scores) -> NDArray[np.float64]:
         return np.array([score_of(one) for one in scores[:, None]])
 
     return {
         "auc_single": float(np.mean([auc(each(one), each(fair)) for one, fair in found])),
-        "auc_pooled": together(POOLED),
-        "auc_verdict": together(ENOUGH),
+        "auc_pooled": _together(found, POOLED, rng),
+        "auc_verdict": _together(found, ENOUGH, rng),
         "detected": float(np.mean([alarms(pooled(attack, ENOUGH, rng)) for attack, _ in found])),
-        **_means(means),
     }
 
 
 def _show(result: dict[str, object]) -> None:
-    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", *KINDS)
+    heads = ("AUC, one", f"AUC, {POOLED}", f"AUC, {ENOUGH}", "doubted", "undrifted", *KINDS)
     table = Table("attack", *heads)
     attacks = result["attacks"]
     assert isinstance(attacks, dict)
     for name, figures in attacks.items():
-        keys = ("auc_single", "auc_pooled", "auc_verdict", "detected")
+        keys = ("auc_single", "auc_pooled", "auc_verdict", "detected", "auc_undrifted")
         means = (", ".join(f"{mean:.2f}" for mean in figures[key]) for key in KINDS)
         table.add_row(name, *(f"{figures[key]:.4f}" for key in keys), *means)
     console = Console(width=100)
