@@ -48,7 +48,7 @@ class Envelope(BaseModel, extra="forbid", frozen=True):
 class Asked(Envelope):
     """A request, without the host that it goes to: that is the relay's to know."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     target: str = Field(pattern=r"^/[!-~]{1,4095}$")
 
 

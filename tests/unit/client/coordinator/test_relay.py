@@ -6,13 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from pubswap_client.coordinator import relay as relaying
+from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.relay import Relay
+from pubswap_client.coordinator.retry import Backoff
 from pubswap_client.coordinator.spool import Answered, Asked, Refused, read, write
 from pubswap_client.coordinator.tls import TlsFiles
 from pubswap_protocol.errors import InvalidSettings, ProblemDetails
@@ -67,6 +70,26 @@ def test_with_once_it_stays_after_an_answer(serve: Callable[..., None]) -> None:
 
     serve(late)
     assert time.monotonic() - answered >= relaying.IDLE_SECONDS
+
+
+def test_what_an_operator_removes_goes_through_it(
+    folder: Path, serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pubswap run delete`, where the environment has a daemon's PUBSWAP_RELAY, is a DELETE."""
+    monkeypatch.setenv("PUBSWAP_RELAY", str(folder))
+    api = CoordinatorClient("http://coordinator", "secret", Backoff(tries=1))
+    asked: list[httpx.Request] = []
+
+    def gone(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(204, content=iter([]))
+
+    with ThreadPoolExecutor(1) as operator, api:
+        deleted = operator.submit(api.delete_run, "0123")
+        until(lambda: deleted.done() or len(list(folder.glob("*.request"))) > 1)
+        serve(gone)
+        deleted.result()
+    assert ("DELETE", "/v1/runs/0123") in [(each.method, each.url.path) for each in asked]
 
 
 def test_an_answer_stays_until_it_is_read(
