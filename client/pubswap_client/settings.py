@@ -19,10 +19,12 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from pubswap_client.toml_files import read_toml
+from pubswap_protocol.bounds import MAX_FACTOR, MAX_NUMBER, MAX_SECONDS, CpuSeconds, TimeSpan
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import expanded
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=MAX_NUMBER)]
+Parallel = Annotated[int, Field(gt=0, le=4096)]  # each of them costs something at once
 
 # vLLM's engine arguments that have another place, and that place.
 NOT_EXTRA = {
@@ -61,14 +63,17 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     api_key: SecretStr | None = Field(
         default=None, description="vllm-server: what the replicas were given as --api-key."
     )
-    requests: Positive = Field(
+    requests: Parallel = Field(
         default=32, description="vllm-server: prompts sent to one replica at a time."
     )
     connect_seconds: float = Field(
-        default=120, ge=0, description="vllm-server: how long to wait for a replica to come back."
+        default=120,
+        ge=0,
+        le=MAX_SECONDS,
+        description="vllm-server: how long to wait for a replica to come back.",
     )
-    response_seconds: float = Field(
-        default=3600, gt=0, description="vllm-server: how long one prompt's responses may take."
+    response_seconds: TimeSpan = Field(
+        default=3600, description="vllm-server: how long one prompt's responses may take."
     )
     sleep: bool | Literal["auto"] = Field(
         default="auto",
@@ -81,15 +86,17 @@ class VllmSettings(BaseModel, extra="forbid", frozen=True):
     kv_cache_gib: float | None = Field(
         default=None,
         gt=0,
+        le=MAX_FACTOR,
         description="vllm: the key-value cache; by default what that share leaves, 1 on a CPU.",
     )
-    tensor_parallel: Positive = Field(default=1, description="vllm: GPUs for one replica.")
+    tensor_parallel: Parallel = Field(default=1, description="vllm: GPUs for one replica.")
     enforce_eager: bool | None = Field(
         default=None, description="vllm: no CUDA graphs and no compilation; by default on a CPU."
     )
     max_mismatch: float | None = Field(
         default=None,
         gt=0,
+        le=MAX_FACTOR,
         description="Mean difference between the engine's and the trainer's log-probabilities, in "
         "nats a token, from which the engine is taken to serve another policy. By default more "
         "than rounding gives: 0.25 / temperature on a GPU, 0.05 on a CPU. Quantized weights may "
@@ -135,10 +142,10 @@ class ClientSettings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="auto: a GPU if any."
     )
-    threads: Positive | None = Field(
+    threads: Parallel | None = Field(
         default=None, description="CPU threads of each process; by default all, shared out."
     )
-    processes: Positive = Field(
+    processes: Parallel = Field(
         default=1, description="Processes that share each update, one for each GPU."
     )
     shard: bool = Field(
@@ -151,9 +158,8 @@ class ClientSettings(BaseSettings):
         description="Hand in after so many local steps of a round, where the run takes fewer than "
         "all of them (members.fewest_steps).",
     )
-    round_seconds: float | None = Field(
+    round_seconds: TimeSpan | None = Field(
         default=None,
-        gt=0,
         description="Begin no further local step after so many seconds of a round, where the run "
         "takes fewer steps.",
     )
@@ -161,7 +167,7 @@ class ClientSettings(BaseSettings):
         default=None,
         description="b of this member's private steps, where it is to be less than the run's.",
     )
-    responses_per_prompt: Annotated[int, Field(ge=2)] | None = Field(
+    responses_per_prompt: Annotated[int, Field(ge=2, le=MAX_NUMBER)] | None = Field(
         default=None,
         description="K of this member's private steps, where it is to be less than the run's.",
     )
@@ -200,11 +206,11 @@ class ClientSettings(BaseSettings):
         description="Sequences that transformers samples at a time at most: on a GPU, as many of "
         "them as are estimated to fit. It halves by itself when memory runs out.",
     )
-    verifier_workers: Positive = Field(
+    verifier_workers: Parallel = Field(
         default=1, description="Processes for verifiers that could hang."
     )
-    verifier_seconds: float = Field(
-        default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
+    verifier_seconds: CpuSeconds = Field(
+        default=5.0, description="CPU time: a response that takes longer to verify is wrong."
     )
 
     @model_validator(mode="after")

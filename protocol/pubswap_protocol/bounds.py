@@ -37,6 +37,11 @@ Factor = Annotated[float, Field(ge=0, le=MAX_FACTOR, strict=True)]
 PositiveFactor = Annotated[float, Field(gt=0, le=MAX_FACTOR, strict=True)]
 Decay = Annotated[float, Field(ge=0, lt=1, strict=True)]
 
+# Of a machine's own settings, which a text of the environment may be.
+TimeSpan = Annotated[float, Field(ge=0.001, le=MAX_SECONDS)]
+# A timer takes 0 for no limit, and no wait for a process is longer than 24 days.
+CpuSeconds = Annotated[float, Field(ge=0.001, le=86_400)]
+
 
 def printable(text: str) -> str:
     """Somebody else's text for a terminal, which does what some characters say."""

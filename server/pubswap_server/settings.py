@@ -13,6 +13,13 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from sqlalchemy import make_url
 
+from pubswap_protocol.bounds import (
+    MAX_COUNT,
+    MAX_FACTOR,
+    MAX_NUMBER,
+    CpuSeconds,
+    TimeSpan,
+)
 from pubswap_protocol.errors import InvalidSettings, first_fault
 from pubswap_protocol.files import make_private
 
@@ -56,35 +63,37 @@ class ServerSettings(BaseSettings):
     keep_rounds: int = Field(
         default=2,
         ge=0,
+        le=MAX_NUMBER,
         description="For how many of a run's last rounds the members' updates and responses are "
         "kept; 0: for all. Global adapters are kept for ever.",
     )
     spare_bytes: int = Field(
         default=256 << 20,
         ge=0,
+        le=MAX_COUNT,
         description="Of the disk, never promised to an upload; with less left, /readyz is 503.",
     )
-    max_wait_seconds: float = Field(
-        default=30.0, gt=0, description="A long poll is answered after this time at the latest."
+    max_wait_seconds: TimeSpan = Field(
+        default=30.0, description="A long poll is answered after this time at the latest."
     )
-    verifier_seconds: float = Field(
-        default=5.0, gt=0, description="CPU time: a response that takes longer to verify is wrong."
+    verifier_seconds: CpuSeconds = Field(
+        default=5.0, description="CPU time: a response that takes longer to verify is wrong."
     )
-    tick_seconds: float = Field(
+    tick_seconds: TimeSpan = Field(
         default=1.0,
-        gt=0,
         description="How often deadlines are looked at; up to 10 s apart in a run without changes.",
     )
     workers: int = Field(default=1, gt=0, le=256, description="Processes that share the port.")
-    lease_seconds: float = Field(
-        default=15.0, gt=0, description="A replica that shows no life for so long is replaced."
+    lease_seconds: TimeSpan = Field(
+        default=15.0, description="A replica that shows no life for so long is replaced."
     )
-    idle_seconds: float = Field(
-        default=30, gt=0, description="A body, or the reading of an answer, may stop for this long."
+    idle_seconds: TimeSpan = Field(
+        default=30, description="A body, or the reading of an answer, may stop for this long."
     )
     member_requests_per_second: float = Field(
         default=20,
-        gt=0,
+        ge=0.001,
+        le=MAX_FACTOR,
         description="Of one member, in the long run; twice as many may come at once. Chunks that "
         "were stored are not counted.",
     )

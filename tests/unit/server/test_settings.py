@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.problems import Problem
+from pubswap_protocol.verifiers import VerifierPool
 from pubswap_server.settings import (
     ServerSettings,
     load_settings,
@@ -38,6 +40,38 @@ def test_a_database_s_address_that_names_none_is_refused(url: str, said: str) ->
     """In words: SQLAlchemy's own errors are about its arguments."""
     with pytest.raises(InvalidSettings, match=said):
         load_settings(database_url=url)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("member_requests_per_second", "1e-320"),
+        ("member_requests_per_second", "inf"),
+        ("verifier_seconds", "inf"),
+        ("verifier_seconds", "1e-7"),
+        ("tick_seconds", "1e-320"),
+        ("lease_seconds", "nan"),
+        ("keep_rounds", str(10**20)),
+        ("spare_bytes", str(2**63)),
+    ],
+)
+def test_a_number_with_which_nothing_would_work_is_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its name, at the start: it ended requests, verifiers and rounds later."""
+    monkeypatch.setenv(f"PUBSWAP_{name}".upper(), value)
+    with pytest.raises(InvalidSettings, match=f"{name}: Input should be"):
+        load_settings()
+
+
+@pytest.mark.parametrize("seconds", [0.001, 86_400])
+def test_a_verifier_works_with_the_shortest_and_the_longest_time(seconds: float) -> None:
+    """Both are times that timers and pipes can keep."""
+    settings = load_settings(verifier_seconds=seconds)
+    with VerifierPool(1, settings.verifier_seconds) as pool:
+        problem = Problem(id="1", prompt="2 + 2 =", answer="4", verifier="math")
+        scored = pool.score("math", ("4", problem))
+    assert scored.score == 1.0 or seconds < 1
 
 
 def test_an_empty_operator_token_is_refused(tmp_path: Path) -> None:
