@@ -29,6 +29,8 @@ from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
 from pubswap_protocol.tensors.responses import Response
 
+MOST_DRAWS = 20  # of which each is empty with a probability of 1 / e at most
+
 QUICK_SECONDS = 10.0
 
 Stage = Callable[[str], object]
@@ -61,7 +63,6 @@ def try_step(
         trainer = make_trainer(
             settings, policy, watched, member, problems, watched.score, process_group, privacy
         )
-        trainer.begin_round(1, initial_adapter(policy.card.layout, policy.settings.seed))
         trial = watched.time(trainer, 1)
         return trial if trial.seconds > QUICK_SECONDS else watched.time(trainer, 2)
 
@@ -115,9 +116,18 @@ class _Watched(RolloutEngine):
         """Nothing: whoever made the engine closes it."""
 
     def time(self, trainer: LocalTrainer, step: int) -> TrialResult:
-        """A private step of the trainer, whose engine and scorer we are."""
-        self.rollout_seconds, self.reward_seconds, self.groups = 0.0, 0.0, []
-        metrics = trainer.private_step(step)
+        """A private step of the trainer, whose engine and scorer we are.
+
+        With privacy a draw may be empty, which measures nothing: then there is another one.
+        """
+        policy = trainer.policy
+        start = initial_adapter(policy.card.layout, policy.settings.seed)
+        for beginning in range(MOST_DRAWS):
+            self.rollout_seconds, self.reward_seconds, self.groups = 0.0, 0.0, []
+            trainer.begin_round(1, start, beginning)
+            metrics = trainer.private_step(step)
+            if self.groups:
+                break
         flat = [response for group in self.groups for response in group]
         cut = sum(int(response.tokens[-1]) not in self.eos for response in flat)
         return TrialResult(

@@ -31,6 +31,7 @@ from pubswap_client.doctor.findings import (
 from pubswap_client.doctor.prediction import TrialResult, predict
 from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.settings import ClientSettings, VllmSettings
+from pubswap_client.training.privacy import PrivateDraws
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings, StaleAdapter
@@ -102,6 +103,24 @@ def test_a_step_is_made_on_the_initial_adapter_and_timed(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_draw_is_drawn_again(
+    view: RunView,
+    tiny_qwen3: Path,
+    problems: list[Problem],
+    even_scorer: Score,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With privacy and few prompts a step it is likely, and a step of none measures nothing."""
+    private = view.settings.model_copy(update={"privacy": PrivacySettings(epsilon=50.0)})
+    settings, draws = ClientSettings(device="cpu", state=tmp_path / "state"), iter([[], [], [1]])
+    monkeypatch.setattr(PrivateDraws, "batch", lambda *_: next(draws, [0, 2]))
+    policy = load_policy(settings, tiny_qwen3, view.model, private)
+    trial = try_step(settings, "r", tiny_qwen3, policy, None, "a", problems, even_scorer, str)
+    assert trial.sampled == trial.trained == 8
+    assert trial.rollout_seconds > 0
+
+
 def test_replicas_of_another_model_fail_the_trial_and_keep_nothing(
     view: RunView,
     tiny_qwen3: Path,
@@ -164,6 +183,20 @@ def test_a_draw_that_came_out_small_is_taken_for_the_mean() -> None:
     none = replace(TRIAL, rollout_seconds=0.0, reward_seconds=0.0, sampled=0, trained=0)
     found = predict(none, run, layout, ClientSettings())
     assert found.private_seconds == TRIAL.update_seconds
+
+
+def test_candidates_to_choose_from_are_received_too() -> None:
+    """With donors = 'likely', for up to half of a group; no more than peers have."""
+    layout = model_card(MODEL, RunSettings().lora, "model", None).layout
+    run = RunSettings.model_validate({"swap": {"donors": "likely", "candidates": 4}, "clients": 2})
+    plain = predict(TRIAL, RunSettings(clients=2), layout, ClientSettings())
+    found = predict(TRIAL, run, layout, ClientSettings())
+    responses = plain.bytes_down - layout.file_bytes
+    assert found.bytes_up == plain.bytes_up
+    assert found.bytes_down - plain.bytes_down == pytest.approx(0.6 * 1 * responses, abs=1)
+    run = RunSettings.model_validate({"swap": {"donors": "likely", "candidates": 4}, "clients": 9})
+    found = predict(TRIAL, run, layout, ClientSettings())
+    assert found.bytes_down - plain.bytes_down == pytest.approx(0.6 * 2 * responses, abs=1)
 
 
 def test_fewer_steps_are_predicted_and_what_a_reduced_update_sends() -> None:
