@@ -34,7 +34,7 @@ from pubswap_protocol.bounds import (
 )
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import Clients, RunSettings
+from pubswap_protocol.settings import Clients, RunSettings, extremes
 from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
@@ -105,6 +105,8 @@ class CreateRun(Message):
                 f"an update would be a file of {tensors} tensors, of which {MAX_TENSORS} are "
                 "taken; choose fewer lora.target_modules, or another wire.precision than int8"
             )
+        for fault in extremes(self.settings):
+            raise ValueError(fault)
         return self
 
 

@@ -4,33 +4,22 @@ A client ignores a setting that it does not know unless the run requires it. So 
 added later has a default that changes nothing, and none is renamed.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-from pydantic import BaseModel
+from collections.abc import Iterable
 
 from pubswap_protocol.errors import UnknownSetting
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, values_of
 
 
 def required(settings: RunSettings) -> list[str]:
     """The settings with other values than their defaults."""
-    defaults = dict(_values(RunSettings()))
-    return [name for name, value in _values(settings) if value != defaults[name]]
+    defaults = dict(values_of(RunSettings()))
+    return [name for name, value in values_of(settings) if value != defaults[name]]
 
 
 def check_known(names: Iterable[str]) -> None:
     """Raises UnknownSetting for names of settings that are not known here."""
-    if unknown := sorted(set(names) - {name for name, _ in _values(RunSettings())}):
+    if unknown := sorted(set(names) - {name for name, _ in values_of(RunSettings())}):
         raise UnknownSetting(
             f"The run requires {', '.join(unknown)}, which this version of pubswap does not know. "
             "Upgrade pubswap to the coordinator's version."
         )
-
-
-def _values(settings: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings:
-        if isinstance(value, BaseModel):
-            yield from _values(value, f"{before}{name}.")
-        else:
-            yield before + name, value

@@ -1,9 +1,10 @@
 """A run's settings: the whole algorithm, with the paper's values as defaults."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import BaseModel, Field, StrictBool, model_validator
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
@@ -40,6 +41,7 @@ Clients = Annotated[int, Field(gt=0, le=10**5, strict=True)]
 Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
+SMALLEST = 1e-12  # its square is still a number of 32 bits, and so is what is divided by it
 MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
 
 
@@ -63,6 +65,15 @@ def every_value(settings: Strict) -> dict[str, Any]:
         else:
             values[name] = list(value) if isinstance(value, tuple) else value
     return values
+
+
+def values_of(settings: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Each setting of a table and of those within it, by its dotted name."""
+    for name, value in settings:
+        if isinstance(value, BaseModel):
+            yield from values_of(value, f"{before}{name}.")
+        else:
+            yield before + name, value
 
 
 class LoraSettings(Strict):
@@ -571,3 +582,22 @@ class RunSettings(Strict):
                 "that one prompt changes what the others count, and privacy.clip bounds nothing; "
                 "use loss_aggregation = 'sequence_mean'"
             )
+
+
+def extremes(settings: RunSettings) -> Iterator[str]:
+    """What is wrong with a new run's numbers, each beginning with its key.
+
+    An older run may have such numbers: it is shown, and ends, as it did.
+    """
+    for key, value in values_of(settings):
+        if isinstance(value, float) and 0 < abs(value) < SMALLEST:
+            yield (
+                f"{key}: {value:g} is lost among numbers of 32 bits; use at least {SMALLEST:g}, "
+                "or 0 where that is a value"
+            )
+    rate, decay = settings.grpo.learning_rate, settings.grpo.weight_decay
+    if rate * decay >= 1:
+        yield (
+            f"grpo.weight_decay: {decay:g} times the learning rate {rate:g} takes more from a "
+            f"factor than it has, in each step; use less than {1 / rate:g}"
+        )

@@ -23,7 +23,7 @@ from pubswap_client.recipes.inheritance import (
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
 from pubswap_protocol.errors import InvalidSettings, fault_text
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, extremes
 from pubswap_protocol.verifiers import check_verifier
 
 ELSE = "else"
@@ -207,6 +207,7 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
             "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
         )
     yield from _without_effect(recipe)
+    yield from extremes(recipe.run_settings)
     try:
         check_verifier(recipe.verifier)
     except InvalidSettings as error:

@@ -5,8 +5,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pubswap_client.demo.federation import MODEL, RUN_FILE
+from pubswap_client.recipes.recipe import load_recipe
+from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.messages import CreateRun
+from pubswap_protocol.model import model_card
 from pubswap_protocol.required import required
-from pubswap_protocol.settings import RunSettings
+from pubswap_protocol.settings import RunSettings, extremes
 
 
 def test_defaults_are_the_paper_s() -> None:
@@ -186,3 +191,32 @@ def test_an_odd_k_is_fine_without_keep(values: dict[str, Any]) -> None:
 def test_the_baselines_do_not_look_at_the_swap_s_settings(swap: dict[str, Any]) -> None:
     """A sweep over methods may leave them as they are."""
     RunSettings.model_validate({"method": "fedavg", "swap": {"mode": "pipelined", **swap}})
+
+
+SMALL = [
+    ("grpo.temperature", {"grpo": {"temperature": 1e-40}}),
+    ("evaluation.temperature", {"evaluation": {"temperature": 1e-40}}),
+    ("privacy.clip", {"privacy": {"epsilon": 8.0, "clip": 1e-300}}),
+    ("lora.alpha", {"lora": {"alpha": 1e-320}}),
+    ("grpo.entropy_coefficient", {"grpo": {"entropy_coefficient": -1e-40}}),
+    ("grpo.weight_decay", {"grpo": {"learning_rate": 1e-3, "weight_decay": 1e3}}),
+]
+
+
+@pytest.mark.parametrize(("key", "values"), SMALL)
+def test_a_new_run_has_no_number_with_which_training_ends(key: str, values: dict[str, Any]) -> None:
+    """It is refused with its key, by a coordinator and in a run file; an older run still opens."""
+    older = RunSettings.model_validate(values)
+    assert [fault.partition(":")[0] for fault in extremes(older)] == [key]
+    model = model_card(MODEL, older.lora, "demo", None)
+    with pytest.raises(ValidationError, match=f"{key}: .*use"):
+        CreateRun(name="new", settings=older, model=model)
+    with pytest.raises(InvalidSettings, match=f"{key}: .*use"):
+        load_recipe(RUN_FILE, values)
+
+
+@pytest.mark.parametrize("small", [0.0, 1e-12])
+def test_the_smallest_numbers_of_a_new_run_are_taken(small: float) -> None:
+    """Where 0 is a value it stays one."""
+    grpo = {"kl_beta": small, "weight_decay": small, "advantage_epsilon": small}
+    assert list(extremes(RunSettings.model_validate({"grpo": grpo}))) == []

@@ -13,10 +13,11 @@ from pubswap_client.policy.policy import Policy
 from pubswap_client.rollout.transformers_engine import TransformersEngine
 from pubswap_client.training.memory import TokenBudget
 from pubswap_client.training.trainer import LocalTrainer
+from pubswap_protocol.bounds import MAX_FACTOR
 from pubswap_protocol.errors import InvalidProblems, StaleAdapter, WrongState
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
-from pubswap_protocol.settings import RunSettings, SwapSettings
+from pubswap_protocol.settings import SMALLEST, RunSettings, SwapSettings, extremes
 from pubswap_protocol.tensors.adapter import Adapter, encode_adapter, initial_adapter
 
 Scorer = Callable[[Sequence[tuple[str, Problem]]], list[float]]
@@ -108,6 +109,32 @@ def test_every_step_of_every_client_and_round_has_draws_of_its_own(
     first = seeds()
     assert len(first) == len(set(first)) == 8
     assert first == seeds()
+
+
+@pytest.mark.parametrize(
+    "grpo",
+    [
+        {"temperature": SMALLEST},
+        {"temperature": MAX_FACTOR},
+        {"max_grad_norm": SMALLEST},
+        {"learning_rate": SMALLEST, "weight_decay": MAX_FACTOR},
+        {"advantage_epsilon": SMALLEST, "kl_beta": SMALLEST},
+        {"kl_beta": MAX_FACTOR, "entropy_coefficient": MAX_FACTOR},
+    ],
+)
+def test_the_least_and_the_largest_settings_train_to_numbers(
+    grpo: dict[str, float],
+    make_trainer: MakeTrainer,
+    run_settings: RunSettings,
+    problems: list[Problem],
+) -> None:
+    """What a new run may have ends no step, and leaves no adapter that is none."""
+    changed = run_settings.grpo.model_copy(update=grpo)
+    settings = run_settings.model_copy(update={"grpo": changed})
+    assert list(extremes(settings)) == []
+    trainer = make_trainer(settings=settings)
+    two_rounds(trainer, problems)
+    assert all(np.isfinite(factor).all() for factor in trainer.adapter().values())
 
 
 def test_a_kept_optimizer_remembers_the_last_round(
