@@ -110,3 +110,17 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key occurs twice")
     return found
+
+
+_MOST_COMMAS, _MOST_TABLES = 1 << 20, 1 << 17
+MOST_VALUES = f"{_MOST_COMMAS:,} values, of which {_MOST_TABLES:,} are lists or objects"
+
+
+def too_many_values(data: bytes) -> bool:
+    """Whether JSON that is mostly text has more than MOST_VALUES, by the signs between them.
+
+    A value takes up to 130 bytes of memory while it is read, whatever it takes here, and a list or
+    an object up to 1,400.
+    """
+    tables = data.count(b"[") + data.count(b"{")
+    return tables > _MOST_TABLES or data.count(b",") > _MOST_COMMAS

@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import Label, Strict, Topic
+from pubswap_protocol.bounds import MOST_VALUES, Label, Strict, Topic, too_many_values
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
+MAX_LINE = 1 << 24  # characters: a prompt and an answer, of which JSON may make six times as many
 _NAMED = 5
 
 
@@ -33,6 +34,15 @@ def parse_problem(line: str, where: str, extra: ExtraValues | None = None) -> Pr
     """The problem of one JSONL line; raises InvalidProblems, beginning with `where`, as below."""
     if not line.strip():
         raise InvalidProblems(f"{where}: the line is empty; remove it.")
+    if len(line) > MAX_LINE:
+        raise InvalidProblems(
+            f"{where}: the line has {len(line):,} characters, of which {MAX_LINE:,} are taken; "
+            "shorten the problem, or remove it."
+        )
+    if too_many_values(line.encode()):
+        raise InvalidProblems(
+            f"{where}: the line has more than {MOST_VALUES}; shorten its metadata."
+        )
     try:
         return Problem.model_validate_json(line, extra=extra)
     except ValidationError as error:

@@ -24,6 +24,7 @@ from pubswap_client.coordinator.route import (
 from pubswap_client.coordinator.spooled import RELAY_SECONDS, Spooled, relay_folder
 from pubswap_client.coordinator.tls import PUBLIC, TlsFiles
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import MOST_VALUES, too_many_values
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
     InvalidSettings,
@@ -51,7 +52,8 @@ Withhold = Callable[[Any], Any]
 SHORTEST_CUT_SECONDS = 2.0  # a long poll that fails after less was not cut for its length
 LONGEST_RETRY_AFTER = 3600.0
 LARGEST_MESSAGE = 1 << 28  # bytes of an answer that is read at once, as a problem set is
-LARGEST_TOLD = 1 << 24  # of a refusal, and of a member's message: JSON may take 70 times as much
+LARGEST_TOLD = 1 << 24  # of a member's message
+LARGEST_REFUSAL = 1 << 20
 LONGEST_REASON = 300  # characters of what an answer lacks
 LONGEST_HEAD = 1 << 14  # of a page, in which its title is looked for
 
@@ -118,7 +120,7 @@ class Connection:
         **params: Any,
     ) -> M:
         """The message of an answer; one that is none is asked for again, as if it had failed."""
-        read = partial(parse, answer)
+        read = partial(parse, answer, told=self._on_send is not None)
         return self._asked(read, method, path, body, key, None, **params)
 
     def request(
@@ -172,7 +174,7 @@ class Connection:
         """
         most = self._most if most is None else most
         with self._reaching(), self._http.stream(method, path, **options) as streamed:
-            reply = _read(streamed, most if streamed.is_success else min(most, LARGEST_TOLD))
+            reply = _read(streamed, most if streamed.is_success else min(most, LARGEST_REFUSAL))
         self._check(reply)
         return reply
 
@@ -199,7 +201,7 @@ class Connection:
         with self._reaching(), asked as reply:
             if reply.status_code != 307 or "direct" not in params:
                 if not reply.is_success or _is_page(reply):
-                    reply = _read(reply, LARGEST_TOLD)
+                    reply = _read(reply, LARGEST_REFUSAL)
                 self._check(reply)
             yield reply
 
@@ -282,8 +284,13 @@ def _read(reply: httpx.Response, most: int) -> httpx.Response:
     )
 
 
-def parse(model: type[M], reply: httpx.Response) -> M:
-    """An answer's message, without the fields that a later version may have added to it."""
+def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
+    """An answer's message, without the fields that a later version may have added to it.
+
+    One that a member is `told` has no more values than its memory has room for.
+    """
+    if told and too_many_values(reply.content):
+        raise ServerFault(f"{reply.url.path} was answered with more than {MOST_VALUES}.")
     try:
         return model.model_validate_json(reply.content, extra="ignore")
     except ValidationError as error:

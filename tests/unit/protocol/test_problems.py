@@ -6,6 +6,7 @@ import pytest
 
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.problems import (
+    MAX_TEXT,
     Problem,
     parse_problems,
     read_problems,
@@ -43,6 +44,25 @@ def test_an_unusable_file_is_refused_by_line(tmp_path: Path, data: bytes, messag
     (tmp_path / "p.jsonl").write_bytes(data)
     with pytest.raises(InvalidProblems, match=message):
         read_problems(tmp_path / "p.jsonl")
+
+
+@pytest.mark.parametrize("value", ["[]", '{"a":1}', "1"])
+def test_a_line_of_more_values_than_memory_has_room_for_is_refused(value: str) -> None:
+    """Each may take a thousand bytes; a text that is as long is read."""
+    before = '{"id": "1", "prompt": "p", "answer": "4", "metadata": {"x": '
+    listed = "[" + ",".join([value] * ((1 << 20) + 2)) + "]"
+    with pytest.raises(InvalidProblems, match=r"set, line 1: .* more than 1,048,576 values"):
+        parse_problems(before + listed + "}}", "set")
+    assert len(parse_problems(before + '"' + "a" * len(listed) + '"}}')) == 1
+
+
+def test_a_line_that_no_problem_fills_is_refused() -> None:
+    """The longest prompt and answer fit, also where JSON escapes each of their characters."""
+    longest = "\\u00e9" * MAX_TEXT
+    line = '{"id": "1", "prompt": "' + longest + '", "answer": "' + longest + '"}'
+    assert len(parse_problems(line)[0].prompt) == MAX_TEXT
+    with pytest.raises(InvalidProblems, match="line 2: the line has 16,777,217 characters"):
+        parse_problems(line + "\n" + " " * (1 << 24) + "x")
 
 
 def test_a_line_ends_at_newlines_alone() -> None:

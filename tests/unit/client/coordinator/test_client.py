@@ -14,6 +14,7 @@ from pubswap_client.coordinator import client as coordinator_client
 from pubswap_client.coordinator import connection
 from pubswap_client.coordinator.bucket import Bucket
 from pubswap_client.coordinator.client import CoordinatorClient, wait_until_ready
+from pubswap_client.coordinator.connection import LARGEST_TOLD
 from pubswap_client.coordinator.retry import ONCE, Backoff, Pace
 from pubswap_client.coordinator.route import open_http
 from pubswap_client.coordinator.tls import PUBLIC
@@ -146,15 +147,26 @@ def test_an_answer_is_read_no_further_than_an_answer_may_go(
     assert answer.read == 11
 
 
-@pytest.mark.parametrize("status", [200, 503])
-def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int) -> None:
+@pytest.mark.parametrize(("status", "most"), [(200, 1 << 24), (503, 1 << 20)])
+def test_a_member_takes_no_message_that_its_memory_has_no_room_for(status: int, most: int) -> None:
     """A byte of JSON may be seventy in memory; of a refusal, an operator takes no more either."""
-    answer = Answer(1 << 20)
+    answer = Answer(most >> 4)
     on_send = (lambda *_: None) if status == 200 else None
     transport = httpx.MockTransport(lambda request: httpx.Response(status, stream=answer))
-    with pytest.raises(ServerFault, match="more than 16,777,216 bytes"):
+    with pytest.raises(ServerFault, match=f"more than {most:,} bytes"):
         CoordinatorClient("http://c", None, ONCE, transport, on_send=on_send).version()
     assert answer.read == 17
+
+
+@pytest.mark.parametrize("value", [b'[{"a":{}}]', b"[]", b'{"a":1}', b"1"])
+def test_a_member_takes_no_message_of_more_values_than_it_has_room_for(value: bytes) -> None:
+    """What has two bytes in JSON may take a thousand in memory, also in a field that is ignored."""
+    count = (LARGEST_TOLD - 1024) // (len(value) + 1)
+    later = b",".join([value] * count)
+    whole = b'{"software":"1","protocol":"1","later":[' + later + b"]}"
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=whole))
+    with pytest.raises(ServerFault, match="more than 1,048,576 values"):
+        CoordinatorClient("http://c", None, ONCE, transport, on_send=lambda *_: None).version()
 
 
 def test_of_many_wrong_entries_one_is_told() -> None:
@@ -440,7 +452,7 @@ def test_a_page_is_not_unpacked_to_be_quoted(charset: str) -> None:
 def test_a_title_is_looked_for_in_the_beginning_of_a_page_alone() -> None:
     """Of a page of open titles, each would be read to the end for each of them."""
     with pytest.raises(ProxyFault, match="answered 502"):
-        client(lambda request: httpx.Response(502, html="<title" * 1_000_000)).version()
+        client(lambda request: httpx.Response(502, html="<title" * 100_000)).version()
 
 
 def page(*rounds: int) -> httpx.Response:
