@@ -8,6 +8,7 @@ last positions, so that short rows are enough.
 """
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -101,11 +102,18 @@ _NAMES = {
 def check_packed_path(policy: Policy) -> PathChoice:
     """Choose the policy's path, and leave it in `path` and `linear_head`.
 
-    Raises InvalidSettings if none computes what the model does.
+    Raises InvalidSettings if none computes what the model does, or the model itself no gradient.
     """
     with _probing(policy) as probe:
         policy.linear_head = head_is_linear(policy)
         limit = probe.limit()
+        if not all(map(math.isfinite, limit)):
+            scale = policy.settings.lora.alpha / policy.settings.lora.rank
+            raise InvalidSettings(
+                f"Scaled by lora.alpha / lora.rank = {scale:.3g}, an adapter leaves the "
+                "model without finite gradients: ask the operator for a run with a lora.alpha "
+                "of about twice the rank. If it has one, the base model's files may be damaged."
+            )
         refused = []
         for path in (*packed_kernels(policy.device, policy.dtype), PADDED):
             policy.path = path

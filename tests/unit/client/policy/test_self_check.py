@@ -162,3 +162,14 @@ def test_a_model_that_nothing_computes_is_refused(
     monkeypatch.setattr("pubswap_client.policy.policy.padded_hidden", raising)
     with pytest.raises(InvalidSettings, match=r"Qwen3ForCausalLM cannot be trained: .*models\.md"):
         check_packed_path(random_policy("Qwen3", torch.float32))
+
+
+def test_an_adapter_scaled_out_of_all_numbers_is_refused_by_its_settings(
+    tiny_qwen3: Path, card_of: Callable[[Path], ModelCard], run_settings: RunSettings
+) -> None:
+    """Not as a model that cannot be trained, with differences that are NaN."""
+    lora = run_settings.lora.model_copy(update={"alpha": 1e9})
+    settings = run_settings.model_copy(update={"lora": lora})
+    policy = Policy.load(tiny_qwen3, card_of(tiny_qwen3), settings, device="cpu")
+    with pytest.raises(InvalidSettings, match=r"lora\.alpha / lora\.rank = .*about twice the rank"):
+        check_packed_path(policy)
