@@ -3,12 +3,15 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from pubswap_client.coordinator.tls import PUBLIC
+from pubswap_client.organisation.enrolling import enroll
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import UnknownBlob, UnknownUpload
@@ -294,6 +297,17 @@ def test_a_member_finds_its_run_by_id_only(server: Server) -> None:
         for name in (fed.run.name, "no-such-run"):
             reply = http.get(paths.RUN.format(run=name))
             assert (reply.status_code, reply.json()["code"]) == (404, "unknown_run")
+
+
+def test_a_token_and_an_invite_are_taken_with_the_spaces_of_their_pasting(
+    server: Server, tmp_path: Path
+) -> None:
+    """No header's value can end with one, so that nothing could be asked for."""
+    fed = begun(server)
+    pasted = server.client(f" {fed.tokens['a']}\n")
+    assert pasted.run(fed.run.id).id == fed.run.id
+    invite = fed.operator.invite(fed.run.id, CreateInvite(name="pasted")).invite
+    assert enroll(server.url, f" {invite} ", tmp_path, PUBLIC).membership.name == "pasted"
 
 
 def test_an_evaluator_s_invite_makes_no_client(server: Server) -> None:

@@ -193,6 +193,10 @@ def test_an_unknown_value_of_a_setting_asks_for_an_upgrade(server: Server) -> No
         answer(later).run("r")
     assert (caught.value.code, caught.value.status) == ("unknown_setting", 426)
     assert isinstance(caught.value, ProtocolMismatch)
+    later["settings"]["swap"]["strategy"] = "keep"
+    later["settings"]["chat_template_options"] = {"tools": True}
+    with pytest.raises(UnknownSetting, match=r"The run's settings are together .*Upgrade"):
+        answer(later).run("r")
 
 
 def test_an_evaluator_ignores_fields_of_a_test_set_that_it_does_not_know() -> None:

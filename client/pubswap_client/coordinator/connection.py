@@ -73,6 +73,7 @@ class Connection:
         buckets: Allowed = tuple,
     ) -> None:
         headers = {paths.PROTOCOL_HEADER: paths.PROTOCOL_VERSION, "Accept-Encoding": "identity"}
+        token = token and token.strip()  # as it is pasted; a header's value ends with no space
         if token and not (token.isascii() and token.isprintable()):
             raise InvalidSettings("The token has characters that no token has; copy all of it.")
         if token:
@@ -297,8 +298,9 @@ def parse(model: type[M], reply: httpx.Response, told: bool = True) -> M:
         location = [str(part) for part in error.errors()[0]["loc"]]
         if "settings" in location:
             name = ".".join(location[location.index("settings") + 1 :])
+            unknown = f"{name} has a value" if name else "settings are together something"
             raise UnknownSetting(
-                f"The run's {name} has a value that this version of pubswap does not know. "
+                f"The run's {unknown} that this version of pubswap does not know. "
                 "Upgrade pubswap to the coordinator's version."
             ) from None
         said = first_fault(error)[:LONGEST_REASON]

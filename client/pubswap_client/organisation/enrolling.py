@@ -30,6 +30,7 @@ def enroll(coordinator: str, invite: str, state: Path, tls: TlsFiles) -> StoredM
     this folder. Raises, before that, StateInUse for a folder that holds a membership, and
     RefusedByPolicy for a coordinator that the folder's policy does not allow.
     """
+    invite = invite.strip()  # as it is pasted
     if not (invite.isascii() and invite.isprintable()):
         raise InvalidSettings("The invite has characters that no invite has; copy all of it.")
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
