@@ -4,7 +4,15 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, StrictBool, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pubswap_protocol.bounds import (
     MAX_COUNT,
@@ -67,6 +75,9 @@ def every_value(settings: Strict) -> dict[str, Any]:
     return values
 
 
+LENIENT = "lenient"  # the context of a validation that takes contradictions, to look for more
+
+
 def values_of(settings: BaseModel, before: str = "") -> Iterator[tuple[str, Any]]:
     """Each setting of a table and of those within it, by its dotted name."""
     for name, value in settings:
@@ -106,11 +117,9 @@ class LoraSettings(Strict):
             raise ValueError("rank.min and min_rank are one number; give one of them")
         return {**values, "rank": rank["max"], "min_rank": rank["min"]}
 
-    @model_validator(mode="after")
-    def _ranks_in_order(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.min_rank is not None and self.min_rank > self.rank:
-            raise ValueError(f"the least rank, {self.min_rank}, is over the largest, {self.rank}")
-        return self
+            yield f"the least rank, {self.min_rank}, is over the largest, {self.rank}"
 
 
 class GrpoSettings(Strict):
@@ -197,19 +206,17 @@ class GrpoSettings(Strict):
         """Tokens of the longest prompt with the longest response."""
         return self.max_prompt_tokens + self.max_response_tokens
 
-    @model_validator(mode="after")
-    def _corrected(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.clipping in ("soft", "asymmetric") and self.dual_clip is not None:
-            raise ValueError(
+            yield (
                 f"clipping = {self.clipping!r} stops no gradient, and dual_clip is where one "
                 "stops; leave dual_clip unset, or use clipping = 'token'"
             )
         if self.overlap and self.rollout_correction == "none":
-            raise ValueError(
+            yield (
                 "overlap = 1 trains on responses of one update before, which rollout_correction = "
                 "'none' does not weigh; use rollout_correction = 'token_truncate' or overlap = 0"
             )
-        return self
 
 
 class SwapSettings(Strict):
@@ -272,47 +279,47 @@ class SwapSettings(Strict):
         default=600, description="Counted from the first client's responses."
     )
 
-    def check_possible(self, responses: int, local_steps: int) -> None:
-        """Raises ValueError for public steps that cannot be with this K and this tau."""
+    def impossible(self, responses: int, local_steps: int) -> Iterator[str]:
+        """Why there can be no public steps with this K and this tau."""
         if self.strategy == "keep" and responses % 2:
-            raise ValueError(
+            yield (
                 "strategy 'keep' fills a group up to half, so grpo.responses_per_prompt must "
                 "be even"
             )
         if self.period > local_steps:
-            raise ValueError(
+            yield (
                 "swap.period is larger than local_steps, so no step would be public; "
                 "use method = 'fedavg' if that is meant"
             )
-        self._check_donors()
+        yield from self._impossible_donors()
         if self.replay and self.strategy != "keep":
-            raise ValueError(
+            yield (
                 f"swap.replay fills a group up to half, and strategy {self.strategy!r} fills none; "
                 "use strategy = 'keep' or replay = false"
             )
         if self.mode == "pipelined" and self.schedule != "even":
-            raise ValueError(
+            yield (
                 f"swap.mode 'pipelined' makes a private step while peers answer, and with "
                 f"swap.schedule {self.schedule!r} one public step follows another; use schedule = "
                 "'even' or mode = 'synchronous'"
             )
         if self.mode == "pipelined" and self.period in (1, local_steps):
-            raise ValueError(
+            yield (
                 f"swap.mode 'pipelined' makes a private step while peers answer, and with "
                 f"swap.period = {self.period} and local_steps = {local_steps} no public step of a "
                 "round is followed by one; set a period between them, or mode = 'synchronous'"
             )
 
-    def _check_donors(self) -> None:
+    def _impossible_donors(self) -> Iterator[str]:
         if self.donors == "uniform":
             return
         if self.strategy != "keep":
-            raise ValueError(
+            yield (
                 f"swap.donors 'likely' chooses what fills a group up to half, and strategy "
                 f"{self.strategy!r} fills none; use strategy = 'keep' or donors = 'uniform'"
             )
         if self.max_donor_share < 1:
-            raise ValueError(
+            yield (
                 "swap.donors 'likely' leaves the choice of donors to the receiver, so that the "
                 "coordinator cannot hold it to swap.max_donor_share; leave that at 1, or use "
                 "donors = 'uniform'"
@@ -368,51 +375,49 @@ class AggregationSettings(Strict):
         default=3600, description="Counted from the round's first update."
     )
 
-    @model_validator(mode="after")
-    def _composes(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.rule in ("median", "trimmed_mean") and self.weights != "uniform":
-            raise ValueError(
+            yield (
                 f"rule {self.rule!r} counts clients and knows no weights; use weights = 'uniform'"
             )
         if self.rule == "fedex" and self.server_optimizer != "none":
-            raise ValueError(
+            yield (
                 "rule 'fedex' is exact for the mean of the factors, which a server_optimizer "
                 "moves away from; use server_optimizer = 'none' or another rule"
             )
         if self.rule == "svd" and self.server_optimizer != "none":
-            raise ValueError(
+            yield (
                 "rule 'svd' makes new factors of the mean product, and a server_optimizer moves "
                 "the old ones; use server_optimizer = 'none' or another rule"
             )
-        return self
 
     def dropped(self, clients: int) -> int:
         """How many of so many clients trimmed_mean drops at either end: floor(beta n)."""
         return math.floor(self.trim * clients + 1e-9)  # 0.29 * 100 is a little below 29
 
-    def check_possible(self, clients: int) -> None:
-        """Raises ValueError for a rule that can never hold with this many clients."""
+    def impossible(self, clients: int) -> Iterator[str]:
+        """Why the rule can never hold with this many clients."""
         if self.quorum > clients:
-            raise ValueError(_over_clients("aggregation.quorum", clients))
+            yield _over_clients("aggregation.quorum", clients)
         if self.rule == "trimmed_mean" and clients < 3:
-            raise ValueError(
+            yield (
                 "rule 'trimmed_mean' drops one client at either end at least, so that it needs 3, "
                 f"and the run has {clients}; use rule 'fedit' or 'median'"
             )
-        if self.rule == "trimmed_mean" and self.dropped(clients) < 1:
-            raise ValueError(
+        elif self.rule == "trimmed_mean" and self.dropped(clients) < 1:
+            yield (
                 f"rule 'trimmed_mean' with trim = {self.trim} drops nobody of {clients} clients; "
                 f"set trim to at least 1 / {clients}, or use rule 'fedit' or 'median'"
             )
         if self.rule == "multi_krum":
             needed = 2 * self.krum_f + 3
             if clients < needed:
-                raise ValueError(
+                yield (
                     f"rule 'multi_krum' with krum_f = {self.krum_f} needs at least 2 f + 3 = "
                     f"{needed} clients, and the run has {clients}"
                 )
             if self.krum_m is not None and self.krum_m > clients - self.krum_f:
-                raise ValueError(
+                yield (
                     f"krum_m = {self.krum_m} of {clients} clients would take some of the "
                     f"krum_f = {self.krum_f} bad ones; it can be at most n - f"
                 )
@@ -525,62 +530,114 @@ class RunSettings(Strict):
         return {**values, "clients": expected, "members": rest}
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent(self, info: ValidationInfo) -> Self:
+        """Raises ValidationError with all contradictions, unless they are to be looked for."""
+        if info.context == LENIENT:
+            return self
+        faults: list[InitErrorDetails] = [
+            {"type": PydanticCustomError("contradiction", "{said}", {"said": said}), "input": self}
+            for said in self.contradictions()
+        ]
+        if faults:
+            raise ValidationError.from_exception_data(type(self).__name__, faults)
+        return self
+
+    def contradictions(self) -> Iterator[str]:
+        """What cannot be together, and what to do."""
+        for name, table in (
+            ("lora", self.lora),
+            ("grpo", self.grpo),
+            ("aggregation", self.aggregation),
+        ):
+            yield from (f"{name}: {said}" for said in table.contradictions())
         if self.chat_template_options and self.chat_template == "none":
-            raise ValueError("chat_template_options are for chat_template = 'auto'")
+            yield "chat_template_options are for chat_template = 'auto'"
         if reserved := sorted(NO_TEMPLATE_OPTIONS & self.chat_template_options.keys()):
-            raise ValueError(f"chat_template_options: {reserved[0]} is set by PubSwap itself")
+            yield f"chat_template_options: {reserved[0]} is set by PubSwap itself"
         if self.method == "pubswap":
-            self.swap.check_possible(self.grpo.responses_per_prompt, self.local_steps)
+            yield from self.swap.impossible(self.grpo.responses_per_prompt, self.local_steps)
         if self.swap.quorum > self.clients:
-            raise ValueError(_over_clients("swap.quorum", self.clients))
-        self.aggregation.check_possible(self.clients)
-        self._check_members()
+            yield _over_clients("swap.quorum", self.clients)
+        yield from self.aggregation.impossible(self.clients)
+        yield from self._impossible_members()
         if self.aggregation.rule == "svd" and self.grpo.optimizer_state == "keep":
-            raise ValueError(
+            yield (
                 "rule 'svd' makes new factors after each round, which AdamW's state of the old "
                 "ones does not belong to; use grpo.optimizer_state = 'reset' or another rule"
             )
         if self.lora.min_rank is not None and self.aggregation.rule != "svd":
-            raise ValueError(
+            yield (
                 "members of unequal rank are averaged by their products: use aggregation.rule = "
                 "'svd', or one rank for all"
             )
         if self.privacy.epsilon is not None:
-            self._check_private()
-        return self
+            yield from self._not_private()
 
-    def _check_members(self) -> None:
+    def _impossible_members(self) -> Iterator[str]:
         fewest = self.members.fewest_steps
         if (self.members.minimum or 1) > self.clients:
-            raise ValueError(_over_clients("members.minimum", self.clients))
+            yield _over_clients("members.minimum", self.clients)
         if (fewest or 1) > self.local_steps:
-            raise ValueError(
+            yield (
                 f"members.fewest_steps is larger than local_steps; use at most {self.local_steps}"
             )
         if self.aggregation.weights == "steps" and fewest is None:
-            raise ValueError(
+            yield (
                 "weights = 'steps' weighs members by the local steps they made, and all make "
                 "local_steps; set members.fewest_steps, or use weights = 'uniform'"
             )
 
-    def _check_private(self) -> None:
-        """Raises ValueError for what tells more of a private prompt than the noise accounts for."""
+    def _not_private(self) -> Iterator[str]:
+        """What tells more of a private prompt than the noise accounts for."""
         if self.aggregation.weights == "improvement":
-            raise ValueError(
+            yield (
                 "aggregation.weights 'improvement' tells how private held-out problems are "
                 "answered, which privacy.epsilon does not account for; use weights = 'uniform'"
             )
         if self.grpo.resample:
-            raise ValueError(
+            yield (
                 "grpo.resample chooses private prompts by their rewards, which privacy.epsilon "
                 "does not account for; use resample = 0"
             )
         if self.grpo.loss_aggregation == "token_mean":
-            raise ValueError(
+            yield (
                 "loss_aggregation 'token_mean' divides by the tokens of all prompts of a step, so "
                 "that one prompt changes what the others count, and privacy.clip bounds nothing; "
                 "use loss_aggregation = 'sequence_mean'"
+            )
+
+    def without_effect(self) -> Iterator[str]:
+        """What is asked for and a run would go on without, as it has too few steps or clients.
+
+        No new run is made of it. Runs of earlier checkouts were, and are still read.
+        """
+        # The paper's period is shorter than a round (section 3.4). One as long would be possible,
+        # but leaves one public step just before the mean, which is no coordination of training.
+        if self.method == "pubswap" and self.swap.period == self.local_steps:
+            yield (
+                f"swap.period: {self.swap.period} is not below local_steps = {self.local_steps}, "
+                "as the paper has it; use a shorter period, or method = 'fedavg' for no public "
+                "steps"
+            )
+        rules, peers = self.aggregation, self.clients - 1
+        donated = self.method == "pubswap" and peers > 0
+        if donated and self.swap.max_donor_share * peers < 1 - 1e-9:
+            yield (
+                f"swap.max_donor_share: {peers} peers that give {self.swap.max_donor_share:g} each "
+                f"make no whole, so that nothing could be donated; use at least 1 / {peers}"
+            )
+        if donated and self.swap.sampling_check == "exclude" and peers < 2:
+            yield (
+                "swap.sampling_check: 'exclude' takes two receivers that doubt a donor, and of 2 "
+                "clients each has one; use 'report', or more clients"
+            )
+        limited = rules.weights in ("examples", "improvement")
+        if limited and self.clients > 1 and rules.max_weight_share * self.clients <= 1:
+            yield (
+                f"aggregation.weights: {rules.weights!r} weighs nobody differently, as none of "
+                f"{self.clients} clients may have a larger share than aggregation.max_weight_share "
+                f"= {rules.max_weight_share:g}; set that above 1 / {self.clients}, or use weights "
+                "= 'uniform'"
             )
 
 

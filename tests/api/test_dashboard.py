@@ -1,6 +1,7 @@
 """The dashboard's pages: who may see them, what they show, what a form may change."""
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -10,9 +11,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pubswap_client.recipes.recipe import read_recipe
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.messages import Evaluation, Progress, SetKind, SubmitUpdate, UpdateMetrics
+from pubswap_protocol.messages import (
+    CreateRun,
+    Evaluation,
+    Progress,
+    SetKind,
+    SubmitUpdate,
+    UpdateMetrics,
+)
 from pubswap_protocol.tensors.adapter import encode_adapter
 from pubswap_server.rate_limits import Rate
 from pubswap_server.web import pages
@@ -246,7 +255,7 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     server: Server, browser: httpx.Client
 ) -> None:
     """Nothing is there before the second click; then it has the first one's model and sets."""
-    fed = begun(server, rounds=2)
+    fed = begun(server, rounds=2, swap={"period": 1})
     path, before = f"/runs/{fed.run.id}/new", len(fed.operator.runs())
     asked = browser.get(path).text
     text = shown_file(asked).replace("rounds = 2", "rounds = 7") + '[data]\nfolder = "x"\n'
@@ -269,20 +278,79 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
 
 def test_settings_that_messages_leave_out_are_shown(server: Server, browser: httpx.Client) -> None:
     """At their defaults, among all settings and as what a new run changes."""
-    fed = begun(server)
+    fed = begun(server, swap={"period": 1})
     base = f"/runs/{fed.run.id}"
     page = browser.get(f"{base}/settings").text
-    assert '<th scope="row">swap.sampling_check</th><td>report</td><td>default</td>' in page
+    shown = '<th scope="row">swap.sampling_check</th><td>"report"</td><td>default</td>'
+    assert shown in unescape(page)
     asked = browser.get(f"{base}/new").text
     text = shown_file(asked) + "grpo.resample = 2\n"
     checked = browser.post(f"{base}/new", data={"form_token": form_token(asked), "text": text}).text
     assert '<th scope="row">grpo.resample</th><td>0</td><td>2</td>' in checked
 
 
+def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: httpx.Client) -> None:
+    """Texts in quotes, true and false, lists in brackets; what is not set is said to be so."""
+    fed = begun(server, swap={"replay": True, "period": 1})
+    page = unescape(browser.get(f"/runs/{fed.run.id}/settings").text)
+    for key, value in (
+        ("swap.replay", "true"),
+        ("swap.max_donated_tokens", "not set"),
+        ("lora.target_modules", '["q_proj"]'),
+        ("method", '"pubswap"'),
+    ):
+        assert f'<th scope="row">{key}</th><td>{value}</td>' in page
+    asked = browser.get(f"/runs/{fed.run.id}/new").text
+    text = shown_file(asked) + "swap.max_donated_tokens = 9\n"
+    fields = {"form_token": form_token(asked), "text": text}
+    checked = unescape(browser.post(f"/runs/{fed.run.id}/new", data=fields).text)
+    assert '<th scope="row">swap.max_donated_tokens</th><td>not set</td><td>9</td>' in checked
+
+
+def test_the_form_refuses_what_the_command_line_refuses(
+    server: Server, browser: httpx.Client
+) -> None:
+    """All of it at once, in the same words, with what was typed."""
+    fed = begun(server, swap={"period": 1})
+    path = f"/runs/{fed.run.id}/new"
+    asked = browser.get(path).text
+    for changes in (
+        {"swap.max_donor_share": 0.5, "aggregation.weights": "examples"},
+        {"swap.sampling_check": "exclude"},
+        {"swap.period": 3, "swap.quorum": 9, "aggregation.quorum": 9},
+        {"verifier": "guess"},
+        {"swap.perod": 2, "grpo.temperature": -1},
+    ):
+        values = "".join(f"{key} = {json.dumps(value)}\n" for key, value in changes.items())
+        text = f'name = "b"\nclients = 2\nlocal_steps = 3\n{values}'
+        fields = {"form_token": form_token(asked), "text": text, "sure": "1"}
+        answer = browser.post(path, data=fields)
+        assert answer.status_code == 422
+        page = unescape(answer.text)
+        faults = read_recipe("tour", changes).faults  # of two clients, and three steps a round
+        assert faults and all(fault in page for fault in faults), (faults, page)
+        assert text in page
+    text = shown_file(asked).replace("prompts_per_step = 2", "prompts_per_step = 40")
+    small = browser.post(path, data={"form_token": form_token(asked), "text": text}).text
+    assert "a public step takes 40" in small and 'name="sure"' not in small
+
+
+def test_a_run_of_the_longest_name_has_a_file_with_a_name(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Whatever its third character is."""
+    fed = create(server, swap={"period": 1})
+    wish = CreateRun(name="ab-" + "c" * 60, settings=fed.run.settings, model=fed.run.model)
+    path = f"/runs/{fed.operator.create_run(wish).id}/new"
+    asked = browser.get(path).text
+    fields = {"form_token": form_token(asked), "text": shown_file(asked)}
+    assert browser.post(path, data=fields).status_code == 200
+
+
 def test_the_file_that_a_run_shows_is_the_run(server: Server, browser: httpx.Client) -> None:
     """Read back, it changes no setting."""
     options = {"tone": "\N{GRINNING FACE}"}
-    fed = begun(server, rounds=3, chat_template_options=options)
+    fed = begun(server, rounds=3, swap={"period": 1}, chat_template_options=options)
     path = f"/runs/{fed.run.id}/new"
     asked = browser.get(path).text
     fields = {"form_token": form_token(asked), "text": shown_file(asked)}

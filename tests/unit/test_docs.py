@@ -16,9 +16,10 @@ from pubswap_client.consent.limits import numbers
 from pubswap_client.consent.local_policy import LocalPolicy
 from pubswap_client.consent.rules import Code
 from pubswap_client.recipes.inheritance import EXTENDS, flat
-from pubswap_client.recipes.recipe import Recipe, known_keys
+from pubswap_client.recipes.recipe import Recipe
 from pubswap_client.settings import ClientSettings
 from pubswap_protocol.cli import build_app
+from pubswap_protocol.command_line.keys import known_keys
 from pubswap_protocol.errors import PubSwapError, tree
 from pubswap_server.monitoring.metrics import Metrics
 from pubswap_server.settings import ServerSettings

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from pubswap_protocol.command_line.keys import unknown_key
 from pubswap_protocol.settings import RunSettings
 
 Number = Annotated[float, Field(strict=True)]
@@ -77,8 +78,6 @@ def _by_name(values: Any) -> Any:
     known = list(numbers())
     for name in limits:
         if name not in known:
-            from pubswap_client.recipes.recipe import unknown_key
-
             said = unknown_key(name, known)
             raise ValueError(f"each is of a number in a run's settings; {said}")
     return limits

@@ -90,7 +90,8 @@ _TOLD = (
 
 
 def _assumed(reading: "Reading") -> str:
-    from pubswap_client.recipes.shown import DEFAULT, value_text, values_and_notes
+    from pubswap_client.recipes.shown import DEFAULT, values_and_notes
+    from pubswap_protocol.command_line.toml_values import value_text
 
     defaults = {key: value for key, value, note in values_and_notes(reading) if note == DEFAULT}
     told = [f"{key} = {value_text(defaults[key])}" for key in _TOLD if key in defaults]

@@ -71,7 +71,8 @@ def show(
 
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
-    from pubswap_client.recipes.shown import DEFAULT, toml_text, value_text, values_and_notes
+    from pubswap_client.recipes.shown import DEFAULT, toml_text, values_and_notes
+    from pubswap_protocol.command_line.toml_values import value_text
 
     reading = read_recipe(recipe, parse_set(changes or []))
     if as_toml:
@@ -97,8 +98,6 @@ def check(
     recipe: Source, changes: Changes = None, tokens_per_second: TokensPerSecond = None
 ) -> None:
     """Say what is wrong with a recipe, and what a run of it takes; downloads nothing.
-
-    Of settings that contradict each other, the first is said.
 
     Exit status: 0 if it can be run, 1 if not.
     """

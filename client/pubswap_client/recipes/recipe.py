@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from pubswap_client.recipes.inheritance import (
     EXTENDS,
@@ -22,8 +21,9 @@ from pubswap_client.recipes.inheritance import (
 )
 from pubswap_client.recipes.tables import MEMBERS, ModelSource, RecipeData, Sweep
 from pubswap_protocol.bounds import Name, Positive
+from pubswap_protocol.command_line.keys import known_keys, unknown_key
 from pubswap_protocol.errors import InvalidSettings, fault_text
-from pubswap_protocol.settings import RunSettings, extremes
+from pubswap_protocol.settings import LENIENT, RunSettings, extremes
 from pubswap_protocol.verifiers import check_verifier
 
 ELSE = "else"
@@ -116,7 +116,7 @@ def _reading(path: Path, values: dict[str, Any]) -> Reading:
     recipe, invalid = _validated(filled)
     faults += invalid
     if recipe is not None:
-        faults += contradictions(recipe)
+        faults += faults_of(recipe)
     return Reading(path, values, recipe, faults)
 
 
@@ -155,9 +155,12 @@ def with_rounds(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
-    """The recipe, and what is wrong; then it is one without those values, if that can be."""
+    """The recipe, and what is wrong; then it is one without those values, if that can be.
+
+    It may contradict itself, which `faults_of` says with all else.
+    """
     try:
-        return Recipe(**nested(values)), []
+        return Recipe.model_validate(nested(values), context=LENIENT), []
     except ValidationError as error:
         errors = error.errors()
     known = [EXTENDS, *known_keys(Recipe)]
@@ -167,47 +170,17 @@ def _validated(values: dict[str, Any]) -> tuple[Recipe | None, list[str]]:
         unknown = fault["type"] == "extra_forbidden"
         faults.append(unknown_key(key, known) if unknown else fault_text(fault))
         values = without(values, ".".join(part for part in fault["loc"] if isinstance(part, str)))
-    faults = list(dict.fromkeys(faults))
     try:
-        return Recipe(**nested(values)), faults
+        return Recipe.model_validate(nested(values), context=LENIENT), faults
     except ValidationError:
         return None, faults
 
 
-def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """The dotted keys of a settings class and of the tables within it; not tables."""
-    keys: list[str] = []
-    for name, field in model.model_fields.items():
-        key = prefix + (field.alias or name)
-        choices = (field.annotation, *get_args(field.annotation))
-        tables = [c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)]
-        keys += known_keys(tables[0], key + ".") if tables else [key]
-    return keys
-
-
-def unknown_key(key: str, known: list[str]) -> str:
-    """A key that does not exist, and which one was probably meant."""
-    tables = {name[:at] for name in known for at, sign in enumerate(name) if sign == "."}
-    near = get_close_matches(key, [*known, *sorted(tables)], n=1, cutoff=0.75)
-    if not near:
-        # Or it is right, or nearly, but in the wrong table.
-        by_last = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
-        last = get_close_matches(key.rsplit(".", 1)[-1], by_last, n=1, cutoff=0.8)
-        near = [by_last[name] for name in last]
-    return f"{key}: there is no such key" + (f"; is {near[0]} meant?" if near else "")
-
-
-def contradictions(recipe: Recipe) -> Iterator[str]:
-    """Each value that does not go with another one, or names nothing; with its key."""
-    # The paper's period is shorter than a round (section 3.4). One as long would be possible, but
-    # leaves one public step just before the mean, which is no coordination of local training.
-    if recipe.method == "pubswap" and recipe.swap.period >= recipe.local_steps:
-        yield (
-            f"swap.period: {recipe.swap.period} is not below local_steps = {recipe.local_steps}, "
-            "as the paper has it; use a shorter period, or method = 'fedavg' for no public steps"
-        )
-    yield from _without_effect(recipe)
-    yield from extremes(recipe.run_settings)
+def faults_of(recipe: Recipe) -> Iterator[str]:
+    """Each value that does not go with another one, or names nothing."""
+    yield from recipe.contradictions()
+    yield from recipe.without_effect()
+    yield from extremes(recipe)
     try:
         check_verifier(recipe.verifier)
     except InvalidSettings as error:
@@ -227,30 +200,6 @@ def contradictions(recipe: Recipe) -> Iterator[str]:
             yield f"sweep.grid: {axis}: {_NOT_SWEPT[axis]}"
         elif axis not in known:
             yield f"sweep.grid: {unknown_key(axis, known)}"
-
-
-def _without_effect(recipe: Recipe) -> Iterator[str]:
-    """What the recipe asks for and so few clients can never have."""
-    rules, peers = recipe.aggregation, recipe.clients - 1
-    donated = recipe.method == "pubswap" and peers > 0
-    if donated and recipe.swap.max_donor_share * peers < 1 - 1e-9:
-        yield (
-            f"swap.max_donor_share: {peers} peers that give {recipe.swap.max_donor_share:g} each "
-            f"make no whole, so that nothing could be donated; use at least 1 / {peers}"
-        )
-    if donated and recipe.swap.sampling_check == "exclude" and peers < 2:
-        yield (
-            "swap.sampling_check: 'exclude' takes two receivers that doubt a donor, and of 2 "
-            "clients each has one; use 'report', or more clients"
-        )
-    limited = rules.weights in ("examples", "improvement")
-    if limited and recipe.clients > 1 and rules.max_weight_share * recipe.clients <= 1:
-        yield (
-            f"aggregation.weights: {rules.weights!r} weighs nobody differently, as none of "
-            f"{recipe.clients} clients may have a larger share than aggregation.max_weight_share = "
-            f"{rules.max_weight_share:g}; set that above 1 / {recipe.clients}, or use weights = "
-            "'uniform'"
-        )
 
 
 def set_sizes(recipe: Recipe, public: int, private: dict[str, int]) -> Iterator[str]:

@@ -1,12 +1,11 @@
 """A recipe's values, as a table for people and as one TOML file."""
 
-import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from pubswap_client.recipes.inheritance import flat
 from pubswap_client.recipes.recipe import Reading
+from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.settings import every_value
 
 DEFAULT = "default"
@@ -46,18 +45,3 @@ def toml_text(reading: Reading) -> str:
         lines += ["", "[[sweep.grid]]"]
         lines += [f"{axis} = {value_text(values)}" for axis, values in table.items()]
     return "\n".join(lines) + "\n"
-
-
-def value_text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        pairs = (f"{_name(str(key))} = {value_text(item)}" for key, item in value.items())
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(value_text(item) for item in value) + "]"
-    if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    return json.dumps(value)
-
-
-def _name(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else f'"{key}"'

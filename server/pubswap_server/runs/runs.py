@@ -214,13 +214,16 @@ def check_complete(session: Session, run: RunRow) -> None:
     missing = [kind for kind in SetKind if kind not in sets]
     if missing:
         raise WrongState(f"Send the {' and the '.join(missing)} set first.")
-    settings, public = settings_of(run), sets[SetKind.PUBLIC]
-    if settings.method == "pubswap":
-        needed = settings.grpo.prompts_per_step
-        if public.problems < needed:
-            raise InvalidProblems(
-                f"The public set holds {public.problems} problems; a public step takes {needed}."
-            )
+    check_public(settings_of(run), sets[SetKind.PUBLIC].problems)
+
+
+def check_public(settings: RunSettings, problems: int) -> None:
+    """Raises InvalidProblems for a public set with fewer problems than a public step takes."""
+    needed = settings.grpo.prompts_per_step
+    if settings.method == "pubswap" and problems < needed:
+        raise InvalidProblems(
+            f"The public set holds {problems} problems; a public step takes {needed}."
+        )
 
 
 def sets_of(session: Session, run: RunRow) -> dict[SetKind, SetRow]:

@@ -9,9 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from pubswap_protocol.errors import InvalidSettings, first_fault
+from pubswap_protocol.command_line.keys import known_keys, unknown_key
+from pubswap_protocol.command_line.toml_values import value_text
+from pubswap_protocol.errors import InvalidSettings, fault_text
 from pubswap_protocol.messages import CreateRun, Digest
-from pubswap_protocol.settings import RunSettings, every_value
+from pubswap_protocol.settings import LENIENT, RunSettings, every_value
+from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
 from pubswap_server.runs import runs
 
@@ -35,15 +38,15 @@ class Wish:
 def run_file(run: RunRow) -> str:
     """The run as a file: its name, and the settings that differ from the defaults."""
     values = runs.settings_of(run).model_dump(mode="json", exclude_defaults=True)
-    # Not in ASCII: TOML has no halves of a character such as JSON's \ud83d\ude00.
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in flat(values)]
-    return "\n".join([f"name = {json.dumps(f'{run.name}-2'[-63:])}", *lines, ""])
+    lines = [f"{key} = {value_text(value)}" for key, value in flat(values)]
+    return "\n".join([f"name = {value_text(f'{run.name[:61]}-2')}", *lines, ""])
 
 
 def read_wish(run: RunRow, text: str) -> Wish:
     """The run that the file asks for.
 
-    Raises InvalidSettings with the key that is wrong, or that needs the model's own files.
+    Raises InvalidSettings with a line for each fault, in the words of `pubswap recipe check`, or
+    with the key that needs the model's own files.
     """
     try:
         values = tomllib.loads(text)
@@ -55,15 +58,29 @@ def read_wish(run: RunRow, text: str) -> Wish:
     if name is None:
         raise InvalidSettings('The file has no name; add a line such as: name = "second-try"')
     try:
-        settings = RunSettings.model_validate_json(given)
-        request = CreateRun(name=name, settings=settings, model=runs.model_of(run))
+        settings = RunSettings.model_validate_json(given, context=LENIENT)
+        wish = {"name": name, "settings": settings, "model": runs.model_of(run)}
+        request = CreateRun.model_validate(wish, context=LENIENT)
     except ValidationError as error:
-        raise InvalidSettings(first_fault(error)) from None
+        raise InvalidSettings("\n".join(_faults(error))) from None
+    if faults := [*settings.contradictions(), *settings.without_effect()]:
+        raise InvalidSettings("\n".join(faults))
+    try:
+        check_verifier(settings.verifier)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"verifier: {error.detail}") from None
     _check_model_fits(runs.settings_of(run), settings)
     before, after = (dict(flat(every_value(each))) for each in (runs.settings_of(run), settings))
     pairs = {key: (before.get(key), after.get(key)) for key in [*before, *after]}
     changed = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
     return Wish(request, changed, ignored)
+
+
+def _faults(error: ValidationError) -> Iterator[str]:
+    known = known_keys(RunSettings)
+    for fault in error.errors():
+        key = ".".join(map(str, fault["loc"]))
+        yield unknown_key(key, known) if fault["type"] == "extra_forbidden" else fault_text(fault)
 
 
 def _check_model_fits(old: RunSettings, new: RunSettings) -> None:

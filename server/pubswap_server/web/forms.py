@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from pubswap_protocol.bounds import Word
 from pubswap_protocol.errors import Forbidden, PubSwapError, Unauthenticated
+from pubswap_protocol.messages import SetKind
 from pubswap_server.database.tables import RunRow
 from pubswap_server.http.dependencies import PeerDep, ServicesDep
 from pubswap_server.runs import runs
@@ -152,6 +153,8 @@ async def create(run: WebRun, form: OwnForm, session: OperatorSession) -> Respon
     try:
         wish = creating.read_wish(row, text)
         settings, layout = wish.request.settings, wish.request.model.layout
+        if SetKind.PUBLIC in sets:
+            runs.check_public(settings, sets[SetKind.PUBLIC].problems)
         if row.tokenizer is not None:
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure"):

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from pubswap_protocol.command_line.amounts import duration_text, size_text
+from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
 from pubswap_server.clock import now
 
@@ -109,6 +110,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "size": size_text,
     "number": number_text,
     "detail": detail_text,
+    "value": value_text,
 }
 _environment.filters |= _FILTERS
 _environment.globals |= {"static": _static_url}

@@ -209,3 +209,25 @@ def test_check_notes_runs_that_would_be_done_twice(tmp_path: Path) -> None:
     done = recipe("check", str(path))
     assert done.exit_code == 0
     assert "note:      method = fedavg, swap.period = 4 is the same run as" in done.stdout
+
+
+def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None:
+    """Also beside a key that is wrong, of tables of their own and of values that few can have."""
+    path = tmp_path / "r.toml"
+    path.write_text(
+        'extends = "tour"\nrunds = 2\nswap = {quorum = 9, sampling_check = "exclude"}\n'
+        'grpo = {clipping = "soft", dual_clip = 3.0, overlap = 1, rollout_correction = "none"}\n'
+        'aggregation = {quorum = 7, weights = "examples"}\n'
+    )
+    answer = recipe("check", str(path))
+    assert answer.exit_code == 1
+    for said in (
+        "runds: there is no such key; is rounds meant?",
+        "swap.quorum is larger than the number of clients; use at most 2",
+        "aggregation.quorum is larger than the number of clients; use at most 2",
+        "grpo: clipping = 'soft' stops no gradient",
+        "grpo: overlap = 1 trains on responses",
+        "swap.sampling_check: 'exclude' takes two receivers",
+        "aggregation.weights: 'examples' weighs nobody differently",
+    ):
+        assert answer.stdout.count(f"wrong: {said}") == 1, said
