@@ -4,6 +4,7 @@ Python's integers have no bound of their own, and one of 400 digits stops whoeve
 it, long after it was accepted. Texts for true, and true for 1, are refused: `strict`.
 """
 
+import json
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -51,6 +52,13 @@ def printable(text: str) -> str:
 def plain(text: str) -> str:
     """The same in one line."""
     return printable(text).replace("\n", " ")
+
+
+def escaped(text: str) -> str:
+    """JSON for a terminal: without the characters that do something, some of which JSON leaves."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text
+    )
 
 
 def said(text: str) -> str:

@@ -15,7 +15,7 @@ from pubswap_client.consent.local_policy import LocalPolicy, load_policy, policy
 from pubswap_client.consent.rules import compare
 from pubswap_client.coordinator.retry import ONCE
 from pubswap_client.state.membership import StoredMembership, load_membership, membership_path
-from pubswap_protocol.bounds import printable
+from pubswap_protocol.bounds import escaped, printable
 from pubswap_protocol.errors import InvalidSettings, PubSwapError
 from pubswap_protocol.messages import RunView
 from pubswap_protocol.model import model_card
@@ -36,7 +36,7 @@ def show(
     """Show the policy in force, what was decided on the run, and what was sent today."""
     policy = _policy(policy_path(state))
     if as_json:
-        typer.echo(policy.model_dump_json(indent=2))
+        typer.echo(escaped(policy.model_dump_json(indent=2)))
         return
     table = Table("key", Column("value", overflow="fold"), "meaning")
     for name, field in LocalPolicy.model_fields.items():

@@ -8,6 +8,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from pubswap_client.data.spec import DataSpec, load_spec
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.sharing import sharing
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def show(
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     if as_json:
-        typer.echo(manifest.model_dump_json(indent=2))
+        typer.echo(escaped(manifest.model_dump_json(indent=2)))
         return
     console = Console(markup=False)
     console.print(_topics_table(manifest))

@@ -69,6 +69,7 @@ from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.accountant import check_installed
 from pubswap_client.training.memory import estimate_memory, measure_device
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunView, SetKind
@@ -360,7 +361,7 @@ def run_doctor(
 
 def _print(checklist: Checklist, as_json: bool) -> bool:
     if as_json:
-        sys.stdout.write(checklist.json() + "\n")
+        sys.stdout.write(escaped(checklist.json()) + "\n")
     else:
         Console().print(checklist.rendered())
     return checklist.healthy

@@ -8,6 +8,7 @@ import typer
 from pubswap_client.ledger import showing, verifying
 from pubswap_client.ledger.entry import Damaged
 from pubswap_client.ledger.ledger import at_rest, day_files, ledger_folder
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.errors import InvalidSettings, LedgerDamaged
 from pubswap_protocol.files import require_vacant
 from pubswap_protocol.tokenizer import decode, load_tokenizer
@@ -48,7 +49,7 @@ def show(
                 day is not None and not entry.at.startswith(day)
             ):
                 continue
-            typer.echo(entry.model_dump_json() if as_json else showing.line(entry))
+            typer.echo(escaped(entry.model_dump_json()) if as_json else showing.line(entry))
             if contents and not as_json:
                 for shown in showing.content(folder, entry, decode):
                     typer.echo(f"    {shown}")

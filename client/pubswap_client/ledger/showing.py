@@ -14,6 +14,7 @@ from pubswap_client.ledger.entry import Entry
 from pubswap_client.ledger.ledger import body_path, day_files
 from pubswap_client.ledger.verifying import verify
 from pubswap_client.signed_manifest import make_key, sign
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import LedgerDamaged
 from pubswap_protocol.files import whole_folder
@@ -49,7 +50,7 @@ def line(entry: Entry) -> str:
 def content(folder: Path, entry: Entry, decode: Decode | None) -> Iterator[str]:
     """What was in an entry's body, as lines; of responses their text, or their tokens' ids."""
     if entry.content is not None:
-        yield json.dumps(entry.content, ensure_ascii=False)
+        yield escaped(json.dumps(entry.content, ensure_ascii=False))
     elif entry.kind == "responses" and entry.kept:
         path = body_path(folder, entry.digest)
         if not path.is_file() or digest_of_file(path) != entry.digest:
@@ -70,7 +71,9 @@ def _responses(body: bytes, decode: Decode | None) -> Iterator[str]:
         for number in range(len(lengths)):
             end = int(next(ends))
             tokens = arrays["tokens"][begin:end]
-            text = json.dumps(decode(tokens), ensure_ascii=False) if decode else tokens.tolist()
+            text: object = tokens.tolist()
+            if decode:
+                text = escaped(json.dumps(decode(tokens), ensure_ascii=False))
             yield f"public prompt {prompt}, response {number + 1}: {text}"
             begin = end
 

@@ -10,6 +10,7 @@ from pubswap_client.asking import AsJson, Name, Run
 from pubswap_client.operator.connecting import connected
 from pubswap_client.operator.tables import members_table
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import CreateInvite, Invite, Reissue, Role
 
@@ -62,7 +63,7 @@ def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) ->
     """List a run's members and where each is."""
     found = api.members(run)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(escaped(found.model_dump_json(indent=2)))
         return
     Console().print(members_table(found.members))
 

@@ -22,7 +22,7 @@ from pubswap_client.operator.tables import members_table, rounds_table, runs_tab
 from pubswap_client.operator.watching import lines
 from pubswap_client.operator.watching import watch as watch_run
 from pubswap_protocol import paths
-from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.bounds import MAX_NUMBER, escaped
 from pubswap_protocol.messages import ChangeRun, RunView
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def show(
     if as_json:
         if watch:
             raise typer.BadParameter("--watch shows a table; ask again for --json.")
-        typer.echo(api.whole_run(run).model_dump_json(indent=2))
+        typer.echo(escaped(api.whole_run(run).model_dump_json(indent=2)))
     elif watch:
         watch_run(lambda: _read(api, run), Console())
     else:

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from pubswap_protocol.bounds import printable
+from pubswap_protocol.bounds import escaped, printable
 from pubswap_protocol.errors import PubSwapError
 from pubswap_protocol.messages import Event
 
@@ -79,9 +79,9 @@ def lines(
         seen.add(event.kind)
         of_member = member is None or member == event.details.get("member")
         if of_member and (not kinds or event.kind in kinds):
-            yield event.model_dump_json() if as_json else line(event)
+            yield escaped(event.model_dump_json()) if as_json else line(event)
     for kind in sorted({*kinds} - seen):
-        known = ", ".join(sorted(seen))
+        known = printable(", ".join(sorted(seen)))
         typer.echo(f"The log has no event of the kind {kind}; it has: {known}.", err=True)
 
 

@@ -23,6 +23,7 @@ from pubswap_client.operator.watching import watch
 from pubswap_client.options import State
 from pubswap_client.state.lock import locked
 from pubswap_client.state.membership import load_membership
+from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.locking import Held
 from pubswap_protocol.command_line.logs import log_to
 from pubswap_protocol.errors import StateInUse
@@ -55,7 +56,7 @@ def status(
             return view.rendered(found), found.over
 
         if as_json:
-            typer.echo(view.as_json(observer.look()))
+            typer.echo(escaped(view.as_json(observer.look())))
         elif console.is_terminal:
             watch(read, console)
         else:

@@ -8,6 +8,7 @@ from html import escape
 
 from pubswap_client.state.history import HeldOutScore, RoundFigures
 from pubswap_protocol import __version__
+from pubswap_protocol.bounds import plain
 from pubswap_protocol.command_line.amounts import duration_text
 from pubswap_protocol.messages import Evaluation, WholeRun
 
@@ -41,7 +42,7 @@ def lines(run: WholeRun) -> Iterator[str]:
         f"{last}, on {final.problems} problems; best {highest:.3f} after round {best}."
     )
     for topic, before, after in by_topic(base, final):
-        yield f"  {topic}: {change_text(before, after)}"
+        yield f"  {plain(topic)}: {change_text(before, after)}"
     if last < run.round:
         yield f"Round {run.round} is not evaluated yet; `pubswap client status` will say it."
 

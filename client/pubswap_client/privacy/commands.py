@@ -10,6 +10,7 @@ from rich.console import Console
 from pubswap_client.asking import AsJson, Round
 from pubswap_client.daemon.signals import until_stopped
 from pubswap_client.options import Given, computing
+from pubswap_protocol.bounds import escaped
 
 privacy_commands = typer.Typer(
     help="Measure what an adapter tells of this organisation's problems.", no_args_is_help=True
@@ -58,6 +59,6 @@ def audit(
             ),
         )
     if as_json:
-        typer.echo(report.json_text)
+        typer.echo(escaped(report.json_text))
     else:
         Console().print(report.rendered())

@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+from pubswap_protocol.bounds import escaped
+
 Form = Literal["console", "json"]
 
 # A record's attribute with what its words do not say: log.info("step", extra=values(round=1)).
@@ -53,9 +55,7 @@ def _shown(text: str, *, spaces: bool) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON without the characters that do something, some of which JSON itself leaves."""
-    said = json.dumps(value, default=str, ensure_ascii=False)
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in said)
+    return escaped(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def log_to(stream: TextIO, form: Form = "console", level: str = "info") -> logging.Handler:

@@ -16,9 +16,14 @@ def value_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(value_text(item) for item in value) + "]"
     if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return "".join(map(_character, json.dumps(str(value), ensure_ascii=False)))
     return json.dumps(value)
 
 
 def _name(key: str) -> str:
     return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else f'"{key}"'
+
+
+def _character(each: str) -> str:
+    """As TOML takes it; what a terminal would obey is escaped, as a whole character."""
+    return each if each.isprintable() else f"\\U{ord(each):08x}"

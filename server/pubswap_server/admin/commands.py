@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pubswap_protocol.bounds import MAX_NUMBER
+from pubswap_protocol.bounds import MAX_NUMBER, escaped
 from pubswap_protocol.command_line.sharing import sharing
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def verify_command(
 
     with progress_bar() as bar:
         report = verify(settings, bar)
-    typer.echo(report.model_dump_json(indent=2) if as_json else report.text())
+    typer.echo(escaped(report.model_dump_json(indent=2)) if as_json else report.text())
     raise typer.Exit(0 if report.healthy else 1)
 
 
@@ -156,7 +156,7 @@ def contributions_command(
 
     with progress_bar() as bar:
         found = contributions(settings, run, bar, out, only or ())
-    typer.echo(found.model_dump_json(indent=2) if as_json else found.text(out))
+    typer.echo(escaped(found.model_dump_json(indent=2)) if as_json else found.text(out))
 
 
 @admin_commands.command("replay")

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, get_args
@@ -20,6 +21,7 @@ from pubswap_protocol import cli
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.command_line.logs import Form, Lines, values
 from pubswap_protocol.command_line.settings import entries
+from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import ProtocolMismatch
 from pubswap_server.monitoring.logs import configure_logs
 
@@ -144,3 +146,11 @@ def test_what_a_coordinator_calls_itself_moves_no_cursor(
     assert capsys.readouterr().err == (
         "error: It speaks  [2J version 9.\nUpgrade.  [protocol_mismatch]\n"
     )
+
+
+def test_a_value_in_toml_moves_no_cursor() -> None:
+    """And is the same when it is read again, also a character beyond those of 16 bits."""
+    evil = 'a"\\\x1b[2J\x7f\x9b\u202e\U000e0001é\U0001f600'
+    shown = value_text([evil, {"k": evil}])
+    assert shown.isprintable() and "é\U0001f600" in shown
+    assert tomllib.loads(f"v = {shown}")["v"] == [evil, {"k": evil}]

@@ -1,6 +1,7 @@
 """Views that outlive a coordinator's restart, and logs that are followed through one."""
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -103,3 +104,13 @@ def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixtur
     assert len(list(followed(log, ["updte", "update"]))) == 2
     told = "The log has no event of the kind updte; it has: created, finished, update.\n"
     assert capsys.readouterr().err.endswith(told)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_line_of_a_log_moves_a_cursor_or_turns_text_around(as_json: bool) -> None:
+    """As JSON, it still is what the event has."""
+    evil = "a\x1b[2J\x7f\x9b2J\u202e\u2028é"
+    log = Log([], [[event(1, "evaluated", topic=evil)], []])
+    (line,) = lines(log, "run", False, as_json)  # type: ignore[arg-type]
+    assert line.isprintable() and "é" in line
+    assert not as_json or json.loads(line)["details"]["topic"] == evil

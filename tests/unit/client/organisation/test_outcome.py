@@ -188,3 +188,8 @@ def test_an_adapter_is_there_whole_or_not_at_all_and_replaces_nothing(tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "empty", "other"]
     take_adapter(api, going, "1", tmp_path / "c", Format.MERGED, str(MODEL))
     assert (tmp_path / "c" / "model.safetensors").exists()
+
+
+def test_a_topic_that_an_evaluator_has_named_moves_no_cursor() -> None:
+    """On the terminal of every organisation that asks what came out."""
+    assert all(line.isprintable() for line in lines(ended(0.25, 0.5, topic="a\x1b[2J\n\u202eb")))
