@@ -64,6 +64,12 @@ def form_token(page: str) -> str:
     return found[1]
 
 
+def hidden(page: str) -> dict[str, str]:
+    """The hidden fields of a page's forms."""
+    found = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+    return {name: unescape(value) for name, value in found}
+
+
 def test_who_has_not_signed_in_is_led_to_the_sign_in(server: Server) -> None:
     """From every page, with the way back; no page says whether a run exists."""
     with server.http(None) as http:
@@ -274,6 +280,68 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
         assert made == fed.operator.problem_set(fed.run.id, kind)
     again = browser.post(path, data=fields | {"sure": "1"})
     assert again.status_code == 409 and "choose another name" in unescape(again.text)
+
+
+def test_a_run_is_created_once_however_often_its_button_is_clicked(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Each click leads to it; the page that was checked again would make another."""
+    fed = begun(server, swap={"period": 1})
+    path = f"/runs/{fed.run.id}/new"
+    asked = browser.get(path).text
+    checked = browser.post(
+        path, data={"form_token": form_token(asked), "text": shown_file(asked)}
+    ).text
+    fields = hidden(checked.partition("<h2>")[2])
+    before = len(fed.operator.runs())
+    first, second = (browser.post(path, data=fields) for _ in range(2))
+    assert first.url == second.url != browser.base_url.join(path)
+    assert len(fed.operator.runs()) == before + 1
+
+
+def test_what_was_typed_is_kept_through_another_sign_in(
+    server: Server, browser: httpx.Client
+) -> None:
+    """A form of the session before is not taken; it is shown again with its text."""
+    fed = begun(server, swap={"period": 1})
+    path = f"/runs/{fed.run.id}/new"
+    old = form_token(browser.get(path).text)
+    browser.post("/sign-in", data={"token": OPERATOR_TOKEN})
+    text = 'name = "typed"'
+    answer = browser.post(path, data={"form_token": old, "text": text, "sure": "1"})
+    assert answer.status_code == 403
+    assert text in unescape(answer.text) and "not from your session" in answer.text
+    again = {"form_token": form_token(answer.text), "text": text}
+    assert "not from your session" not in browser.post(path, data=again).text
+
+
+def test_a_sign_in_leads_back_to_where_its_form_was(server: Server) -> None:
+    """With the member that was chosen; of a form that was sent, to its page or the run's."""
+    fed = begun(server)
+    base = f"/runs/{fed.run.id}"
+    with server.http(None) as http:
+        for method, path, way in (
+            ("GET", f"{base}/acts/suspend?member=a", f"{base}/acts/suspend?member=a"),
+            ("POST", f"{base}/acts/suspend", base),
+            ("POST", f"{base}/invites", base),
+            ("POST", f"{base}/new", f"{base}/new"),
+        ):
+            asked = http.request(method, path)
+            assert asked.status_code == 303
+            shown = http.get(asked.headers["Location"]).text
+            answer = http.post("/sign-in", data={"token": OPERATOR_TOKEN} | hidden(shown))
+            assert answer.headers["Location"] == way
+            assert http.get(way).status_code == 200
+            http.cookies.clear()
+
+
+def test_a_refusal_leads_back_to_the_run(server: Server, browser: httpx.Client) -> None:
+    """And not to the list of all alone."""
+    base = f"/runs/{begun(server).run.id}"
+    fields = {"form_token": form_token(browser.get(base).text), "member": "a", "round": "7"}
+    refused = browser.post(f"{base}/acts/exclude", data=fields)
+    assert refused.status_code == 409
+    assert f'<a href="{base}">Back to the run</a>' in refused.text
 
 
 def test_settings_that_messages_leave_out_are_shown(server: Server, browser: httpx.Client) -> None:

@@ -89,10 +89,15 @@ async def get_form(request: Request) -> Mapping[str, str]:
 FormDep = Annotated[Mapping[str, str], Depends(get_form)]
 
 
-async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
-    """A form of this very session; raises Forbidden for one that another site has made."""
+def require_own(session: WebSession, form: Mapping[str, str]) -> None:
+    """Raises Forbidden for a form of another session, or one that another site has made."""
     if not hmac.compare_digest(session.form_token.encode(), form.get("form_token", "").encode()):
         raise Forbidden("This form is not from your session; go back, reload the page, try again.")
+
+
+async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
+    """A form of this very session; raises Forbidden."""
+    require_own(session, form)
     return form
 
 

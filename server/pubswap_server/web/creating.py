@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from pubswap_protocol.command_line.keys import known_keys, unknown_key
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import InvalidSettings, fault_text
-from pubswap_protocol.messages import CreateRun, Digest
+from pubswap_protocol.messages import CreateRun, Digest, RunState
 from pubswap_protocol.settings import LENIENT, RunSettings, every_value
 from pubswap_protocol.verifiers import check_verifier
 from pubswap_server.database.tables import RunRow, SetRow
@@ -105,12 +105,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
-def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest) -> str:
+def create_open(session: Session, run: RunRow, wish: Wish, initial: Digest, key: str | None) -> str:
     """Create the run with the other's tokenizer and sets, and open it; its id.
 
-    Raises NameTaken, WrongState or InvalidProblems.
+    Once for each key, as a button may be clicked twice. Raises NameTaken, WrongState or
+    InvalidProblems, IdempotencyMismatch for a key that was another run's.
     """
-    created = runs.create(session, wish.request)
+    created = runs.create(session, wish.request, key)
+    if created.state != RunState.CREATED:
+        return created.id
     created.tokenizer = run.tokenizer
     for kind, stored in runs.sets_of(session, run).items():
         session.add(

@@ -1,5 +1,6 @@
 """Sign-in and the operator's forms: each act is confirmed on a page of its own, then done."""
 
+import secrets
 from functools import partial
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from pubswap_server.web.access import (
     OwnForm,
     WebRun,
     new_cookie,
+    require_own,
 )
 from pubswap_server.web.rendering import PageRoute, page
 
@@ -33,7 +35,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @router.get("/sign-in")
-async def ask_token(to: Annotated[str, Query(max_length=300)] = "/") -> Response:
+async def ask_token(to: Annotated[str, Query(max_length=2000)] = "/") -> Response:
     """The sign-in."""
     return page("sign_in.html", session=None, to=to, problem=None)
 
@@ -142,8 +144,11 @@ async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
 
 
 @router.post("/runs/{run}/new")
-async def create(run: WebRun, form: OwnForm, session: OperatorSession) -> Response:
-    """Check the file and say what it changes; with `sure`, create the run and open it."""
+async def create(run: WebRun, form: FormDep, session: OperatorSession) -> Response:
+    """Check the file and say what it changes; with `sure`, create the run and open it.
+
+    What was typed is shown again whatever happens, also after another sign-in.
+    """
     text = form.get("text", "")
     view, row, sets = await run.read(
         lambda database, row: (runs.view(database, row), row, runs.sets_of(database, row))
@@ -151,6 +156,7 @@ async def create(run: WebRun, form: OwnForm, session: OperatorSession) -> Respon
     digests = {kind: stored.digest for kind, stored in sets.items()}
     wish, problem, services = None, None, run.services
     try:
+        require_own(session, form)
         wish = creating.read_wish(row, text)
         settings, layout = wish.request.settings, wish.request.model.layout
         if SetKind.PUBLIC in sets:
@@ -159,11 +165,21 @@ async def create(run: WebRun, form: OwnForm, session: OperatorSession) -> Respon
             await to_thread.run_sync(services.check_lengths, settings, row.tokenizer, digests)
         if form.get("sure"):
             initial = await to_thread.run_sync(services.initial_adapter, layout, settings.seed)
-            created = await run.write(partial(creating.create_open, wish=wish, initial=initial))
+            open_it = partial(
+                creating.create_open, wish=wish, initial=initial, key=form.get("key") or None
+            )
+            created = await run.write(open_it)
             return RedirectResponse(f"/runs/{created}", 303)
     except PubSwapError as error:
         wish, problem = None, error.problem()
     status = problem.status if problem else 200
     return page(
-        "create.html", status, session=session, run=view, text=text, wish=wish, problem=problem
+        "create.html",
+        status,
+        session=session,
+        run=view,
+        text=text,
+        wish=wish,
+        problem=problem,
+        key=secrets.token_urlsafe(16),
     )

@@ -45,13 +45,23 @@ class PageRoute(APIRoute):
             except SignedOut:
                 if "HX-Request" in request.headers:  # from a page, which loads itself again
                     return Response(status_code=401, headers={"HX-Refresh": "true"})
-                return RedirectResponse(f"/sign-in?to={quote(request.url.path)}", 303)
+                return RedirectResponse(f"/sign-in?to={quote(_way_back(request))}", 303)
             except (PubSwapError, RequestValidationError) as error:
                 if isinstance(error, RequestValidationError):
                     error = Invalid(fault_text(error.errors()[0]))
-                return page("error.html", error.status, problem=error.problem(), session=None)
+                run = request.path_params.get("run")
+                problem = error.problem()
+                return page("error.html", error.status, problem=problem, session=None, run=run)
 
         return answer
+
+
+def _way_back(request: Request) -> str:
+    """The page that was asked for; of a form that was sent, the page that has it, or the run's."""
+    path = request.url.path
+    if request.method == "GET":
+        return f"{path}?{request.url.query}" if request.url.query else path
+    return path if path.endswith("/new") else "/".join(path.split("/")[:3])
 
 
 def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
