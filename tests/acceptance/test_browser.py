@@ -137,6 +137,9 @@ def test_long_words_make_no_page_wider_than_a_phone(browser: Browser, fed: Feder
     page, _ = opened(browser, fed.server.url, viewport={"width": 360, "height": 740})
     wish = CreateRun(name="n" * 63, settings=fed.run.settings, model=fed.run.model)
     run = fed.operator.create_run(wish)
+    page.goto(f"{fed.server.url}/")
+    now = page.get_by_role("cell", name="Created: waits for its files")
+    assert now.bounding_box()["width"] > 200, "a long name leaves no room for words"  # type: ignore[index]
     for path in ("", "/acts/cancel", f"/acts/exclude?member={'m' * 63}", "/new", "/log"):
         page.goto(f"{fed.server.url}/runs/{run.id}{path}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path

@@ -15,6 +15,7 @@ from pubswap_client.recipes.recipe import read_recipe
 from pubswap_protocol import paths
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
+    Away,
     CreateRun,
     Evaluation,
     Progress,
@@ -62,6 +63,14 @@ def form_token(page: str) -> str:
     found = re.search(r'name="form_token" value="([^"]+)"', page)
     assert found is not None
     return found[1]
+
+
+def rows(page: str) -> list[list[str]]:
+    """The texts of the cells of a page's tables, row by row."""
+    return [
+        [unescape(re.sub(r"<[^>]*>", "", cell)).strip() for cell in re.split(r"</t[hd]>", row)[:-1]]
+        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
+    ]
 
 
 def hidden(page: str) -> dict[str, str]:
@@ -267,7 +276,7 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     text = shown_file(asked).replace("rounds = 2", "rounds = 7") + '[data]\nfolder = "x"\n'
     fields = {"form_token": form_token(asked), "text": text}
     checked = unescape(browser.post(path, data=fields).text)
-    assert '<th scope="row">rounds</th><td>2</td><td>7</td>' in checked
+    assert ["rounds", "2", "7"] in rows(checked)
     assert "Not taken from the file: data" in checked
     assert len(fed.operator.runs()) == before
     done = browser.post(path, data=fields | {"sure": "1"})
@@ -349,30 +358,30 @@ def test_settings_that_messages_leave_out_are_shown(server: Server, browser: htt
     fed = begun(server, swap={"period": 1})
     base = f"/runs/{fed.run.id}"
     page = browser.get(f"{base}/settings").text
-    shown = '<th scope="row">swap.sampling_check</th><td>"report"</td><td>default</td>'
-    assert shown in unescape(page)
+    assert ["swap.sampling_check", '"report"', "default"] in rows(page)
     asked = browser.get(f"{base}/new").text
     text = shown_file(asked) + "grpo.resample = 2\n"
     checked = browser.post(f"{base}/new", data={"form_token": form_token(asked), "text": text}).text
-    assert '<th scope="row">grpo.resample</th><td>0</td><td>2</td>' in checked
+    assert ["grpo.resample", "0", "2"] in rows(checked)
 
 
 def test_settings_are_shown_as_a_run_file_has_them(server: Server, browser: httpx.Client) -> None:
     """Texts in quotes, true and false, lists in brackets; what is not set is said to be so."""
     fed = begun(server, swap={"replay": True, "period": 1})
-    page = unescape(browser.get(f"/runs/{fed.run.id}/settings").text)
+    page = browser.get(f"/runs/{fed.run.id}/settings").text
+    shown = {key: value for key, value, _ in rows(page)[1:]}
     for key, value in (
         ("swap.replay", "true"),
         ("swap.max_donated_tokens", "not set"),
         ("lora.target_modules", '["q_proj"]'),
         ("method", '"pubswap"'),
     ):
-        assert f'<th scope="row">{key}</th><td>{value}</td>' in page
+        assert shown[key] == value
     asked = browser.get(f"/runs/{fed.run.id}/new").text
     text = shown_file(asked) + "swap.max_donated_tokens = 9\n"
     fields = {"form_token": form_token(asked), "text": text}
-    checked = unescape(browser.post(f"/runs/{fed.run.id}/new", data=fields).text)
-    assert '<th scope="row">swap.max_donated_tokens</th><td>not set</td><td>9</td>' in checked
+    checked = browser.post(f"/runs/{fed.run.id}/new", data=fields).text
+    assert ["swap.max_donated_tokens", "not set", "9"] in rows(checked)
 
 
 def test_the_form_refuses_what_the_command_line_refuses(
@@ -544,7 +553,7 @@ def test_a_rounds_means_are_drawn(server: Server, browser: httpx.Client) -> None
     for part, seconds in (("sampling", 6), ("update", 4), ("waiting", 2), ("transfer", 1)):
         assert f"<title>round 1, {part}: {seconds} s</title>" in page
     assert "pass@1: 0.75 in round 1, from 0" in page
-    assert "<td>0</td><td>0.75</td>" in page
+    assert "<td>0.000</td><td>0.750</td>" in page
     assert "from 0 to 0.75" in browser.get("/").text
 
 
@@ -587,6 +596,28 @@ def test_a_run_says_when_it_will_end_and_at_its_end_what_came_out(
     assert "words: 0.250 before, 0.500 after" in page
     sizes = sum(one.traffic.up for one in fed.view().members) / 2
     assert f"each organisation sent {sizes / 1000:.3g} kB" in page
+
+
+def test_a_run_without_anything_to_show_says_what_to_do(
+    server: Server, browser: httpx.Client
+) -> None:
+    """Whom to invite, and what the curves wait for; of a run that has ended, nothing is awaited."""
+    fed = create(server)
+    page = unescape(browser.get(f"/runs/{fed.run.id}").text)
+    assert "Invite each organisation by a name" in page
+    assert "Nothing yet of: pass@1; Reward;" in page and "the first round's updates" in page
+    fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
+    page = unescape(browser.get(f"/runs/{fed.run.id}").text)
+    assert "Nothing of: pass@1; Reward;" in page
+    assert "yet" not in page and "Invite" not in page
+
+
+def test_why_a_member_is_away_is_shown_to_read(server: Server, browser: httpx.Client) -> None:
+    """And not as words that a mouse finds alone."""
+    fed = begun(server)
+    fed.members["a"].away(fed.run.id, Away(code="outside_hours", detail="From 8 to 18 alone."))
+    page = browser.get(f"/runs/{fed.run.id}").text
+    assert "away: outside_hours. From 8 to 18 alone.</small>" in page
 
 
 def test_the_privacy_that_was_spent_is_a_curve_of_a_run_that_has_a_budget(

@@ -119,6 +119,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "until": lambda moment: duration_text(max(0.0, (moment - now()).total_seconds())),
     "size": size_text,
     "number": number_text,
+    "score": lambda value: "\N{EN DASH}" if value is None else f"{value:.3f}",
     "detail": detail_text,
     "value": value_text,
 }
