@@ -15,6 +15,7 @@ from pubswap_protocol.messages import Evaluation, WholeRun
 _STYLE = """
 :root { color-scheme: light dark }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem }
+h1, p { overflow-wrap: anywhere } div { overflow-x: auto }
 table { border-collapse: collapse } td, th { padding: .2rem .8rem; text-align: right }
 th:first-child, td:first-child { text-align: left } tr { border-bottom: 1px solid #8884 }
 svg { width: 100%; height: auto } svg text { font: 11px system-ui; fill: currentColor }
@@ -92,7 +93,8 @@ def _parts(
 ) -> Iterator[str]:
     title = escape(f"{run.name}: {run.state} after {run.round} of {run.settings.rounds} rounds")
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-    yield f"<style>{_STYLE}</style><h1>{title}</h1>"
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield f"<style>{_STYLE}</style><main><h1>{title}</h1>"
     yield f"<p>Base model: {escape(run.model.source)}. Method: {run.settings.method}. "
     yield f"Organisations: {run.settings.clients}, of which this is {escape(member)}.</p>"
     scores = measured(run)
@@ -128,7 +130,7 @@ def _parts(
             for each in history
         ],
     )
-    yield f"<p>Written by PubSwap {__version__}.</p></html>"
+    yield f"<p>Written by PubSwap {__version__}.</p></main></html>"
 
 
 def _number(value: float | None) -> str:
@@ -137,9 +139,14 @@ def _number(value: float | None) -> str:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def row(tag: str, cells: Sequence[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        scope = ' scope="col"' * (tag == "th")
+        return "<tr>" + "".join(f"<{tag}{scope}>{escape(each)}</{tag}>" for each in cells) + "</tr>"
 
-    return f"<table>{row('th', headings)}{''.join(row('td', cells) for cells in rows)}</table>"
+    body = "".join(row("td", cells) for cells in rows)
+    return (
+        '<div tabindex="0" role="group" aria-label="Table">'
+        f"<table>{row('th', headings)}{body}</table></div>"
+    )
 
 
 def _plot(across: str, points: Sequence[tuple[int, float]]) -> str:

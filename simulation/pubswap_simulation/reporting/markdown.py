@@ -299,7 +299,7 @@ def reach_parts(section: SectionReport) -> list[str]:
     for cell in section.reach:  # target by target
         cells.setdefault((cell.row, cell.tau), []).append(_reach(cell))
     rows = [[row, str(tau), *texts] for (row, tau), texts in cells.items()]
-    heads = ["", "τ", *(f"{100 * target:.0f} %" for target in targets)]
+    heads = ["method", "τ", *(f"{100 * target:.0f} %" for target in targets)]
     parts = ["### What it costs to reach a pass@1", _REACH, grid(heads, rows), _SECONDS]
     return parts + [_silent(cost) for cost in section.costs if cost.row.startswith(SILENT)]
 

@@ -1,5 +1,6 @@
 """`summary.html`: what a reader wants first, on one page with its pictures."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
@@ -15,24 +16,30 @@ _PAGE = """\
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
 body {{ font: 14px/1.4 system-ui, sans-serif; max-width: 75rem; }}
 body {{ margin: 2rem auto; padding: 0 1rem; }}
 table {{ border-collapse: collapse; margin: .8rem 0; font-size: 13px; }}
 th, td {{ padding: .2rem .6rem; border-bottom: 1px solid #ddd; }}
+.tables {{ overflow-x: auto; }}
 .pictures {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: center; }}
 img {{ max-width: 100%; height: auto; }}
 .clients, .topics {{ grid-column: 1 / -1; justify-self: center; }}
+@media screen and (max-width: 45rem) {{ .pictures {{ grid-template-columns: 1fr; }} }}
 h1, h2, h3 {{ margin: 1rem 0 .4rem; }}
-@media print {{ body {{ font-size: 10pt; margin: 0; }} img, table {{ break-inside: avoid; }} }}
+@media print {{ body {{ font-size: 10pt; margin: 0; }} .tables {{ overflow: visible; }} }}
+@media print {{ img, table {{ break-inside: avoid; }} }}
 </style>
 </head>
 <body>
-{body}</body>
+<main>
+{body}</main>
+</body>
 </html>
 """
+_MOVED = '<div class="tables" tabindex="0" role="group" aria-label="Table">'
 _KINDS = ("arms", "final", "curves", "topics", "clients")
 _INTRODUCTION = """\
 Means over seeds with their 95 % intervals; differences are paired by seed. `report.md` beside
@@ -52,7 +59,10 @@ def summary(report: Report, pictures: Mapping[str, Sequence[Picture]]) -> str:
 
 
 def _html(parts: Sequence[str]) -> str:
-    return str(MarkdownIt("commonmark").enable("table").render("\n\n".join(parts)))
+    page = str(MarkdownIt("commonmark").enable("table").render("\n\n".join(parts)))
+    # On a narrow screen a table is moved aside by itself, also with the keyboard.
+    page = page.replace("<table>", f"{_MOVED}<table>").replace("</table>", "</table></div>")
+    return re.sub(r"<th(?=[ >])", '<th scope="col"', page)
 
 
 def _figures(pictures: Iterable[Picture]) -> str:

@@ -436,7 +436,9 @@ def test_a_store_is_written_as_markdown_json_and_pictures(store: Path, out: Path
     ]
     page = (out / "summary.html").read_text()
     assert f' src="{prefix}arms.png"' in page
-    assert "<th style" in page, "its tables are tables"
+    assert '<th scope="col" style' in page, "its tables are tables"
+    assert page.count("<table>") == page.count('role="group"') == page.count("<thead>") > 0
+    assert "<th></th>" not in page and '"col"></th>' not in page, "each column has a heading"
     for name in pictures:
         assert f"]({name})" in written
         assert (out / name).read_bytes().startswith(b"\x89PNG")

@@ -122,9 +122,12 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
     run = ended(0.25, 0.5, None, topic="<script>alert(1)</script>")
     text = page(run, "hospital-a", [figures])
     assert set(Tags(text).found) <= {
-        *("html", "meta", "title", "style", "h1", "h2", "p", "table", "tr", "th", "td"),
+        *("html", "meta", "title", "style", "main", "h1", "h2", "p"),
+        *("div", "table", "tr", "th", "td"),
         *("svg", "line", "path", "text"),
     }
+    assert "width=device-width" in text, "a phone would show a page of a desk's width"
+    assert text.count("<table>") == text.count('tabindex="0" role="group"') == 2
     assert "&lt;script&gt;" in text and "org/&lt;b&gt;base" in text
     assert "<td>0.250</td><td>0.500</td><td>+0.250</td>" in text and "<td>2.2 min</td>" in text
     curves = re.findall(r'<path d="M([^"]+)"', text)
