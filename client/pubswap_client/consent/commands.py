@@ -191,4 +191,4 @@ def _decision(approval: Approval | None) -> str:
         return "Nobody has approved the run yet."
     decision = "approved" if approval.approved else "denied"
     round_ = f" in round {approval.round}" if approval.round else ""
-    return f"The run was {decision}{round_}, {approval.at.astimezone():%F %T}."
+    return f"The run was {decision}{round_}, {approval.at.astimezone():%F %T %Z}."

@@ -34,7 +34,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def line(entry: Entry) -> str:
-    """One entry: 2026-11-23 08:47:01  responses  round 3, exchange 2  12,345 bytes  blake3:…."""
+    """One entry: 2026-11-23 08:47:01 UTC  responses  round 3, exchange 2  12 bytes  blake3:…."""
     places = [
         f"{name} {value}"
         for name, value in (("round", entry.round), ("exchange", entry.exchange))
@@ -42,7 +42,7 @@ def line(entry: Entry) -> str:
     ]
     what = ", ".join(places) or f"{entry.method} {entry.target}"
     return (
-        f"{entry.at[:19].replace('T', ' ')}  {entry.kind:10}  {what}  "
+        f"{entry.at[:19].replace('T', ' ')} UTC  {entry.kind:10}  {what}  "
         f"{entry.size:,} bytes  {entry.digest}"
     )
 

@@ -65,6 +65,9 @@ def list_members(api: "CoordinatorClient", run: Run, as_json: AsJson = False) ->
     if as_json:
         typer.echo(escaped(found.model_dump_json(indent=2)))
         return
+    if not found.members:
+        typer.echo(f"Nobody has enrolled. Invite each organisation: pubswap invite {run} NAME")
+        return
     Console().print(members_table(found.members))
 
 

@@ -123,7 +123,13 @@ def list_runs(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([run.model_dump(mode="json") for run in found], indent=2))
         return
+    if not found:
+        typer.echo("There is no run. Create one: pubswap run create FILE")
+        return
     Console(markup=False).print(runs_table(found))
+    for run in found:
+        if run.waiting_for is not None:
+            typer.echo(f"{run.name} waits: {run.waiting_for}")
 
 
 @connected

@@ -12,14 +12,15 @@ FOLDED = 24  # characters of a name in a line
 
 
 def runs_table(runs: list[RunView]) -> Table:
-    table = Table("id", _names("name", runs), "state", "round", "method", "model", "pass@1")
+    ids = Column("id", no_wrap=True)  # which other commands are given
+    texts = [Column(name, overflow="fold") for name in ("state", "round", "model")]
+    table = Table(ids, _names("name", runs), *texts, "pass@1")
     for run in runs:
         table.add_row(
             run.id,
             run.name,
             state_text(run),
             f"{run.round}/{run.settings.rounds}",
-            run.settings.method,
             run.model.source,
             f"{run.latest.pass_at_1:.3f}" if run.latest else "",
         )

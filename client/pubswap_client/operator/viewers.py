@@ -32,6 +32,8 @@ def list_viewers(api: "CoordinatorClient", as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([viewer.model_dump(mode="json") for viewer in found], indent=2))
         return
+    if not found:
+        typer.echo("There is no viewer. Add one: pubswap viewer add NAME")
     for viewer in found:
         typer.echo(f"{viewer.name}, since {viewer.created_at:%F}")
 

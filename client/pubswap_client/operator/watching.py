@@ -124,9 +124,9 @@ def events(
 
 
 def line(event: Event) -> str:
-    """One event for people: 2026-11-23 02:47:01  update  member alpha, round 3."""
+    """One event for people: 2026-11-23 02:47:01 UTC  update  member alpha, round 3."""
     details = ", ".join(f"{key} {_text(value)}" for key, value in event.details.items())
-    return printable(f"{event.at.astimezone():%F %T}  {event.kind:18}  {details}".rstrip())
+    return printable(f"{event.at.astimezone():%F %T %Z}  {event.kind:18}  {details}".rstrip())
 
 
 def _text(value: object) -> str:

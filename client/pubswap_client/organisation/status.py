@@ -156,7 +156,7 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
         yield "daemon", "not running, and it has done nothing here yet"
     else:
         ago = duration_text((now - daemon.at).total_seconds())
-        yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T}"
+        yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T %Z}"
         yield "last", daemon.doing
         if run is not None and not run.state.ended:
             yield "next", "pubswap client start, with the options as before: it goes on from there"

@@ -27,9 +27,9 @@ def test_a_narrow_terminal_cuts_nothing_of_why_a_member_is_away() -> None:
 
 def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
     """A name of a usual length stays in one line."""
-    for name, lines in (("a" * 63, 3), ("hospital-a", 1)):
+    for name, lines in (("a" * 63, 4), ("hospital-a", 1)):
         run = RunView.model_construct(
-            id="r1",
+            id="0f" * 8,
             name=name,
             state=RunState.TRAINING,
             paused=False,
@@ -40,6 +40,7 @@ def test_a_long_name_leaves_the_others_room_and_is_whole() -> None:
         )
         shown = io.StringIO()
         Console(width=80, file=shown).print(runs_table([run]))
+        assert "0f" * 8 in shown.getvalue(), "an id goes into other commands"
         rows = [line.split("│") for line in shown.getvalue().splitlines() if "│" in line]
         names = [row[2].strip() for row in rows]
         assert "".join(names) == name

@@ -97,6 +97,8 @@ def test_a_log_is_filtered_by_kind_and_member(log: Log) -> None:
     """What is left out is still passed: the next page begins behind it."""
     told = list(followed(log, ["update"], "b"))
     assert len(told) == 1 and told[0].endswith("member b, round 1")
+    at = datetime(2026, 1, 1, tzinfo=UTC).astimezone()
+    assert told[0].startswith(f"{at:%F %T %Z}  "), "the dashboard's moments are in another zone"
 
 
 def test_a_kind_that_no_event_has_is_told(log: Log, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,31 @@
+"""What the operator's lists say on a terminal where there is nothing, and what waits for it."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from pubswap_protocol import paths
+from pubswap_protocol.cli import build_app
+from support.coordinator.coordinator import OPERATOR_TOKEN, begun, create, serving, settings_for
+from support.eventually import until
+
+
+def test_an_empty_list_says_what_fills_it(tmp_path: Path) -> None:
+    """Of runs, members and viewers; a run that waits for its operator is told with its reason."""
+    with serving(settings_for(tmp_path)) as server, server.closing:
+        env = {"PUBSWAP_COORDINATOR": server.url, "PUBSWAP_OPERATOR_TOKEN": OPERATOR_TOKEN}
+
+        def said(*arguments: str) -> str:
+            done = CliRunner(env=env | {"COLUMNS": "80"}).invoke(build_app(), list(arguments))
+            assert done.exit_code == 0, done.output
+            return done.stdout
+
+        assert "There is no run. Create one: pubswap run create FILE\n" in said("run", "list")
+        assert "Add one: pubswap viewer add NAME\n" in said("viewer", "list")
+        name = create(server).run.name
+        assert f"pubswap invite {name} NAME" in said("member", "list", name)
+        fed = begun(server)
+        for member in "ab":
+            fed.operator.decide(fed.run.id, member, paths.RUN_MEMBER_SUSPEND)
+        until(lambda: fed.view().waiting_for is not None)
+        assert f"{fed.run.name} waits: {fed.view().waiting_for}" in said("run", "list")
