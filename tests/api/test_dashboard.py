@@ -13,6 +13,7 @@ import pytest
 
 from pubswap_client.recipes.recipe import read_recipe
 from pubswap_protocol import paths
+from pubswap_protocol.bounds import NAME_FORM
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.messages import (
     Away,
@@ -287,8 +288,9 @@ def test_a_run_like_another_is_checked_then_created_and_opened(
     for kind in SetKind:
         made = fed.operator.problem_set(created.id, kind)
         assert made == fed.operator.problem_set(fed.run.id, kind)
-    again = browser.post(path, data=fields | {"sure": "1"})
-    assert again.status_code == 409 and "choose another name" in unescape(again.text)
+    for sure in ({}, {"sure": "1"}):
+        again = browser.post(path, data=fields | sure)
+        assert again.status_code == 409 and "choose another name" in unescape(again.text)
 
 
 def test_a_run_is_created_once_however_often_its_button_is_clicked(
@@ -605,6 +607,7 @@ def test_a_run_without_anything_to_show_says_what_to_do(
     fed = create(server)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)
     assert "Invite each organisation by a name" in page
+    assert NAME_FORM in page, "a browser that refuses a name says no more than the field's title"
     assert "Nothing yet of: pass@1; Reward;" in page and "the first round's updates" in page
     fed.operator.move_run(fed.run.id, paths.RUN_CANCEL)
     page = unescape(browser.get(f"/runs/{fed.run.id}").text)

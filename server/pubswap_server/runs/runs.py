@@ -66,11 +66,7 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
         if (before.name, settings_of(before)) != (request.name, request.settings):
             raise IdempotencyMismatch(f"This key was used for the run {before.name!r}.")
         return before
-    clash = session.scalar(
-        select(RunRow).where(RunRow.name == request.name, RunRow.state.not_in(ENDED))
-    )
-    if clash is not None:
-        raise NameTaken(f"The run {request.name!r} is {clash.state}; choose another name.")
+    check_name(session, request.name)
     checked = request.settings.swap.sampling_check != "off"
     row = RunRow(
         id=id_,
@@ -84,6 +80,13 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     session.flush()
     record(session, row.id, "created", name=request.name)
     return row
+
+
+def check_name(session: Session, name: str) -> None:
+    """Raises NameTaken while a run of this name is unfinished."""
+    clash = session.scalar(select(RunRow).where(RunRow.name == name, RunRow.state.not_in(ENDED)))
+    if clash is not None:
+        raise NameTaken(f"The run {name!r} is {clash.state}; choose another name.")
 
 
 def find(session: Session, reference: str, principal: Principal, lock: bool = False) -> RunRow:

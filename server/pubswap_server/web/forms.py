@@ -170,6 +170,8 @@ async def create(run: WebRun, form: FormDep, session: OperatorSession) -> Respon
             )
             created = await run.write(open_it)
             return RedirectResponse(f"/runs/{created}", 303)
+        name = wish.request.name
+        await run.read(lambda database, row: runs.check_name(database, name))
     except PubSwapError as error:
         wish, problem = None, error.problem()
     status = problem.status if problem else 200

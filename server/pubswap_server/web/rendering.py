@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
+from pubswap_protocol.bounds import NAME_FORM
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.command_line.toml_values import value_text
 from pubswap_protocol.errors import Invalid, PubSwapError, fault_text
@@ -124,4 +125,4 @@ _FILTERS: dict[str, Callable[..., str]] = {
     "value": value_text,
 }
 _environment.filters |= _FILTERS
-_environment.globals |= {"static": _static_url}
+_environment.globals |= {"static": _static_url, "name_form": NAME_FORM}
