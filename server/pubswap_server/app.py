@@ -30,6 +30,7 @@ from pubswap_server.http.routes import (
 )
 from pubswap_server.monitoring.metrics import Metrics, watch_loop
 from pubswap_server.runs import events
+from pubswap_server.runs.runs import ask_again
 from pubswap_server.services import Services
 from pubswap_server.settings import ServerSettings
 from pubswap_server.web import forms, pages
@@ -85,6 +86,7 @@ async def _running(settings: ServerSettings, metrics: Metrics) -> AsyncIterator[
     elif settings.workers == 1:
         await database.write(forget)
     process_clock().not_before(await database.read(events.latest))
+    await database.write(ask_again)
     services.background = asyncio.create_task(
         together(
             {

@@ -77,9 +77,6 @@ class Attendance:
             if back:
                 self.api.hello(self.run, self.hello)
                 log.info("Back in run %s.", self.view.name)
-            elif self.view.verifier_version not in (None, self.hello.verifier_version):
-                # The coordinator has another version since: it says what to install.
-                self.api.hello(self.run, self.hello)
         except RefusedByPolicy:  # it has changed since it was read
             return self._refusals(back)
         return refusals

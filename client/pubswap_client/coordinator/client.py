@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 
 from pubswap_client.coordinator.connection import LARGEST_MESSAGE, Connection
@@ -20,7 +21,7 @@ from pubswap_client.coordinator.transfers import (
 from pubswap_protocol import messages, paths
 from pubswap_protocol.bounds import MAX_NUMBER, printable
 from pubswap_protocol.digests import digest_of
-from pubswap_protocol.errors import ProtocolMismatch, PubSwapError, ServerFault
+from pubswap_protocol.errors import HelloNeeded, ProtocolMismatch, PubSwapError, ServerFault
 from pubswap_protocol.messages import Receipt, RunView
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class CoordinatorClient(Connection):
     """The endpoints, as an operator and as a member use them."""
 
     _waits_for: str | None = None  # logged once, however often the coordinator is asked meanwhile
+    _hello: messages.Hello | None = None  # the last one, unless it was refused
 
     def version(self) -> messages.Version:
         return self.call(messages.Version, "GET", paths.VERSION)
@@ -189,15 +191,28 @@ class CoordinatorClient(Connection):
 
     def hello(self, run: str, body: messages.Hello) -> None:
         """Say which base model and verifier this member has; raises BaseModelMismatch."""
+        self._hello = None
         self.request("POST", paths.HELLO.format(run=run), body)
+        self._hello = body
 
     def away(self, run: str, reason: messages.Away) -> None:
         """Let nobody wait for this member until its next hello, and say why."""
         self.request("POST", paths.AWAY.format(run=run), reason)
 
     def task(self, run: str, wait: float = LONG_POLL_SECONDS) -> messages.Task:
-        """What to do now; the answer may take up to `wait` seconds."""
-        task = self.call(messages.Task, "GET", paths.TASK.format(run=run), wait=wait)
+        """What to do now; the answer may take up to `wait` seconds.
+
+        A coordinator that judges by other rules since its upgrade asks for another hello, and says
+        in its answer which: raises Conflict unless they are this member's again.
+        """
+        ask = partial(self.call, messages.Task, "GET", paths.TASK.format(run=run), wait=wait)
+        try:
+            task = ask()
+        except HelloNeeded:
+            if self._hello is None:
+                raise
+            self.hello(run, self._hello)
+            task = ask()
         self._log_wait(task.waits_for)
         return task
 

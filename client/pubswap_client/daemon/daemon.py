@@ -17,6 +17,7 @@ from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import LocalTrainer
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import (
+    HelloNeeded,
     IdempotencyMismatch,
     PubSwapError,
     RefusedByPolicy,
@@ -80,6 +81,8 @@ class Daemon:
                     log.warning("Round %d is left for now: %s", task.round, error.detail)
                 except RunCancelled as error:
                     log.warning("Round %d is given up: %s", task.round, error.detail)
+                except HelloNeeded:  # which the next task says again
+                    log.warning("Round %d is left until the coordinator has heard us.", task.round)
                 # What was sent is gone where the run went back before it was handed in.
                 except (RoundClosed, WrongState, IdempotencyMismatch, UnknownBlob) as error:
                     log.warning("Round %d goes on without us: %s", task.round, error.detail)

@@ -72,7 +72,8 @@ class RunRow(Base):
     `epoch` grows with every change of the row, and a change is made only to the epoch that was
     read (`UPDATE ... WHERE epoch = ?`): one that was decided on an older state changes nothing.
     `failure` is why it cannot go on, after several tries. `sampling_secret`: see exchange/sampling;
-    null where no responses are checked.
+    null where no responses are checked. `verifier_version` is the verifier's when members were last
+    asked for theirs.
     """
 
     __tablename__ = "runs"
@@ -95,6 +96,7 @@ class RunRow(Base):
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     sampling_secret: Mapped[str | None] = mapped_column(String(64))
+    verifier_version: Mapped[str | None] = mapped_column(Text)
     waiting_for: Mapped[str | None] = mapped_column(Text)
     failure: Mapped[str | None] = mapped_column(Text)
     rollbacks: Mapped[int] = mapped_column(default=0)

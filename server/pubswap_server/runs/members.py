@@ -135,6 +135,11 @@ def accept(session: Session, member: MemberPrincipal, accepted: bool) -> None:
         admit(session, row.run_id)
 
 
+def ask_again(session: Session, run: str) -> None:
+    """Wait for another hello of each member before it goes on."""
+    session.execute(update(MemberRow).where(MemberRow.run_id == run).values(accepted=False))
+
+
 def admit(session: Session, run: str) -> None:
     """Those that have come in the round under way are in it from now on."""
     here = (*_belongs(run), MemberRow.joining, MemberRow.away.is_(None), MemberRow.accepted)

@@ -59,7 +59,7 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
     Raises NameTaken while another of this name is unfinished, IdempotencyMismatch for a key that
     was another run's, InvalidSettings for a verifier that is not here.
     """
-    verifier_version(request.settings.verifier)
+    version = verifier_version(request.settings.verifier)
     id_ = sha256(key)[:16] if key is not None else secrets.token_hex(8)
     before = session.get(RunRow, id_)
     if before is not None:
@@ -75,6 +75,7 @@ def create(session: Session, request: CreateRun, key: str | None = None) -> RunR
         settings=request.settings.model_dump(mode="json"),
         model=request.model.model_dump(mode="json"),
         sampling_secret=secrets.token_hex(32) if checked else None,
+        verifier_version=version,
     )
     session.add(row)
     session.flush()
@@ -163,6 +164,23 @@ def refusal_of(run: RunRow, hello: Hello) -> Conflict | None:
         f"The run's verifier is {version}, yours is {hello.verifier_version}; install the same "
         "versions."
     )
+
+
+def ask_again(session: Session) -> None:
+    """Ask the members of each run whose verifier has another version by now for another hello.
+
+    As a coordinator starts, which may have been upgraded: whoever judges by the rules of before
+    takes no part until its hello is one by those of now.
+    """
+    going = select(RunRow).where(RunRow.state != RunState.CANCELLED).with_for_update()
+    for row in session.scalars(going):
+        before, now = row.verifier_version, _version_here(row.settings["verifier"])
+        if now in (None, before):
+            continue
+        row.verifier_version = now
+        if before is not None:  # else it is not known, and may well be the same
+            members.ask_again(session, row.id)
+            record(session, row.id, "verifier changed", before=before, now=now)
 
 
 def status_of(run: RunRow) -> RunStatus:

@@ -112,18 +112,6 @@ def test_a_run_that_has_ended_is_not_waited_for(member: Attendance) -> None:
     assert edits(member, "limits.lora.rank.max = 1") == (False, ["run"])
 
 
-def test_a_coordinator_that_judges_by_other_rules_by_now_is_asked_whether_it_takes_the_member(
-    member: Attendance,
-) -> None:
-    """As it was upgraded since the member's hello; the same rules are no question."""
-    api: Any = member.api
-    assert member.hello is not None
-    api.view = api.view.model_copy(update={"verifier_version": member.hello.verifier_version})
-    assert edits(member, None) == (False, ["run"])
-    api.view = api.view.model_copy(update={"verifier_version": "exact@999"})
-    assert edits(member, None) == (False, ["run", "run", "hello"])
-
-
 def test_a_coordinator_that_shows_another_run_than_the_daemon_trains_is_sent_nothing(
     member: Attendance,
 ) -> None:

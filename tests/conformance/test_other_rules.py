@@ -1,0 +1,110 @@
+"""A coordinator that judges by other rules than when its members said hello."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from pubswap_protocol.errors import Conflict, HelloNeeded
+from pubswap_protocol.verifiers import registry
+from pubswap_server.database.tables import RunRow
+from pubswap_server.runs.runs import ask_again
+from pubswap_server.settings import ServerSettings
+from support.coordinator.coordinator import (
+    Federation,
+    Server,
+    begun,
+    good_hello,
+    serving,
+    settings_for,
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> ServerSettings:
+    """A coordinator that may be stopped and started."""
+    return settings_for(tmp_path).model_copy(update={"database_url": database_url})
+
+
+@pytest.fixture
+def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have the verifiers' rules of the next version."""
+    return lambda: monkeypatch.setattr(registry, "_RULES", registry._RULES + 1)
+
+
+def test_an_upgraded_coordinator_asks_every_member_for_another_hello(
+    settings: ServerSettings, upgraded: Callable[[], None]
+) -> None:
+    """An evaluator too; and the log says what the run is judged by from then on."""
+    with serving(settings) as server, server.closing:
+        fed = begun(server, method="fedavg")
+        old = good_hello(fed.run)
+        fed.submit("a", 1, fed.adapter(1))
+    upgraded()
+    with serving(settings) as server, server.closing:
+        now = Federation(server, fed.run, server.client(), tokens=fed.tokens)
+        for name, token in fed.tokens.items():
+            api = now.members[name] = server.client(token)
+            with pytest.raises(HelloNeeded):
+                api.task(fed.run.id, 0)
+            with pytest.raises(Conflict, match="exact@"):
+                api.hello(fed.run.id, old)
+            api.hello(fed.run.id, good_hello(fed.run))
+        assert now.members["judge"].task(fed.run.id, 0).kind == "evaluate"
+        assert now.members["a"].task(fed.run.id, 0).kind == "wait"  # its update is there
+        assert now.submit("b", 1, now.adapter(2)) == "accepted"
+        now.wait_for(1)
+        events = now.operator.events(fed.run.id).events
+    (changed,) = (event for event in events if event.kind == "verifier changed")
+    assert changed.details == {
+        "before": old.verifier_version,
+        "now": good_hello(fed.run).verifier_version,
+    }
+
+
+def test_a_restart_with_the_same_rules_asks_for_no_hello(settings: ServerSettings) -> None:
+    """Nor is it an event."""
+    with serving(settings) as server, server.closing:
+        fed = begun(server)
+    with serving(settings) as server, server.closing:
+        assert server.client(fed.tokens["a"]).task(fed.run.id, 0).kind == "train"
+        kinds = {event.kind for event in server.client().events(fed.run.id).events}
+        assert "verifier changed" not in kinds
+
+
+def test_a_member_says_its_hello_again_when_it_is_asked(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same rules it goes on; by others it is told which."""
+    fed = begun(server)
+    api, same = fed.members["judge"], registry._RULES
+    api.hello(fed.run.id, good_hello(fed.run))
+
+    def start(rules: int) -> None:
+        monkeypatch.setattr(registry, "_RULES", rules)
+        server.do(server.app.state.services.database.write(ask_again))
+
+    start(same + 1)
+    start(same)
+    assert api.task(fed.run.id, 0).kind == "evaluate"
+    start(same + 1)
+    with pytest.raises(Conflict, match=rf"exact@{same + 1}, yours is exact@{same};") as refused:
+        api.task(fed.run.id, 0)
+    assert refused.type is Conflict
+
+
+def test_a_run_of_before_versions_were_kept_goes_on(server: Server) -> None:
+    """Its members may well judge as the coordinator does."""
+    fed = begun(server)
+    database = server.app.state.services.database
+
+    def forget(session: Session) -> None:
+        session.execute(update(RunRow).values(verifier_version=None))
+
+    server.do(database.write(forget))
+    server.do(database.write(ask_again))
+    assert fed.members["a"].task(fed.run.id, 0).kind == "train"
+    kept = server.do(database.read(lambda session: session.get_one(RunRow, fed.run.id)))
+    assert kept.verifier_version == good_hello(fed.run).verifier_version
