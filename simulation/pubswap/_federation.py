@@ -1,5 +1,6 @@
 """A whole federation on this machine."""
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -132,10 +133,12 @@ def _carry_out(spec: "RunSpec") -> None:
     from tqdm.auto import tqdm
 
     from pubswap_simulation.processes import local_outcomes
-    from pubswap_simulation.sweep import carry_out
+    from pubswap_simulation.sweep import carry_out, other_rules
     from pubswap_simulation.worker import LOG
 
     if spec.done:
+        if (said := other_rules(spec)) is not None:
+            warnings.warn(f"This was done, {said}.", stacklevel=3)
         return
     # libgomp reads it once, before torch is told how many threads there are.
     threads = {"OMP_NUM_THREADS": str(n)} if (n := spec.options.get("threads")) else {}

@@ -26,10 +26,11 @@ from pubswap_client.recipes.runfile import create_and_open
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol import paths
+from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import CreateInvite, Role, WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
-from pubswap_protocol.verifiers import VerifierPool
+from pubswap_protocol.verifiers import VerifierPool, verifier_version
 from pubswap_simulation.coordinator import Coordinator
 from pubswap_simulation.job import Job
 from pubswap_simulation.results import DonatedTokens
@@ -167,10 +168,19 @@ def resumable_folder(work: Path) -> Path:
 
 
 def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, work: Path) -> str:
-    """The id of the job's run, begun now or by an earlier process."""
-    begun = work / _RUN_ID
+    """The id of the job's run, begun now or by an earlier process.
+
+    Raises InvalidSettings for one that was begun by other rules of the verifier.
+    """
+    begun, here = work / _RUN_ID, verifier_version(job.settings.verifier)
     if begun.exists():
-        return begun.read_text(encoding="utf-8")
+        run, *rules = begun.read_text(encoding="utf-8").split()
+        if rules not in ([here], []):
+            raise InvalidSettings(
+                f"The run in {work} was begun when its verifier was {rules[0]}; it is {here} now. "
+                "Remove the folder to begin again, or go on with the version that began it."
+            )
+        return run
     run = create_and_open(operator, job.prepared()).id
     roles = dict.fromkeys(job.private, Role.CLIENT) | {EVALUATOR: Role.EVALUATOR}
     for name, role in roles.items():
@@ -180,7 +190,7 @@ def begin_run(coordinator: Coordinator, operator: CoordinatorClient, job: Job, w
         stored = StoredMembership(coordinator=operator.url, membership=membership)
         save_membership(member_state(work, name), stored)
     operator.move_run(run, paths.RUN_START)
-    write_whole(begun, run.encode())
+    write_whole(begun, f"{run} {here}".encode())
     return run
 
 

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.verifiers import verifier_version
 from pubswap_simulation.display import SweepDisplay, run_table, sweep_table
 from pubswap_simulation.job import RunSpec
 from pubswap_simulation.processes import Outcome, local_outcomes
+from pubswap_simulation.results import read_result
 from pubswap_simulation.simulation import simulate
 from pubswap_simulation.worker import LOG, log_to, open_log
 
@@ -31,7 +33,7 @@ def carry_out(
     for spec in specs:
         spec.folder.mkdir(parents=True, exist_ok=True)  # a report sees what is not done yet
         if spec.done:
-            finish(spec, "was done")
+            finish(spec, "was done" + (f", {said}" if (said := other_rules(spec)) else ""))
     with closing(outcomes_of([spec for spec in specs if not spec.done])) as outcomes:
         for spec, failure in outcomes:
             if failure is None:
@@ -40,6 +42,18 @@ def carry_out(
                 failed[spec.key] = failure
                 finish(spec, f"failed: {failure} (log: {spec.folder / LOG})")
     return failed
+
+
+def other_rules(spec: RunSpec) -> str | None:
+    """What to know of a result that is judged by other rules than a new run would be."""
+    theirs = read_result(spec.folder).run.verifier_version
+    here = verifier_version(spec.job.settings.verifier)
+    if theirs == here:
+        return None
+    return (
+        f"judged by {theirs or 'an unknown version'} and not by {here}: remove {spec.folder} to "
+        "have it done again"
+    )
 
 
 def run_here(
@@ -71,6 +85,14 @@ def run_on_cluster(specs: Sequence[RunSpec], console: Console, outcomes_of: Outc
 
 def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Console) -> int:
     console.print(sweep_table(specs, failed))
+    others = sum(spec.done and other_rules(spec) is not None for spec in specs)
+    if others:
+        console.print(
+            f"{others} of these results are judged by other versions of the verifiers' rules than "
+            "this one has, as said above; do not compare them with the others.",
+            style="yellow",
+            soft_wrap=True,
+        )
     for key, reason in failed.items():
         console.print(Text("failed", "red"), f"{key}: {reason}", soft_wrap=True)
     if failed:
@@ -80,6 +102,7 @@ def _concluded(specs: Sequence[RunSpec], failed: Mapping[str, str], console: Con
 
 def _run_one(spec: RunSpec, console: Console) -> int:
     console.print(f"run {spec.folder}", soft_wrap=True, highlight=False)
+    said = other_rules(spec) if spec.done else None
     with open_log(spec.folder) as log, SweepDisplay(console, 1) as display:
         log_to(log)
         result = simulate(spec, partial(display.update, spec))
@@ -91,6 +114,8 @@ def _run_one(spec: RunSpec, console: Console) -> int:
         soft_wrap=True,
         highlight=False,
     )
+    if said is not None:
+        console.print(f"It was done, {said}.", style="yellow", soft_wrap=True, highlight=False)
     return 0
 
 

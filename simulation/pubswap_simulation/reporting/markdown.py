@@ -145,7 +145,7 @@ def _section(section: SectionReport, pictures: Sequence[Picture]) -> list[str]:
         parts += ["### Rewards in training", *rewards, *shown("clients")]
     parts += _costs(section) + reach_parts(section)
     if section.notes:
-        parts += ["### Left out", "\n".join(f"- {note}" for note in section.notes)]
+        parts += ["### Left out, or not alike", "\n".join(f"- {note}" for note in section.notes)]
     return parts
 
 

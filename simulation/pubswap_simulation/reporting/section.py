@@ -169,6 +169,10 @@ def _section(
         "differ in no setting that matters here"
         for (method, tau), count in sorted(left_out.items(), key=lambda item: item[0][0].order)
     ]
+    judged = Counter(str(result.run.verifier_version) for result in results)
+    if len(judged) > 1:
+        each = ", ".join(f"{count} by {version}" for version, count in sorted(judged.items()))
+        notes.append(f"these results are judged by several versions of a verifier's rules: {each}")
     cells |= _summaries(cells) | _base(cells)
     return Section(recipe, problem, cells, tuple(notes))
 

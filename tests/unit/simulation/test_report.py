@@ -162,6 +162,20 @@ def test_what_is_left_out_or_not_done_is_named(tmp_path: Path) -> None:
     assert "## Not done\n\n- small-seed-7\n" in markdown(report, {}, {})
 
 
+def test_results_that_several_versions_of_the_rules_have_judged_are_named() -> None:
+    """With how many each has judged; those of one are no note."""
+    results = [made_result([0.4, 0.5], seed=seed) for seed in range(3)]
+    judged = [
+        result.model_copy(
+            update={"run": result.run.model_copy(update={"verifier_version": version})}
+        )
+        for result, version in zip(results, ("math@7", "math@8", "math@7"), strict=True)
+    ]
+    assert only(results).notes == []
+    [note] = only(judged).notes
+    assert note.endswith("several versions of a verifier's rules: 2 by math@7, 1 by math@8")
+
+
 def test_a_variant_is_what_differs_from_the_recipe() -> None:
     """And not from the default: a recipe's own learning rate is no variant; rows are in words."""
     usual = {"grpo.learning_rate": 0.001}

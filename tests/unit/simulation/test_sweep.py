@@ -1,9 +1,20 @@
-"""Which GPU each process of a sweep sees."""
+"""Which GPU each process of a sweep sees, and which results are taken as done."""
+
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_simulation.sweep import visible_devices
+from pubswap_protocol.verifiers import verifier_version
+from pubswap_simulation.federation import begin_run
+from pubswap_simulation.job import RunSpec
+from pubswap_simulation.processes import Outcome
+from pubswap_simulation.results import RUNS
+from pubswap_simulation.sweep import carry_out, visible_devices
+from support.client.results import made_result, write_store
 
 
 def test_processes_are_shared_out_over_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +49,35 @@ def test_what_is_no_device_is_refused(name: str) -> None:
     """With the form that there is."""
     with pytest.raises(InvalidSettings, match="cuda:0,cuda:1"):
         visible_devices(1, [name])
+
+
+def test_a_result_that_other_rules_have_judged_is_said_to_be_one(tmp_path: Path) -> None:
+    """With what to remove for another; it counts as done, as it may have taken days."""
+    result = made_result([0.4, 0.5])
+    here = verifier_version(result.run.settings.verifier)
+    runs = [result.run.model_copy(update={"verifier_version": one}) for one in (here, "math@0")]
+    store = write_store(tmp_path, [result.model_copy(update={"run": run}) for run in runs])
+    job: Any = SimpleNamespace(settings=result.run.settings)
+    folders = [store / RUNS / f"{place:04d}" for place in range(2)]
+    specs = [RunSpec.model_construct(job=job, title="", folder=folder) for folder in folders]
+    said = []
+
+    def nothing(specs: Sequence[RunSpec]) -> Generator[Outcome]:
+        assert not specs
+        yield from ()
+
+    assert carry_out(specs, nothing, lambda spec, outcome: said.append(outcome)) == {}
+    other = f"judged by math@0 and not by {here}: remove {folders[1]} to have it done again"
+    assert said == ["was done", f"was done, {other}"]
+
+
+def test_a_run_that_was_begun_by_other_rules_does_not_go_on(tmp_path: Path) -> None:
+    """Its rounds would be judged by both; one of a version that did not write which goes on."""
+    job: Any = SimpleNamespace(settings=made_result([0.4, 0.5]).run.settings)
+    begun, no_one = tmp_path / "founded", Any
+    for text in ("run-id", f"run-id {verifier_version('math')}"):
+        begun.write_text(text)
+        assert begin_run(no_one, no_one, job, tmp_path) == "run-id"
+    begun.write_text("run-id math@0")
+    with pytest.raises(InvalidSettings, match=r"was math@0; it is math@\d.* Remove the folder"):
+        begin_run(no_one, no_one, job, tmp_path)
