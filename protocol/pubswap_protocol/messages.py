@@ -184,6 +184,9 @@ class RoundSummary(Message):
 
     round: Number
     adapter: Digest | None = None
+    rollbacks: Number | None = Field(
+        default=None, description="How often the run had gone back when the round was begun."
+    )
     updates: Number = 0
     means: RoundMeans | None = None
     drift: Drift | None = None

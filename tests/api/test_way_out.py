@@ -130,6 +130,7 @@ def test_a_run_that_went_back_goes_on_as_if_the_later_rounds_had_not_been(
     for which in ("1", "2"):
         two = [bytes(one.operator.global_adapter(one.run.id, which)) for one in (fed, alone)]
         assert two[0] == two[1]
+    assert [one.rollbacks for one in fed.view().rounds] == [0, 0, 1, 1]
     (event,) = [e for e in fed.operator.events(fed.run.id).events if e.kind == "rolled back"]
     assert [entry["round"] for entry in event.details["rounds"]] == [2, 3]
     for wrong in (3, 7):

@@ -46,7 +46,7 @@ def audit(
     run, number, adapter = _released(settings.state, stored, round_)
     if members is None:
         history = read(settings.state / HISTORY, run.id, RoundFigures)
-        rounds = counted(history, {each.round: each.adapter for each in run.rounds}, number)
+        rounds = counted(history, run.rounds, number)
         if settings.data is None:
             raise InvalidSettings("Say what was trained on: --data private.jsonl, as for `start`.")
         client, own = stored.membership.name, own_settings(settings, run.settings)

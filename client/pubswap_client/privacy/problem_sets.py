@@ -7,7 +7,7 @@ from pubswap_client.data.drawing import sample
 from pubswap_client.data.holdout import split
 from pubswap_client.state.history import RoundFigures
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
-from pubswap_protocol.messages import Digest
+from pubswap_protocol.messages import RoundSummary
 from pubswap_protocol.problems import Problem, read_problems
 from pubswap_protocol.schedule import private_place, private_prompts, public_step, update_order
 from pubswap_protocol.settings import RunSettings
@@ -18,18 +18,22 @@ _GIVE_BOTH = "Give the problems that were trained on with --members, and others 
 
 
 def counted(
-    history: Sequence[RoundFigures], adapters: Mapping[int, Digest | None], last: int
+    history: Sequence[RoundFigures], rounds: Sequence[RoundSummary], last: int
 ) -> dict[int, int]:
     """How many steps were made in each round that the adapter of round `last` came of.
 
-    `adapters` has each round's. A round that began from, or led to, another one was undone by a
-    rollback.
+    A round was undone by a rollback if the run's was begun after another number of them. Where the
+    coordinator does not say, or was put back from a backup, one that began from, or led to,
+    another adapter than the run's was undone, too.
     """
+    adapters = {each.round: each.adapter for each in rounds}
+    rollbacks = {each.round: each.rollbacks for each in rounds}
     begun = {(each.round, each.rollbacks): each.start for each in history}
     return {
         each.round: each.steps
         for each in history
         if each.round <= last
+        and rollbacks.get(each.round) in (None, each.rollbacks)
         and adapters.get(each.round - 1) in (None, each.start)
         and begun.get((each.round + 1, each.rollbacks)) in (None, adapters.get(each.round))
     }

@@ -20,7 +20,7 @@ from pubswap_protocol.messages import (
     SwapSummary,
     Traffic,
 )
-from pubswap_server.database.tables import EventRow, RoundRow, SwapRow, UpdateRow
+from pubswap_server.database.tables import EventRow, RoundRow, RunRow, SwapRow, UpdateRow
 from pubswap_server.runs import traffic
 
 MOST_ROUNDS = 100
@@ -49,11 +49,12 @@ def page(
     rows_of = session.execute(counted)
     updates = {round_: count for round_, count in rows_of}  # noqa: C416 - no pairs to mypy
     swaps = _swaps(session, run, first, last)
-    sizes = traffic.by_round(session, run, first, last)
+    sizes, gone_back = traffic.by_round(session, run, first, last), _rollbacks(session, run)
     return [
         RoundSummary(
             round=row.round,
             adapter=row.adapter,
+            rollbacks=max((n for n, to in gone_back if to < row.round), default=0),
             updates=updates.get(row.round, 0),
             means=RoundMeans(**row.means) if row.means else None,
             drift=Drift(**row.drift) if row.drift else None,
@@ -63,6 +64,15 @@ def page(
         )
         for row in rows
     ]
+
+
+def _rollbacks(session: Session, run: str) -> list[tuple[int, int]]:
+    """The run's rollbacks, counted from 1, and the round that each has left as it was."""
+    if not session.get_one(RunRow, run).rollbacks:
+        return []
+    query = select(EventRow.details).where(EventRow.run_id == run, EventRow.kind == "rolled back")
+    events = session.scalars(query.order_by(EventRow.id))
+    return [(number, details["to"]) for number, details in enumerate(events, start=1)]
 
 
 def _swaps(session: Session, run: str, first: int, last: int) -> dict[int, list[SwapSummary]]:

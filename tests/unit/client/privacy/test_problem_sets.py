@@ -24,6 +24,7 @@ from pubswap_client.training import trainer as training
 from pubswap_client.training.memory import TokenBudget
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
+from pubswap_protocol.messages import RoundSummary
 from pubswap_protocol.problems import Problem, write_problems
 from pubswap_protocol.settings import PrivacySettings, RunSettings
 from pubswap_protocol.tensors.adapter import initial_adapter
@@ -77,11 +78,21 @@ def test_rounds_that_a_rollback_has_undone_were_not_trained() -> None:
             **{"seconds": 1.0, "waited": 0.0, **figures},
         )
 
-    adapters = {0: digest[0], 1: digest[1], 2: digest[6], 3: digest[7], 4: digest[8]}
+    def rounds(*adapters: int, rollbacks: Sequence[int | None] = [None] * 5) -> list[RoundSummary]:
+        return [
+            RoundSummary(round=number, adapter=digest[adapter], rollbacks=count)
+            for number, (adapter, count) in enumerate(zip(adapters, rollbacks, strict=False))
+        ]
+
     undone = [made(1, 0), made(2, 1), made(3, 2), made(4, 3)]
+    adapters = rounds(0, 1, 6, 7, 8)
     assert counted(undone, adapters, 4) == {1: 3}
     assert counted([*undone, made(4, 7, rollbacks=1)], adapters, 4) == {1: 3, 4: 3}
-    assert counted(undone, dict(enumerate(digest)), 3) == {1: 3, 2: 3, 3: 3}
+    assert counted(undone, rounds(0, 1, 2, 3, 4), 3) == {1: 3, 2: 3, 3: 3}
+    # The first round made again begins as before, and only the run knows that it is another.
+    again = rounds(0, 1, 2, 7, rollbacks=[0, 0, 0, 1])
+    assert counted(undone[:3], again, 3) == {1: 3, 2: 3}
+    assert counted([*undone[:3], made(3, 2, rollbacks=1)], again, 3) == {1: 3, 2: 3, 3: 3}
 
 
 def even(cases: Sequence[tuple[str, Problem]]) -> list[float]:
