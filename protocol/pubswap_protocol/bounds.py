@@ -71,6 +71,7 @@ Label = Annotated[Word, AfterValidator(plain)]  # of a coordinator, on terminals
 Words = Annotated[str, AfterValidator(said)]
 Several = Annotated[list[T], FailFast()]  # else each wrong one of a million is a fault in memory
 # Without NUL: PostgreSQL stores JSON with one, but reads no part of it any more.
+MAX_TOPICS = 10_000  # of a test set; each has a figure in each round's evaluation
 Topic = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, Field(max_length=4096)]
 

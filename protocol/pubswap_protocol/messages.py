@@ -15,6 +15,7 @@ from pubswap_protocol.bounds import (
     MAX_MEASURED,
     MAX_SECONDS,
     MAX_STEPS_TOLD,
+    MAX_TOPICS,
     Count,
     Id,
     Label,
@@ -40,7 +41,7 @@ from pubswap_protocol.tensors.safetensors_header import MAX_TENSORS
 Digest = Annotated[str, Field(pattern=digests.PATTERN)]
 ModelDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # see `ModelCard`
 Fingerprint = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Topics = Annotated[dict[Topic, Share], Field(max_length=10_000)]
+Topics = Annotated[dict[Topic, Share], Field(max_length=MAX_TOPICS)]
 Bytes = Annotated[int, Field(gt=0, le=MAX_COUNT, strict=True)]
 AwayCode = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]  # open: a later client may have more
 Printable = Annotated[str, Field(pattern=r"^[ -~]{1,400}$")]  # on terminals, too

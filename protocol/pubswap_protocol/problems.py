@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic.config import ExtraValues
 
-from pubswap_protocol.bounds import MOST_VALUES, Label, Strict, Topic, too_many_values
+from pubswap_protocol.bounds import MAX_TOPICS, MOST_VALUES, Label, Strict, Topic, too_many_values
 from pubswap_protocol.errors import InvalidProblems, first_fault
 
 MAX_TEXT = 1 << 20  # characters
@@ -69,6 +69,15 @@ def parse_problems(
             raise InvalidProblems(f"{source}, line {number}: id {problem.id!r} occurs twice.")
         problems[problem.id] = problem
     return list(problems.values())
+
+
+def check_topics(problems: Iterable[Problem], source: str) -> None:
+    """Raises InvalidProblems for a test set of more topics than an evaluation may have."""
+    if (count := len({problem.topic for problem in problems})) > MAX_TOPICS:
+        raise InvalidProblems(
+            f"{source} has {count} topics, and an evaluation has figures of {MAX_TOPICS} at most; "
+            "give several problems the same topic."
+        )
 
 
 def read_problems(path: Path) -> list[Problem]:

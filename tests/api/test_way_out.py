@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import Invalid, PubSwapError, RoundClosed, WrongState
 from pubswap_protocol.messages import (
     ChangeRun,
+    Evaluation,
+    Role,
     Rollback,
+    RunState,
     RunView,
     SubmitUpdate,
     Task,
@@ -22,7 +26,8 @@ from pubswap_protocol.messages import (
     UpdateMetrics,
 )
 from pubswap_protocol.tensors.adapter import Adapter, decode_adapter, encode_adapter
-from support.coordinator.coordinator import Federation, Server, begun, create
+from support.coordinator.coordinator import Federation, Server, begun, create, good_hello
+from support.eventually import until
 
 
 def far(fed: Federation, value: float = 1e6) -> Adapter:
@@ -240,6 +245,63 @@ def test_an_evaluation_that_a_rollback_overtook_is_no_other_adapter_s(
     first, second, *_ = fed.view().rounds
     assert first.evaluation is not None
     assert second.evaluation is None
+
+
+def test_an_evaluator_whose_adapter_a_rollback_has_taken_goes_on(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """While it fetches it, which may take long: the next task is another."""
+    fed = begun(server, method="fedavg", rounds=2)
+    judge, run = fed.members["judge"], fed.run.id
+
+    def finish(round_: int, seed: int) -> None:
+        for name in "ab":
+            fed.submit(name, round_, fed.adapter(seed))
+        fed.wait_for(round_)
+
+    finish(1, seed=1)
+    blob, scored = judge.blob, []
+
+    def went_back(*asked: Any, **options: Any) -> memoryview:
+        monkeypatch.setattr(judge, "blob", blob)
+        fed.operator.roll_back(run, Rollback(to=0))
+        return blob(*asked, **options)
+
+    def score(*_: object) -> tuple[float, dict[str, float]]:
+        scored.append(0.5)
+        if len(scored) == 1:
+            monkeypatch.setattr(judge, "blob", went_back)
+        return 0.5, {"say": 0.5}
+
+    evaluator = Evaluator(judge, fed.run, 5, score, Residuals(judge, fed.run, tmp_path))
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(evaluator.work)
+        until(lambda: len(fed.view().rounds) > 1 and fed.view().rounds[1].rollbacks == 1)
+        finish(1, seed=2)
+        finish(2, seed=3)
+        assert ended.result(60) is RunState.FINISHED
+    assert [one.evaluation is not None for one in fed.view().rounds] == [True] * 3
+
+
+def test_an_evaluator_that_another_has_overtaken_with_other_figures_goes_on(
+    server: Server, tmp_path: Path
+) -> None:
+    """As on another GPU: the first that came count."""
+    fed = begun(server, method="fedavg")
+    fed.enroll("other", Role.EVALUATOR).hello(fed.run.id, good_hello(fed.run))
+    judge, other = fed.members["judge"], fed.members["other"]
+    submit = judge.submit_evaluation
+
+    def overtaken(run: str, round_: int, body: Evaluation) -> None:
+        other.submit_evaluation(run, round_, body.model_copy(update={"pass_at_1": 0.25}))
+        fed.operator.move_run(run, paths.RUN_CANCEL)
+        submit(run, round_, body)
+
+    judge.submit_evaluation = overtaken  # type: ignore[method-assign]
+    residuals = Residuals(judge, fed.run, tmp_path)
+    evaluator = Evaluator(judge, fed.run, 5, lambda *_: (0.5, {"say": 0.5}), residuals)
+    assert evaluator.work() is RunState.CANCELLED
+    assert fed.view().rounds[0].evaluation.pass_at_1 == 0.25  # type: ignore[union-attr]
 
 
 def test_a_run_may_start_with_fewer_clients_than_it_was_made_for(server: Server) -> None:

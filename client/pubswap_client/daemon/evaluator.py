@@ -14,7 +14,7 @@ from pubswap_client.rollout.transformers_engine import RolloutEngine, SamplingPa
 from pubswap_client.state.residuals import Residuals
 from pubswap_client.training.trainer import Scorer, score_groups
 from pubswap_protocol.draws import seed_for
-from pubswap_protocol.errors import WrongState
+from pubswap_protocol.errors import IdempotencyMismatch, NotFound, WrongState
 from pubswap_protocol.messages import Evaluation, RunState, RunView, Task, TaskKind
 from pubswap_protocol.problems import Problem
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile, decode_adapter
@@ -49,10 +49,14 @@ class Evaluator:
                 log.info("The run is %s.", task.state)
                 return task.state
             if task.kind is TaskKind.EVALUATE:
-                self.evaluate(task)
-                pace.renew()
-            else:
-                pace.idle()
+                try:
+                    self.evaluate(task)
+                    pace.renew()
+                    continue
+                # The run went back meanwhile, or another evaluator has handed in what it found.
+                except (NotFound, IdempotencyMismatch) as error:
+                    log.warning("Round %d is left: %s", task.round, error.detail)
+            pace.idle()
 
     def evaluate(self, task: Task) -> None:
         if task.adapter is None:

@@ -55,7 +55,7 @@ from pubswap_protocol.errors import Forbidden, InvalidProblems, InvalidSettings
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import Hello, Role, RunState, RunView, SetKind
 from pubswap_protocol.model import ModelCard
-from pubswap_protocol.problems import Problem, parse_problems, read_problems
+from pubswap_protocol.problems import Problem, check_topics, parse_problems, read_problems
 from pubswap_protocol.required import check_known
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -177,6 +177,7 @@ def run_evaluator(settings: ClientSettings) -> RunState:
 
 def make_evaluator(settings: ClientSettings, session: Session) -> Evaluator:
     problems, run = _problem_set(session, SetKind.TEST), session.run
+    check_topics(problems, "The operator's test set")
 
     def evaluate(
         adapter: Adapter, residuals: Sequence[AdapterFile]
@@ -213,6 +214,8 @@ def _problem_set(session: Session, kind: SetKind) -> list[Problem]:
     """A set of the run; raises InvalidProblems, with a list, for prompts that are too long."""
     text = session.api.problem_set(session.run.id, kind)
     problems = parse_problems(text, f"the {kind} set", extra="ignore")
+    if not problems:
+        raise InvalidProblems(f"The operator's {kind} set holds no problem; ask the operator.")
     session.policy.prompt_limit.check(problems, f"The operator's {kind} set")
     return problems
 

@@ -515,6 +515,18 @@ def test_an_unusable_problem_set_is_refused_by_line(
         fed.operator.put_set(fed.run.id, SetKind.PUBLIC, data)
 
 
+def test_a_test_set_of_more_topics_than_an_evaluation_has_is_refused(server: Server) -> None:
+    """Its evaluator would say so when the run has begun; nothing is told of a public one's."""
+    fed = create(server)
+    lines = [
+        b'{"id": "%d", "prompt": "x", "answer": "y", "topic": "%d"}\n' % (n, n)
+        for n in range(10_001)
+    ]
+    fed.operator.put_set(fed.run.id, SetKind.PUBLIC, b"".join(lines))
+    with pytest.raises(PubSwapError, match="has 10001 topics, and an evaluation has"):
+        fed.operator.put_set(fed.run.id, SetKind.TEST, b"".join(lines))
+
+
 def test_a_tokenizer_that_is_not_the_model_s_is_refused(server: Server) -> None:
     """Responses would decode to something else."""
     fed = create(server)

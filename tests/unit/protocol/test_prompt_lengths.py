@@ -173,6 +173,22 @@ def test_a_config_that_is_no_object_is_said_to_be_none(tmp_path: Path) -> None:
         prompt_limit(folder, RUN)
 
 
+def test_an_evaluator_refuses_a_test_set_that_it_cannot_tell_of(
+    policy: Policy, tmp_path: Path
+) -> None:
+    """At its start: the figures of an empty one, or of too many topics, are none."""
+    many = [Problem(id=str(n), prompt="1", answer="1", topic=str(n)) for n in range(10_001)]
+    run: Any = SimpleNamespace(id="r", settings=policy.settings)
+    nothing: Any = None
+    for problems, said in (([], "test set holds no problem"), (many, "has 10001 topics")):
+        text = problem_lines(problems).decode()
+        api: Any = SimpleNamespace(problem_set=lambda run, kind, text=text: text)
+        with pytest.raises(InvalidProblems, match=said):
+            make_evaluator(
+                ClientSettings(state=tmp_path), Session(api, "a", run, policy, nothing, nothing)
+            )
+
+
 def test_a_member_refuses_the_runs_sets_before_it_works(policy: Policy, tmp_path: Path) -> None:
     """A coordinator counts without the chat template, so a member may be the first to see it."""
     asked = []

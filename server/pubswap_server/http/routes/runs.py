@@ -36,7 +36,7 @@ from pubswap_protocol.messages import (
     SetReceipt,
 )
 from pubswap_protocol.model import fingerprint
-from pubswap_protocol.problems import parse_problems
+from pubswap_protocol.problems import check_topics, parse_problems
 from pubswap_protocol.schedule import public_steps_per_round
 from pubswap_protocol.tensors.adapter import AdapterLayout, open_stack
 from pubswap_protocol.tokenizer import load_tokenizer
@@ -199,6 +199,8 @@ def _count_problems(received: Received, kind: SetKind) -> int:
     problems = parse_problems(text, f"the {kind} set")
     if not problems:
         raise InvalidProblems(f"The {kind} set holds no problem.")
+    if kind is SetKind.TEST:
+        check_topics(problems, "The test set")
     for name in {problem.verifier for problem in problems if problem.verifier}:
         verifier_version(name)
     return len(problems)
