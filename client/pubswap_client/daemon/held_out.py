@@ -23,11 +23,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A member's held-out problems, and its state folder, where the scores are kept."""
+    """A member's held-out problems, and its state folder, where the scores are kept.
+
+    `verifier` is its version: by another one, all is measured anew.
+    """
 
     state: Path
     run: str
     problems: Sequence[Problem]
+    verifier: str
 
     def measure(
         self,
@@ -42,7 +46,7 @@ class HeldOut:
         If it is measured, that adapter is left in the policy. Raises NotSaved.
         """
         path = self.state / HELD_OUT
-        lines = (problem.model_dump_json() for problem in self.problems)
+        lines = (self.verifier, *(problem.model_dump_json() for problem in self.problems))
         problems = digest_of("\n".join(lines).encode())
         known = {score.key: score for score in read(path, self.run, HeldOutScore)}
         if found := known.get((self.run, round_, digest, problems)):

@@ -129,6 +129,7 @@ def make_daemon(
         _problem_set(session, SetKind.PUBLIC)
     policy, engine, score = session.policy, session.engine, session.score
     privacy = open_privacy(settings.state, run.id, own, len(problems))
+    verifier = verifier_version(run.settings.verifier)
     return Daemon(
         session.api,
         run,
@@ -141,7 +142,7 @@ def make_daemon(
         residuals=Residuals(session.api, run, settings.state / "residuals"),
         attendance=session.attendance,
         privacy=privacy,
-        held_out=HeldOut(settings.state, run.id, held_out) if held_out else None,
+        held_out=HeldOut(settings.state, run.id, held_out, verifier) if held_out else None,
         limits=RoundLimits.of(settings, run.settings),
     )
 

@@ -50,7 +50,9 @@ class HeldOutScore(BaseModel, frozen=True):
     at: AwareDatetime
     pass_at_1: float
     problems: int
-    digest: Digest | None = Field(default=None, description="Of the problems, which may change.")
+    digest: Digest | None = Field(
+        default=None, description="Of problems and verifier, which may change."
+    )
     seconds: float
 
     @property

@@ -203,7 +203,9 @@ class World:
             if number not in self.coordinator.updates:
                 api: Any = self.coordinator
                 told = reporter or LogLines()
-                held_out = HeldOut(self.state, run.id, self.held_out) if self.held_out else None
+                held_out = (
+                    HeldOut(self.state, run.id, self.held_out, "1") if self.held_out else None
+                )
                 one = LocalRound(
                     *(api, run, trainer, journal, told, number, start, privacy, held_out),
                     limits=self.limits,

@@ -76,16 +76,20 @@ def test_the_score_is_the_share_of_right_answers(world: Callable[..., World]) ->
 
 
 def test_other_problems_are_measured_anew(world: Callable[..., World]) -> None:
-    """The private file may be edited within a round, whose gain is then on the new ones."""
+    """The private file may be edited within a round, whose gain is then on the new ones.
+
+    So may PubSwap be upgraded to a verifier that judges otherwise.
+    """
     one = world()
     one.state.mkdir(exist_ok=True)
     trainer = one.trainer(None)
     adapter, run = initial_adapter(trainer.policy.card.layout, 1), one.coordinator.run.id
-    for problems in (HELD_OUT, HELD_OUT[1:] + HELD_OUT[:1], HELD_OUT[:2], HELD_OUT[:2]):
-        held_out = HeldOut(one.state, run, problems)
+    sets = (HELD_OUT, HELD_OUT[1:] + HELD_OUT[:1], HELD_OUT[:2], HELD_OUT[:2], HELD_OUT[:2])
+    for problems, verifier in zip(sets, ("1", "1", "1", "1", "2"), strict=True):
+        held_out = HeldOut(one.state, run, problems, verifier)
         found = held_out.measure(trainer, LogLines(), 0, digest_of(b"adapter"), adapter)
         assert found == trainer.pass_at_1(adapter, problems)
-    assert [score.problems for score in kept(one)] == [6, 6, 2]
+    assert [score.problems for score in kept(one)] == [6, 6, 2, 2]
     assert held_out_text(kept(one)).endswith("after round 0, on 2 held-out problems of our own")
 
 
@@ -149,7 +153,7 @@ def test_the_last_adapter_is_measured_when_the_run_is_finished(
     ended = Task(kind=TaskKind.FINISHED, state=RunState.FINISHED, round=2)
     api: Any = SimpleNamespace(task=lambda *_: ended, adapter_of_round=adapter_of_round)
     nothing: Any = None
-    held_out = HeldOut(one.state, run.id, HELD_OUT)
+    held_out = HeldOut(one.state, run.id, HELD_OUT, "1")
     one.state.mkdir()
     daemon = Daemon(api, run, trainer, nothing, LogLines(), 8, residuals=nothing, held_out=held_out)
     for _ in range(2):
