@@ -6,6 +6,7 @@ import pytest
 
 from pubswap_client.consent.local_policy import policy_path
 from pubswap_client.demo.processes import free_port
+from pubswap_client.doctor import coordinator
 from pubswap_client.doctor.coordinator import check_coordinator, check_prompts, check_run
 from pubswap_client.doctor.findings import Status
 from pubswap_client.state.membership import StoredMembership
@@ -13,6 +14,7 @@ from pubswap_protocol import paths
 from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.messages import Membership, Role, SetKind
 from pubswap_protocol.problems import PromptLimit
+from pubswap_protocol.verifiers import verifier_version
 from support.coordinator.coordinator import Federation, Server, begun
 
 
@@ -76,6 +78,19 @@ def test_a_run_that_is_not_there_is_a_failure(server: Server, tmp_path: Path) ->
     assert run is None
     assert found.status is Status.FAILURE
     assert "invite" in found.advice
+
+
+def test_a_verifier_of_another_version_is_a_failure(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would be refused for it, once the model is loaded."""
+    federation = begun(server)
+    monkeypatch.setattr(coordinator, "verifier_version", lambda name: f"{name}@0")
+    found, _ = check_run(tmp_path, stored(federation, "judge"))
+    assert found.status is Status.FAILURE
+    ours = verifier_version(federation.run.settings.verifier)
+    assert found.found.endswith(f"but the run's verifier is {ours}, ours is exact@0")
+    assert "Install the version" in found.advice
 
 
 def test_a_paused_run_is_a_warning_and_a_cancelled_one_a_failure(

@@ -18,6 +18,7 @@ from pubswap_protocol.errors import (
 from pubswap_protocol.messages import RunView, SetKind
 from pubswap_protocol.problems import PromptLimit, parse_problems
 from pubswap_protocol.required import check_known
+from pubswap_protocol.verifiers import verifier_version
 
 _OTHER_VERSION = "Install the version of pubswap that the operator runs."
 
@@ -59,6 +60,13 @@ def check_run(state: Path, stored: StoredMembership) -> tuple[Finding, RunView |
     if run.state.ended:
         advice = "Ask for an invite to another run."
         return failure(f"{text}: nothing is left to train", advice), run
+    try:
+        ours = verifier_version(run.settings.verifier)
+    except InvalidSettings as error:
+        return of_error(error), run
+    if run.verifier_version not in (None, ours):
+        judged = f"the run's verifier is {run.verifier_version}, ours is {ours}"
+        return failure(f"{text}, but {judged}", _OTHER_VERSION), run
     if run.paused:
         advice = "Start anyway: training goes on when the operator resumes."
         return warning(f"{text} and paused", advice), run
