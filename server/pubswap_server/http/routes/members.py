@@ -111,7 +111,8 @@ async def bind_certificate(run: OperatorRun, member: Word, body: BindCertificate
 async def hello(run: Word, body: Hello, member: MemberDep, services: ServicesDep) -> Response:
     """409 `base_model_mismatch` unless config, tokenizer and weights are the run's.
 
-    A member takes part from the first hello that is not refused to the first that is.
+    A member takes part from the first hello that is not refused to the first that is, or until the
+    coordinator has another version of the run's verifier.
     """
 
     def work(session: Session) -> PubSwapError | None:

@@ -38,7 +38,8 @@ router = APIRouter(tags=["rounds"], route_class=PlainJsonRoute)
 async def get_task(run: Word, member: MemberDep, services: ServicesDep, wait: Wait = 0) -> Task:
     """Answers at once when there is something to do, and otherwise after `wait` seconds.
 
-    409 `hello_needed` for a member whose last hello was refused, or that has said none.
+    409 `hello_needed` for a member whose last hello was refused, or that has said none since the
+    coordinator has started with another version of the run's verifier.
     """
     require_own(run, member)
     require_accepted(member)
