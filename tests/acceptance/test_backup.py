@@ -28,6 +28,7 @@ from support.forked import Forked
 
 RIGHT = {"a": [0, 3], "b": [4, 2]}
 LATER_OF_MEMBERS = ["away", "away_detail", "joining", "unverified"]  # than the first schema's
+LATER_OF_RUNS = ["sampling_secret", "verifier_version"]
 CLOCK = {"members": {"__all__": {"unseen_seconds"}}}  # all that differs from moment to moment
 
 
@@ -297,7 +298,7 @@ def test_a_backup_of_an_earlier_schema_is_restored(kept: Kept, tmp_path: Path) -
     with closing(sqlite3.connect(file)) as rows, rows:
         assert rows.execute("DELETE FROM traffic WHERE round = -1").rowcount > 0
         rows.execute("ALTER TABLE rounds DROP COLUMN means")
-        for table, columns in {"members": LATER_OF_MEMBERS, "runs": ["sampling_secret"]}.items():
+        for table, columns in {"members": LATER_OF_MEMBERS, "runs": LATER_OF_RUNS}.items():
             for column in columns:
                 rows.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         for table in ("viewers", "doubts"):
