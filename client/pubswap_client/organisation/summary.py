@@ -56,12 +56,20 @@ def by_topic(base: Evaluation, final: Evaluation) -> list[tuple[str, float, floa
     return [(topic, base.by_topic[topic], final.by_topic[topic]) for topic in topics]
 
 
-def held_out_text(scores: Sequence[HeldOutScore]) -> str:
-    """From the first adapter that was measured on the organisation's own problems to the last.
+def comparable(scores: Sequence[HeldOutScore]) -> list[HeldOutScore]:
+    """Those on the problems that are held out now, without rounds that the run went back before."""
+    kept: list[HeldOutScore] = []
+    for each in scores:
+        if each.digest == scores[-1].digest:
+            while kept and kept[-1].round >= each.round:
+                kept.pop()
+            kept.append(each)
+    return kept
 
-    Both on the problems that are held out now.
-    """
-    scores = [each for each in scores if each.digest == scores[-1].digest]
+
+def held_out_text(scores: Sequence[HeldOutScore]) -> str:
+    """From the first adapter that was measured on the organisation's own problems to the last."""
+    scores = comparable(scores)
     first, last = scores[0], scores[-1]
     if len(scores) == 1:
         said = f"{last.pass_at_1:.3f} after round {last.round}"
@@ -112,7 +120,7 @@ def _parts(
     if held_out:
         yield f"<h2>pass@1 on held-out problems of {escape(member)}</h2>"
         yield f"<p>{escape(held_out_text(held_out))}.</p>"
-        yield _plot("round", [(each.round, each.pass_at_1) for each in held_out])
+        yield _plot("round", [(each.round, each.pass_at_1) for each in comparable(held_out)])
     rewards = [reward for each in history for reward in each.rewards]
     yield f"<h2>Reward of {escape(member)} on its own problems</h2>"
     yield _plot("step", [(n, r) for n, r in enumerate(rewards, 1) if r is not None])

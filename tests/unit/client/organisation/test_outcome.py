@@ -148,6 +148,10 @@ def test_a_summary_has_figures_and_plots_and_nothing_that_runs() -> None:
     with_own = page(run, "hospital-a", [figures], scores)
     assert "0.250 → 0.375 (+0.125) from round 0 to round 1, on 64" in with_own
     assert with_own.count("<path") == text.count("<path") + 1
+    # Another file's before, and a round that was made again since.
+    others = [base.model_copy(update={"digest": digest_of(b"others"), "pass_at_1": 0.9})]
+    undone = [one.model_copy(update={"round": one.round + 1}) for one in scores]
+    assert page(run, "hospital-a", [figures], [*others, base, *undone, scores[1]]) == with_own
     many = figures.model_copy(update={"rewards": [0.5, 0.25] * 50_000})
     assert len(page(run, "a", [many])) < 50_000
 
