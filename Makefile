@@ -36,7 +36,7 @@ bench: bench-grpo bench-coordinator bench-sampling bench-scale  ## all benchmark
 bench-grpo: .venv/dev.stamp  ## a GRPO step against TRL's trainers, in about an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/grpo.py
 
-bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are found; 10 minutes
+bench-sampling: .venv/dev.stamp  ## how well responses that were not sampled are found; 15 minutes
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/sampling.py
 
 bench-coordinator: .venv/dev.stamp venv-bench  ## rounds against Flower, NVFlare and a floor; 35 minutes
