@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from pubswap_protocol.digests import digest_of
 from pubswap_protocol.errors import InvalidAdapter
-from pubswap_protocol.settings import AggregationSettings, LoraSettings, RunSettings
+from pubswap_protocol.settings import AggregationSettings, RunSettings
 from pubswap_protocol.tensors.adapter import (
     Adapter,
     AdapterFile,
@@ -332,4 +332,4 @@ def test_unequal_ranks_are_for_the_mean_of_products() -> None:
         RunSettings(lora={**ranks, "min_rank": 4}, aggregation={"rule": "svd"})
     for wrong in ({"min": 2, "max": 1}, {"min": 1}, {"min": 0, "max": 1}):
         with pytest.raises(ValidationError):
-            LoraSettings(rank=wrong)
+            RunSettings(lora={"rank": wrong}, aggregation={"rule": "svd"})
