@@ -20,7 +20,7 @@ from pubswap_client.state.membership import StoredMembership
 from pubswap_client.state.status import DaemonStatus, read_status
 from pubswap_protocol.command_line.amounts import duration_text, size_text
 from pubswap_protocol.errors import PubSwapError
-from pubswap_protocol.messages import Membership, RunView
+from pubswap_protocol.messages import Membership, Role, RunView
 
 WIDTH = 60  # steps in the curve
 ASK_SECONDS = 30.0  # the coordinator, where nothing has happened here
@@ -154,6 +154,10 @@ def _rows(status: MemberStatus, now: datetime) -> Iterator[tuple[str, str]]:
         yield "now", daemon.doing if daemon else "running"
     elif daemon is None:
         yield "daemon", "not running, and it has done nothing here yet"
+        if run is not None and not run.state.ended:
+            client = status.member.role is Role.CLIENT
+            start = "client start --data FILE, once client doctor finds nothing wrong"
+            yield "next", f"pubswap {start if client else 'evaluate'}"
     else:
         ago = duration_text((now - daemon.at).total_seconds())
         yield "daemon", f"not running; it last lived {ago} ago, {daemon.at.astimezone():%F %T %Z}"

@@ -67,7 +67,7 @@ def show(
 ) -> None:
     """Show every value of a recipe, and which are defaults or follow from another value."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
@@ -82,7 +82,7 @@ def show(
         shown = {key: value for key, value, _ in values_and_notes(reading)}
         typer.echo(json.dumps(shown, indent=2, default=str))
         return
-    table = Table("key", "value", "")
+    table = Table(Column("key", overflow="fold"), "value", "")
     for key, value, note in values_and_notes(reading):
         text = f"from {note}" if note not in ("", DEFAULT) else note
         table.add_row(key, value_text(value), text, style="dim" if note else None)

@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from pubswap_protocol.command_line.toml_values import value_text
+
 Json = dict[str, Any]
 
 _UNITS = {"seconds": "s", "bytes": "bytes", "tokens": "tokens", "gib": "GiB", "hours": "h"}
@@ -64,7 +66,9 @@ def _one_type(field: Json, schema: Json) -> str:
 def default_text(field: Json) -> str:
     """A field's default, or "" if it has none that says anything."""
     default = field.get("default")
-    return "" if default in (None, [], {}, "") else str(default).removesuffix(".0")
+    if default in (None, [], {}, ""):
+        return ""
+    return default if isinstance(default, str) else value_text(default).removesuffix(".0")
 
 
 def unit(name: str) -> str:

@@ -17,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from pubswap_client.recipes.recipe import Recipe
+from pubswap_client.settings import ClientSettings
 from pubswap_protocol import cli
 from pubswap_protocol.cli import build_app
 from pubswap_protocol.command_line.logs import Form, Lines, values
@@ -154,3 +155,10 @@ def test_a_value_in_toml_moves_no_cursor() -> None:
     shown = value_text([evil, {"k": evil}])
     assert shown.isprintable() and "é\U0001f600" in shown
     assert tomllib.loads(f"v = {shown}")["v"] == [evil, {"k": evil}]
+
+
+def test_defaults_are_listed_as_a_file_has_them() -> None:
+    """And not as Python writes them."""
+    shown = {entry["name"]: entry["default"] for entry in entries(ClientSettings)}
+    assert (shown["shard"], shown["engine"], shown["processes"]) == ("false", "auto", "1")
+    assert not {"True", "False", "None"} & set(shown.values())

@@ -241,3 +241,9 @@ def test_a_status_that_is_torn_or_of_another_run_is_none(state: Path) -> None:
     write_status(state, DAEMON.model_copy(update={"run": "another"}))
     assert shown(state, run(RunState.OPEN))[1].daemon is None
     write_status(state / "no such folder", DAEMON)
+
+
+def test_who_has_only_enrolled_is_told_what_to_start(tmp_path: Path) -> None:
+    """An evaluator its own command; nothing in a run that has ended."""
+    assert "pubswap client start --data FILE" in shown(tmp_path, run(RunState.OPEN))[0]
+    assert "next" not in shown(tmp_path, run(RunState.FINISHED))[0]

@@ -231,3 +231,11 @@ def test_all_contradictions_of_a_recipe_are_said_at_once(tmp_path: Path) -> None
         "aggregation.weights: 'examples' weighs nobody differently",
     ):
         assert answer.stdout.count(f"wrong: {said}") == 1, said
+
+
+def test_a_narrow_terminal_cuts_no_key() -> None:
+    """Of which several begin alike."""
+    done = CliRunner(env={"COLUMNS": "50"}).invoke(build_app(), ["recipe", "show", "tour"])
+    assert "…" not in "".join(
+        line.split("│")[1] for line in done.stdout.splitlines() if "│" in line
+    )
