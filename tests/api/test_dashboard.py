@@ -313,17 +313,21 @@ def test_a_run_is_created_once_however_often_its_button_is_clicked(
 def test_what_was_typed_is_kept_through_another_sign_in(
     server: Server, browser: httpx.Client
 ) -> None:
-    """A form of the session before is not taken; it is shown again with its text."""
+    """A form of a session that has ended is not taken; it is shown again with its text."""
     fed = begun(server, swap={"period": 1})
     path = f"/runs/{fed.run.id}/new"
     old = form_token(browser.get(path).text)
     browser.post("/sign-in", data={"token": OPERATOR_TOKEN})
     text = 'name = "typed"'
+    with server.http(None) as nobody:
+        ended = nobody.post(path, data={"form_token": old, "text": text, "sure": "1"})
+    assert ended.status_code == 401 and text in unescape(ended.text)
+    assert f'href="/sign-in?to={path}"' in ended.text and fed.run.name not in ended.text
     answer = browser.post(path, data={"form_token": old, "text": text, "sure": "1"})
     assert answer.status_code == 403
-    assert text in unescape(answer.text) and "not from your session" in answer.text
+    assert text in unescape(answer.text) and "check it again" in answer.text
     again = {"form_token": form_token(answer.text), "text": text}
-    assert "not from your session" not in browser.post(path, data=again).text
+    assert "check it again" not in browser.post(path, data=again).text
 
 
 def test_a_sign_in_leads_back_to_where_its_form_was(server: Server) -> None:

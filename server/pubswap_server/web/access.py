@@ -89,18 +89,28 @@ async def get_form(request: Request) -> Mapping[str, str]:
 FormDep = Annotated[Mapping[str, str], Depends(get_form)]
 
 
-def require_own(session: WebSession, form: Mapping[str, str]) -> None:
-    """Raises Forbidden for a form of another session, or one that another site has made."""
-    if not hmac.compare_digest(session.form_token.encode(), form.get("form_token", "").encode()):
-        raise Forbidden("This form is not from your session; go back, reload the page, try again.")
+def is_own(session: WebSession, form: Mapping[str, str]) -> bool:
+    """Whether a form is of this very session, and not of one before or made by another site."""
+    return hmac.compare_digest(session.form_token.encode(), form.get("form_token", "").encode())
 
 
 async def get_own_form(session: SessionDep, form: FormDep) -> Mapping[str, str]:
     """A form of this very session; raises Forbidden."""
-    require_own(session, form)
+    if not is_own(session, form):
+        raise Forbidden("This form is not from your session; go back, reload the page, try again.")
     return form
 
 
+async def get_typed(request: Request, services: ServicesDep, form: FormDep) -> Mapping[str, str]:
+    """A form with a text that is not to be lost; raises SignedOut with it."""
+    try:
+        await get_session(request, services)
+    except SignedOut:
+        raise SignedOut(form.get("text", "")) from None
+    return form
+
+
+TypedForm = Annotated[Mapping[str, str], Depends(get_typed)]
 OwnForm = Annotated[Mapping[str, str], Depends(get_own_form)]
 
 

@@ -23,9 +23,10 @@ from pubswap_server.web.access import (
     FormDep,
     OperatorSession,
     OwnForm,
+    TypedForm,
     WebRun,
+    is_own,
     new_cookie,
-    require_own,
 )
 from pubswap_server.web.rendering import PageRoute, page
 
@@ -144,10 +145,10 @@ async def ask_run_file(run: WebRun, session: OperatorSession) -> Response:
 
 
 @router.post("/runs/{run}/new")
-async def create(run: WebRun, form: FormDep, session: OperatorSession) -> Response:
+async def create(form: TypedForm, run: WebRun, session: OperatorSession) -> Response:
     """Check the file and say what it changes; with `sure`, create the run and open it.
 
-    What was typed is shown again whatever happens, also after another sign-in.
+    What was typed is shown again whatever happens, also where the session has ended.
     """
     text = form.get("text", "")
     view, row, sets = await run.read(
@@ -156,7 +157,8 @@ async def create(run: WebRun, form: FormDep, session: OperatorSession) -> Respon
     digests = {kind: stored.digest for kind, stored in sets.items()}
     wish, problem, services = None, None, run.services
     try:
-        require_own(session, form)
+        if not is_own(session, form):
+            raise Forbidden("This is from before you signed in, or from elsewhere: check it again.")
         wish = creating.read_wish(row, text)
         settings, layout = wish.request.settings, wish.request.model.layout
         if SetKind.PUBLIC in sets:

@@ -31,7 +31,11 @@ _STATIC = Path(__file__).with_name("static")
 
 
 class SignedOut(Exception):
-    """A page is for people who have signed in."""
+    """A page is for people who have signed in; `typed` is what a form would lose by leaving it."""
+
+    def __init__(self, typed: str = "") -> None:
+        super().__init__()
+        self.typed = typed
 
 
 class PageRoute(APIRoute):
@@ -43,7 +47,10 @@ class PageRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except SignedOut:
+            except SignedOut as error:
+                if error.typed:
+                    way = quote(_way_back(request))
+                    return page("signed_out.html", 401, session=None, text=error.typed, to=way)
                 if "HX-Request" in request.headers:  # from a page, which loads itself again
                     return Response(status_code=401, headers={"HX-Refresh": "true"})
                 return RedirectResponse(f"/sign-in?to={quote(_way_back(request))}", 303)
