@@ -50,6 +50,8 @@ Group = Annotated[int, Field(gt=0, le=1 << 16, strict=True)]
 Tokens = Annotated[int, Field(gt=0, le=1 << 24, strict=True)]
 Precision = Literal["float32", "bfloat16", "int8"]
 SMALLEST = 1e-12  # its square is still a number of 32 bits, and so is what is divided by it
+# With more, what differential privacy costs is found in minutes and gigabytes, or not at all.
+MOST_PRIVATE_STEPS, MOST_PRIVATE_EPOCHS = 10**6, 256
 MAX_DRAWS = 64  # of a step; most of what a few of them do not mend, no number does
 
 
@@ -657,4 +659,22 @@ def extremes(settings: RunSettings) -> Iterator[str]:
         yield (
             f"grpo.weight_decay: {decay:g} times the learning rate {rate:g} takes more from a "
             f"factor than it has, in each step; use less than {1 / rate:g}"
+        )
+    yield from unaccounted(settings)
+
+
+def unaccounted(settings: RunSettings) -> Iterator[str]:
+    """What of a run is too much to be accounted for by privacy.epsilon; begins with its key."""
+    if settings.privacy.epsilon is None:
+        return
+    if (steps := settings.rounds * settings.local_steps) > MOST_PRIVATE_STEPS:
+        yield (
+            f"rounds: with local_steps = {settings.local_steps} they are {steps:,} steps, more "
+            "than privacy.epsilon is accounted for; use so many rounds that they are "
+            f"{MOST_PRIVATE_STEPS:,} at most"
+        )
+    if (epochs := settings.grpo.gradient_epochs) > MOST_PRIVATE_EPOCHS:
+        yield (
+            f"grpo.gradient_epochs: {epochs} are more than privacy.epsilon is accounted for; use "
+            f"at most {MOST_PRIVATE_EPOCHS}"
         )

@@ -200,6 +200,8 @@ SMALL = [
     ("lora.alpha", {"lora": {"alpha": 1e-320}}),
     ("grpo.entropy_coefficient", {"grpo": {"entropy_coefficient": -1e-40}}),
     ("grpo.weight_decay", {"grpo": {"learning_rate": 1e-3, "weight_decay": 1e3}}),
+    ("rounds", {"privacy": {"epsilon": 8.0}, "rounds": 25_001, "local_steps": 40}),
+    ("grpo.gradient_epochs", {"privacy": {"epsilon": 8.0}, "grpo": {"gradient_epochs": 257}}),
 ]
 
 
