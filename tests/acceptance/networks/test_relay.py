@@ -199,7 +199,7 @@ def foreign(kind: str, path: Path, spare: Path) -> None:
     elif kind == "a letter in a header":
         put(path, asked(name=path.stem, headers=[("User-Agent", "é")]))
     elif kind == "another method":
-        put(path, asked(name=path.stem, method="DELETE"))
+        put(path, asked(name=path.stem, method="TRACE"))
     elif kind == "two requests":
         put(path, asked(name=path.stem, headers=[("Accept", "x\r\n\r\nGET /v1/runs HTTP/1.1")]))
     elif kind == "a longer body":
