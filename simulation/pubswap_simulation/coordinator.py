@@ -13,6 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from pubswap_client.coordinator.client import CoordinatorClient
 from pubswap_client.coordinator.retry import Backoff
 from pubswap_server.app import create_app
+from pubswap_server.runs.runs import by_id
 from pubswap_server.settings import ServerSettings, operator_token
 from pubswap_simulation.shared_policy import Stopped
 
@@ -57,6 +58,12 @@ class Coordinator:
     def flush(self) -> None:
         """Write now whatever is written behind, such as the bytes of downloads."""
         self.call(self._app.state.services.heartbeats.flush())
+
+    def failure(self, run: str) -> str | None:
+        """Why a run cannot go on, after several tries; None while it can."""
+        database = self._app.state.services.database
+        failure: str | None = self.call(database.read(lambda session: by_id(session, run).failure))
+        return failure
 
     def stop(self) -> None:
         """End every request that waits, and refuse later ones: their callers get Stopped."""

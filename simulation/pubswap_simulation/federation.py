@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from pubswap_client.recipes.runfile import create_and_open
 from pubswap_client.settings import ClientSettings
 from pubswap_client.state.membership import StoredMembership, load_membership, save_membership
 from pubswap_protocol import paths
-from pubswap_protocol.errors import InvalidSettings
+from pubswap_protocol.errors import InvalidSettings, WrongState
 from pubswap_protocol.files import write_whole
 from pubswap_protocol.messages import CreateInvite, Role, WholeRun
 from pubswap_protocol.tensors.adapter import Adapter, AdapterFile
@@ -39,6 +39,7 @@ from pubswap_simulation.step_log import StepLog, donated_by_round
 
 EVALUATOR = "evaluator"
 _RUN_ID = "founded"  # there once the run has begun
+LOOK_SECONDS = 5.0  # between two looks, whether the run can go on
 
 
 class Federation:
@@ -86,11 +87,14 @@ class Federation:
         self._stack.close()
 
     def work(self) -> WholeRun:
-        """Work until the run is finished and evaluated; the first member to fail ends it all."""
+        """Work until the run is finished and evaluated; the first member to fail ends it all.
+
+        Raises WrongState for a run that cannot go on, as nobody is there to change it.
+        """
         with ThreadPoolExecutor(len(self._members), "member") as threads:
             futures = [threads.submit(member) for member in self._members]
             try:
-                wait(futures, return_when=FIRST_EXCEPTION)
+                self._wait(futures)
             finally:
                 # Whether all are done, one has failed, or Ctrl-C came: nobody waits any more.
                 if not all(future.done() for future in futures) or any(
@@ -103,6 +107,15 @@ class Federation:
             raise error
         self._coordinator.flush()
         return self.operator.whole_run(self._run.id)
+
+    def _wait(self, futures: Sequence[Future[object]]) -> None:
+        """Until all are done or one has failed; raises WrongState if nothing follows any more."""
+        while True:
+            done, working = wait(futures, LOOK_SECONDS, FIRST_EXCEPTION)
+            if not working or any(future.exception() for future in done):
+                return
+            if (failure := self._coordinator.failure(self._run.id)) is not None:
+                raise WrongState(failure)
 
     def rewards(self) -> dict[str, list[float]]:
         """Mean rewards of each client's steps."""

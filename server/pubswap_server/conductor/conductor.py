@@ -31,11 +31,6 @@ from pubswap_server.services import Services
 
 log = structlog.get_logger(__name__)
 
-_FAILURE_REMEDY = (
-    "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
-    "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
-)
-
 
 async def conduct(services: Services) -> None:
     """Advance the runs that change here, and at ticks those that time may move.
@@ -126,7 +121,7 @@ async def _failed(services: Services, run: str, why: str) -> None:
         row = runs.by_id(session, run, lock=True)
         if row.state in ENDED:
             return None
-        row.failure = f"Round {row.round} cannot go on: {why} {_FAILURE_REMEDY}"
+        row.failure = f"Round {row.round} cannot go on: {why}"
         return stalls.note_stall(session, row, *_room(services))
 
     try:

@@ -20,6 +20,10 @@ from pubswap_server.runs.state import ROUND_UNDER_WAY
 
 SILENT_SECONDS = 3600.0  # then a client that a round waits for is told of
 VERDICT_SECONDS = 600.0  # then responses that have no verdicts are
+_FAILURE_REMEDY = (
+    "See the updates with `pubswap run show RUN`; then leave one out with `pubswap run exclude RUN "
+    "MEMBER`, go back with `pubswap run rollback RUN --to ROUND`, or cancel the run."
+)
 
 
 def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> Notice | None:
@@ -40,7 +44,7 @@ def note_stall(session: Session, run: RunRow, free: int | None, spare: int) -> N
 def _reason(session: Session, run: RunRow, free: int | None, spare: int) -> str | None:
     """The reason why no arrival gives a quorum, or none can be stored; None while one can."""
     if run.failure is not None:
-        return run.failure
+        return f"{run.failure} {_FAILURE_REMEDY}"
     if run.state not in ROUND_UNDER_WAY:
         return None
     if reason := _unreadable(session, run):

@@ -70,6 +70,16 @@ def test_other_methods_and_rules_have_the_bits_of_separate_daemons_too(
     assert adapter_of(store) == adapter
 
 
+def test_a_run_that_cannot_go_on_ends_with_the_reason(tmp_path: Path, recipe: Path) -> None:
+    """Nobody is there who would leave an update out: it would be tried again for ever."""
+    options = options_of(
+        {"aggregation.server_optimizer": "momentum", "aggregation.server_learning_rate": 1e9}
+    )
+    _, said = simulated(recipe, tmp_path / "store", *options, status=1)
+    assert "Round 1 cannot go on" in said
+    assert "rollback" not in said
+
+
 def test_a_result_holds_every_round_and_every_step(undisturbed: tuple[Result, bytes]) -> None:
     """Evaluations of all rounds and the base, rewards of all steps, donated tokens by round."""
     result, _ = undisturbed
