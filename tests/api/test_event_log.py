@@ -31,7 +31,8 @@ def with_an_event(url: str) -> Iterator[Database]:
     migrate(url)
     database = Database(url)
     with Session(database.engine) as session, session.begin():
-        session.add(RunRow(id="r", name="run", state="created", settings={}, model={}))
+        values = {"settings": {}, "model": {}, "verifier_version": "exact@1"}
+        session.add(RunRow(id="r", name="run", state="created", **values))
         session.flush()
         record(session, "r", "created", name="run")
     yield database

@@ -1,17 +1,23 @@
-"""The schema, from nothing to the tables of today, on every database."""
+"""The schema, from the first release's to the tables of today, and beyond."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.orm import Session
 
 from pubswap_protocol.errors import InvalidSettings
-from pubswap_server.database.engine import migrate
-from pubswap_server.database.tables import Base
+from pubswap_server.database.engine import migrate, schema_of
+from pubswap_server.database.tables import Base, RunRow
+from support.coordinator.next_release import upgrade_to_next_release
+from support.coordinator.places import on_sqlite
 from support.coordinator.postgres import Postgres
 
 
@@ -23,38 +29,53 @@ def engine(database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def test_the_migrated_schema_is_that_of_the_tables(engine: Engine, database_url: str) -> None:
-    """Nothing is left that Alembic would change, and doing it again changes nothing."""
-    migrate(database_url)
+@on_sqlite
+def test_the_first_release_s_schema_becomes_that_of_the_tables(
+    engine: Engine, database_url: str
+) -> None:
+    """Nothing is left that Alembic would change, or names and conditions that it does not compare.
+
+    Where this fails, the tables have changed: a migration has to change those that there are.
+    """
+    schema = Path(__file__).with_name("schema-0001.sql").read_text(encoding="utf-8")
+    with closing(sqlite3.connect(str(engine.url.database))) as connection:
+        connection.executescript(schema)
     migrate(database_url)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, Base.metadata) == []
-
-
-def test_indexes_and_keys_are_those_of_the_tables(engine: Engine, database_url: str) -> None:
-    """Alembic compares no names of primary keys, and no conditions of indexes."""
-    migrate(database_url)
-    inspector, where = inspect(engine), f"{engine.dialect.name}_where"
+    inspector = inspect(engine)
     for table in Base.metadata.sorted_tables:
         key = inspector.get_pk_constraint(table.name)
         assert key["name"] == f"pk_{table.name}"
         assert key["constrained_columns"] == [column.name for column in table.primary_key]
         indexes = inspector.get_indexes(table.name)
-        assert {index["name"] for index in indexes if where in index["dialect_options"]} == {
-            index.name for index in table.indexes if index.dialect_kwargs.get(where) is not None
+        assert {each["name"] for each in indexes if "sqlite_where" in each["dialect_options"]} == {
+            index.name
+            for index in table.indexes
+            if index.dialect_kwargs.get("sqlite_where") is not None
         }
 
 
-def test_a_database_of_an_unknown_schema_is_refused(engine: Engine, database_url: str) -> None:
-    """The operator is told what to do, and the database is left alone."""
+def test_an_upgrade_keeps_what_there_is_and_an_older_version_refuses_it(
+    engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done once; the older version's operator is told what to do, and nothing changes."""
     migrate(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = 'later'"))
-    with pytest.raises(InvalidSettings, match=r"'later'.* name an empty one"):
+    run = RunRow(id="r", name="run", state="open", settings={}, model={}, verifier_version="v")
+    with Session(engine) as session, session.begin():
+        session.add(run)
+    with monkeypatch.context() as patch:
+        upgrade_to_next_release(patch, tmp_path / "migrations")
+        for _ in range(2):
+            migrate(database_url)
+            assert schema_of(engine) == "next"
+    with pytest.raises(InvalidSettings, match=r"'next'.* name an empty one"):
         migrate(database_url)
+    assert schema_of(engine) == "next"
     with engine.connect() as connection:
-        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "later"
+        assert connection.scalar(text("SELECT name FROM runs")) == "run-upgraded"
+        assert connection.scalar(text("SELECT COUNT(*) FROM additions")) == 0
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

@@ -28,10 +28,10 @@ from pubswap_server.admin.manifest import (
     copy_blob,
     write_manifest,
 )
-from pubswap_server.admin.opened import Deployment, newest_schema, opened_in_use
+from pubswap_server.admin.opened import Deployment, opened_in_use
 from pubswap_server.admin.restore import copy_rows
 from pubswap_server.admin.verify import required
-from pubswap_server.database.engine import migrate
+from pubswap_server.database.engine import migrate, newest_schema
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.local import LocalBlobs
 from pubswap_server.storage.spool import Spool

@@ -6,28 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.files import make_private
-from pubswap_server.database.engine import MIGRATIONS, Database, schema_of
+from pubswap_server.database.engine import Database, newest_schema, schema_of
 from pubswap_server.database.errors import unusable
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.opening import Storage, make_storage
 from pubswap_server.storage.store import BlobStore
-
-
-def newest_schema() -> str:
-    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
-    assert head is not None, "the package holds no migrations"
-    return head
-
-
-def known_schemas() -> set[str]:
-    """All revisions that this software can bring to its own."""
-    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
 
 
 @dataclass(frozen=True)

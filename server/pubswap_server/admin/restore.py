@@ -23,9 +23,9 @@ from pubswap_protocol.digests import digest_of_file
 from pubswap_protocol.errors import BackupFault
 from pubswap_protocol.files import make_private, sync
 from pubswap_server.admin.manifest import TOKEN, BackupManifest, copy_blob, copy_file, read_manifest
-from pubswap_server.admin.opened import Deployment, known_schemas, newest_schema, opened
+from pubswap_server.admin.opened import Deployment, opened
 from pubswap_server.admin.verify import required
-from pubswap_server.database.engine import migrate
+from pubswap_server.database.engine import known_schemas, migrate, newest_schema
 from pubswap_server.database.tables import Base
 from pubswap_server.settings import ServerSettings
 from pubswap_server.storage.spool import Spool
@@ -137,14 +137,6 @@ def _rows_of(folder: Path, manifest: BackupManifest, incoming: Spool) -> Iterato
     copy_file(folder / manifest.database.file, file)
     engine = create_engine(f"sqlite:///{file}")
     try:
-        with engine.connect() as connection:  # before the migrations, which may add rows
-            counts = count_rows(connection)
-        wrong = {name for name, count in manifest.rows.items() if counts.get(name, 0) != count}
-        if wrong:
-            raise BackupFault(
-                f"The backup's {', '.join(sorted(wrong))} are not as many as its manifest says; "
-                "restore another backup. Nothing was restored."
-            )
         if manifest.schema_revision != newest_schema():
             migrate(f"sqlite:///{file}")
         yield engine

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from anyio import CapacityLimiter, to_thread
 from sqlalchemy import Connection, Engine, Executable, create_engine, event, make_url, text
@@ -23,6 +24,7 @@ from sqlalchemy.pool import NullPool
 from pubswap_protocol.errors import InvalidSettings, Unavailable
 from pubswap_protocol.files import keep_private, make_private
 from pubswap_server.database.errors import collided, fault_of
+from pubswap_server.database.tables import Base
 from pubswap_server.database.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -164,10 +166,22 @@ def schema_of(engine: Engine) -> str | None:
         return MigrationContext.configure(connection).get_current_revision()
 
 
+def newest_schema() -> str:
+    head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    assert head is not None, "the package holds no migrations"
+    return head
+
+
+def known_schemas() -> set[str]:
+    """All revisions that this software can bring to its own."""
+    return {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+
+
 def migrate(url: str) -> None:
     """Bring the schema up to date, one process at a time, or not at all.
 
-    Raises InvalidSettings for a schema of another version, or a database that is not of UTF-8.
+    A new database gets the tables of today, an older one what it lacks of them. Raises
+    InvalidSettings for a schema of another version, or a database that is not of UTF-8.
     """
     parsed = make_url(url)
     sqlite = parsed.get_backend_name() == "sqlite"
@@ -190,7 +204,11 @@ def migrate(url: str) -> None:
                 _check_encoding(connection, parsed.render_as_string(hide_password=True))
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            if MigrationContext.configure(connection).get_current_revision() is None:
+                Base.metadata.create_all(connection, checkfirst=False)
+                command.stamp(config, "head")
+            else:
+                command.upgrade(config, "head")
     except CommandError as error:
         raise InvalidSettings(
             f"The database {parsed.render_as_string(hide_password=True)} has a schema that this "

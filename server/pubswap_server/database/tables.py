@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     JSON,
     BigInteger,
     DateTime,
@@ -14,7 +15,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
-    false,
+    event,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -96,7 +97,7 @@ class RunRow(Base):
     model: Mapped[dict[str, Any]]
     tokenizer: Mapped[str | None] = mapped_column(String(71))
     sampling_secret: Mapped[str | None] = mapped_column(String(64))
-    verifier_version: Mapped[str | None] = mapped_column(Text)
+    verifier_version: Mapped[str] = mapped_column(Text)
     waiting_for: Mapped[str | None] = mapped_column(Text)
     failure: Mapped[str | None] = mapped_column(Text)
     rollbacks: Mapped[int] = mapped_column(default=0)
@@ -147,8 +148,8 @@ class MemberRow(Base):
     accepted: Mapped[bool] = mapped_column(default=False)
     away: Mapped[str | None] = mapped_column(String(40))
     away_detail: Mapped[str | None] = mapped_column(Text)
-    joining: Mapped[bool] = mapped_column(default=False, server_default=false())
-    unverified: Mapped[bool] = mapped_column(default=False, server_default=false())
+    joining: Mapped[bool] = mapped_column(default=False)
+    unverified: Mapped[bool] = mapped_column(default=False)
     certificate: Mapped[str | None] = mapped_column(String(64))
     last_seen: Mapped[datetime | None]
     progress: Mapped[dict[str, Any] | None]
@@ -301,7 +302,7 @@ class DoubtRow(Base):
     receiver: Mapped[str] = mapped_column(String(63), primary_key=True)
     responses: Mapped[int] = mapped_column(BigInteger, default=0)
     evidence: Mapped[float] = mapped_column(Double, default=0.0)
-    hotter: Mapped[float] = mapped_column(Double, default=0.0, server_default="0")
+    hotter: Mapped[float] = mapped_column(Double, default=0.0)
     verdicts: Mapped[int] = mapped_column(default=0)
     doubts: Mapped[int] = mapped_column(default=0)
     doubted: Mapped[bool] = mapped_column(default=False)
@@ -318,7 +319,7 @@ class TrafficRow(_Round, Base):
 
 
 class EventRow(Base):
-    """A line of a run's log; never changed, and deleted with its run alone."""
+    """A line of a run's log; never changed, and deleted only when its run's state is `deleted`."""
 
     __tablename__ = "events"
 
@@ -327,3 +328,33 @@ class EventRow(Base):
     at: Mapped[datetime] = mapped_column(default=now)
     kind: Mapped[str] = mapped_column(String(32))
     details: Mapped[dict[str, Any]]
+
+
+# Made with the table of events. A migration that makes that table anew (`batch_alter_table` on
+# SQLite) must make its triggers anew too.
+_REFUSAL = "events are append-only"
+_RUN_STATE = "(SELECT state FROM runs WHERE id = OLD.run_id)"
+_TRIGGERS = {
+    "sqlite": (
+        "CREATE TRIGGER events_no_update BEFORE UPDATE ON events "
+        f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END",
+        f"CREATE TRIGGER events_no_delete BEFORE DELETE ON events WHEN {_RUN_STATE} "
+        f"IS NOT 'deleted' BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END",
+    ),
+    "postgresql": (
+        "CREATE FUNCTION events_refuse_change() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{_REFUSAL}'; END $$",
+        # For each statement, so that TRUNCATE is refused too.
+        "CREATE TRIGGER events_append_only BEFORE UPDATE OR TRUNCATE ON events "
+        "FOR EACH STATEMENT EXECUTE FUNCTION events_refuse_change()",
+        "CREATE FUNCTION events_refuse_delete() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF {_RUN_STATE} = 'deleted' THEN RETURN OLD; END IF; "
+        f"RAISE EXCEPTION '{_REFUSAL}'; END $$",
+        "CREATE TRIGGER events_no_delete BEFORE DELETE ON events "
+        "FOR EACH ROW EXECUTE FUNCTION events_refuse_delete()",
+    ),
+}
+for _dialect, _statements in _TRIGGERS.items():
+    for _statement in _statements:
+        _made = DDL(_statement).execute_if(dialect=_dialect)  # type: ignore[no-untyped-call]
+        event.listen(EventRow.__table__, "after_create", _made)

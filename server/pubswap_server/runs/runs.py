@@ -178,9 +178,8 @@ def ask_again(session: Session) -> None:
         if now in (None, before):
             continue
         row.verifier_version = now
-        if before is not None:  # else it is not known, and may well be the same
-            members.ask_again(session, row.id)
-            record(session, row.id, "verifier changed", before=before, now=now)
+        members.ask_again(session, row.id)
+        record(session, row.id, "verifier changed", before=before, now=now)
 
 
 def status_of(run: RunRow) -> RunStatus:

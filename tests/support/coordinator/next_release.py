@@ -1,0 +1,26 @@
+"""A release to come, whose schema has one migration more."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pubswap_server.database import engine
+
+MIGRATION = """
+from alembic import op
+
+revision, down_revision = "next", "{before}"
+
+def upgrade():
+    op.execute("UPDATE runs SET name = name || '-upgraded'")
+    op.execute("CREATE TABLE additions (id INTEGER)")
+"""
+
+
+def upgrade_to_next_release(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have this process's software be that release's, with its migrations in `folder`."""
+    before = engine.newest_schema()
+    shutil.copytree(engine.MIGRATIONS, folder)
+    (folder / "versions" / "next.py").write_text(MIGRATION.format(before=before), encoding="utf-8")
+    patch.setattr(engine, "MIGRATIONS", folder)
