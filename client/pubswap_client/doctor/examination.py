@@ -5,12 +5,10 @@ public problems, no lock is taken, and the trial step's adapter is in memory alo
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -68,7 +66,7 @@ from pubswap_client.run_card import read_card
 from pubswap_client.settings import ClientSettings, load_settings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.accountant import check_installed
-from pubswap_client.training.memory import estimate_memory, measure_device
+from pubswap_client.training.memory import Device, estimate_memory, measure_device
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
 from pubswap_protocol.errors import InvalidSettings
@@ -78,24 +76,10 @@ from pubswap_protocol.problems import Problem
 from pubswap_protocol.settings import RunSettings
 from pubswap_protocol.verifiers import VerifierPool
 
-T = TypeVar("T")
-
 SAMPLE = 1000  # problems, of which a fault of all shows
 _NO_GPU = "See that nvidia-smi names it and that torch is a CUDA build, or set device = 'cpu'."
 
 
-class _Lacking(Exception):
-    """What a check needs, and no other one has found."""
-
-
-def _found(value: T | None, name: str) -> T:
-    """The value; raises _Lacking, with its name, if it is not there."""
-    if value is None:
-        raise _Lacking(name)
-    return value
-
-
-@dataclass
 class Examination:
     """All checks once. What a check finds for later ones is None if it failed.
 
@@ -103,23 +87,28 @@ class Examination:
     which is known by its card, there is no membership and no coordinator.
     """
 
-    settings: ClientSettings
-    progress: Progress
-    trial: bool = True
-    role: Role = Role.CLIENT
-    carded: RunView | None = None
-    findings: dict[str, Finding] = field(default_factory=dict, init=False)
-    _prediction: Prediction | None = field(default=None, init=False)
-    _stored: StoredMembership | None = field(default=None, init=False)
-    _folder: Path | None = field(default=None, init=False)
-    _card: ModelCard | None = field(default=None, init=False)
-    _tokenizer: PromptTokenizer | None = field(default=None, init=False)
-    _survey: Survey | None = field(default=None, init=False)
-    _trainable: list[Problem] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self._run = self.carded
-        self._stage = partial(next_stage, self.progress)
+    def __init__(
+        self,
+        settings: ClientSettings,
+        progress: Progress,
+        trial: bool = True,
+        role: Role = Role.CLIENT,
+        carded: RunView | None = None,
+    ) -> None:
+        self.settings = settings
+        self.progress = progress
+        self.trial = trial
+        self.role = role
+        self.carded = carded
+        self.findings: dict[str, Finding] = {}
+        self._stage = partial(next_stage, progress)
+        self._run = carded
+        self._stored: StoredMembership | None = None
+        self._model: tuple[Path, ModelCard] | None = None
+        self._tokenizer: PromptTokenizer | None = None
+        self._survey: Survey | None = None
+        self._trainable: list[Problem] = []
+        self._prediction: Prediction | None = None
 
     @property
     def rules(self) -> RunSettings:
@@ -129,7 +118,7 @@ class Examination:
     def examine(self) -> Checklist:
         self._check_membership()
         self._check_coordinator()
-        self._check_settings()
+        self._check("settings", "", partial(_own_settings, self.settings, self._run, self.role))
         self._check_model()
         if self.role is Role.EVALUATOR:
             self._check_device()
@@ -141,22 +130,23 @@ class Examination:
             self._try(pool)
         return Checklist(self.findings, self._prediction)
 
-    @contextmanager
-    def _checking(self, *names: str, advice: str = "") -> Iterator[None]:
-        """Make an error the failure of the first check; skip all of them if something is lacking.
+    def _check(
+        self, name: str, needed: str, check: Callable[..., Any], *arguments: Any, advice: str = ""
+    ) -> Any:
+        """Note what a check finds, or the error that ends it; the other checks go on.
 
-        The other checks go on.
+        It is skipped if an argument is None: that is `needed`, and no check before has found it.
+        Returns what the check gives for later ones, beside its finding; else None.
         """
+        if any(argument is None for argument in arguments):
+            self._skip(needed, name)
+            return None
         try:
-            yield
-        except _Lacking as lacking:
-            self._skip(str(lacking), *names)
+            found = check(*arguments)
         except Exception as error:
-            self.findings[names[0]] = of_error(error, advice)
-
-    def _note(self, name: str, check: Callable[..., Finding], *arguments: Any) -> None:
-        with self._checking(name):
-            self.findings[name] = check(*arguments)
+            found = of_error(error, advice)
+        self.findings[name], given = found if isinstance(found, tuple) else (found, None)
+        return given
 
     def _skip(self, needed: str, *names: str) -> None:
         self.findings |= dict.fromkeys(names, skipped(needed))
@@ -169,130 +159,100 @@ class Examination:
             self._skip("a membership, without --run", "state folder", "daemon", "membership")
             return
         state = self.settings.state
-        self._note("state folder", check_folder, state)
-        self._note("daemon", check_daemon, state)
-        with self._checking("membership"):
-            self._stored = load_membership(state)
-            self.findings["membership"] = check_membership(self._stored, self.role)
+        self._check("state folder", "", check_folder, state)
+        self._check("daemon", "", check_daemon, state)
+        self._stored = self._check("membership", "", _membership, state, self.role)
 
     def _check_coordinator(self) -> None:
-        state = self.settings.state
-        with self._checking("coordinator", "token and run"):
-            stored = _found(self._stored, "a membership")
-            self._stage("asking the coordinator")
-            self._note("coordinator", check_coordinator, state, stored)
-            with self._checking("token and run"):
-                if not self._good("coordinator"):
-                    raise _Lacking("a coordinator that answers")
-                self.findings["token and run"], self._run = check_run(state, stored)
-        if self.role is Role.EVALUATOR:
-            return  # it keeps no checkpoint
-        with self._checking("policy", "disk"):
-            needed = "the run there"
-            stored, run = _found(self._stored, needed), _found(self._run, needed)
-            self._note("policy", check_policy, self.settings, run, stored.coordinator)
-            self._note("disk", check_disk, state, run.model.layout)
-
-    def _check_settings(self) -> None:
-        """Check our own settings against the run's, as a start does."""
-        with self._checking("settings"):
-            if self._run is not None:
-                check_possible(self.rules, self.settings, alone=self.settings.processes == 1)
-            if self.role is Role.CLIENT:
-                check_installed(self.rules)
-                check_trackers(self.settings.track)
+        state, stored = self.settings.state, self._stored
+        self._stage("asking the coordinator")
+        self._check("coordinator", "a membership", check_coordinator, state, stored)
+        answers = stored if self._good("coordinator") else None
+        run = self._check("token and run", "a coordinator that answers", check_run, state, answers)
+        self._run = run or self._run
+        if self.role is Role.CLIENT:  # an evaluator has no policy, and keeps no checkpoint
+            there = stored and stored.coordinator
+            self._check("policy", "the run there", check_policy, self.settings, run, there)
+            self._check("disk", "the run there", check_disk, state, run and run.model.layout)
 
     def _check_model(self) -> None:
-        kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
-        prompts = f"{kind} prompts"  # the operator's, that this member answers
         self._stage("reading the model's files")
-        with self._checking("model files"):
-            finding, self._folder, self._card = check_model(self.settings, self._run)
-            self.findings["model files"] = finding
-        with self._checking("chat template", "end of sequence", prompts):
-            folder = _found(self._folder, "the model's files")
-            card = self._run.model if self._run else _found(self._card, "the model's files")
-            with self._checking("chat template"):
-                self._tokenizer = PromptTokenizer(folder)
-                self.findings["chat template"] = check_template(self._tokenizer, self.rules)
-            with self._checking("end of sequence"):
-                tokenizer = _found(self._tokenizer, "a tokenizer")
-                self.findings["end of sequence"] = check_end(tokenizer, card, self.rules)
-            with self._checking(prompts):
-                needed = "a tokenizer and the run"
-                tokenizer, _ = _found(self._tokenizer, needed), _found(self._run, needed)
-                stored = _found(self._stored, needed)
-                if kind is SetKind.TEST or self.rules.method == "pubswap":
-                    limit = tokenizer.limit(self.rules)
-                    self.findings[prompts] = check_prompts(self.settings.state, stored, limit, kind)
+        self._model = self._check("model files", "", partial(check_model, self.settings, self._run))
+        folder, card = self._model or (None, None)
+        self._tokenizer = self._check(
+            "chat template", "the model's files", _template, folder, self.rules
+        )
+        self._check(
+            *("end of sequence", "a tokenizer", check_end, self._tokenizer),
+            *(self._run.model if self._run else card, self.rules),
+        )
+        kind = SetKind.TEST if self.role is Role.EVALUATOR else SetKind.PUBLIC
+        if kind is SetKind.TEST or self.rules.method == "pubswap":
+            # The operator's, that this member answers.
+            limit = self._tokenizer.limit(self.rules) if self._tokenizer and self._run else None
+            self._check(
+                *(f"{kind} prompts", "a tokenizer and the run", check_prompts),
+                *(self.settings.state, self._stored, limit, kind),
+            )
 
     def _check_data(self) -> None:
         path, known = self.settings.data, self._run is not None
-        with self._checking(
-            "private data", advice=f"Give a JSONL file in UTF-8 with --data, not {path}."
-        ):
-            if path is None:
-                advice = "Say where: --data private.jsonl."
-                self.findings["private data"] = failure("no private problems are named", advice)
-            else:
-                self._stage("reading the private problems")
-                self._survey = survey(path)
-                self.findings["private data"] = check_file(self._survey)
-        with self._checking("number of problems", "prompt lengths", "round trip"):
-            file = _found(self._survey, "private data")
-            with self._checking("number of problems"):
-                own = own_settings(self.settings, self.rules)
-                count = check_count(file, own, known, self.settings.holdout)
-                self.findings["number of problems"] = count
-            with self._checking("prompt lengths", "round trip"):
-                tokenizer = _found(self._tokenizer, "a tokenizer")
-                encode = partial(tokenizer.encode_for, self.rules)
-                task = self._stage("measuring prompts", len(file.problems))
-                numbered = zip(file.lines, file.problems, strict=True)
-                followed = self.progress.track(numbered, len(file.problems), task_id=task)
-                with self._checking("prompt lengths"):
-                    finding, self._trainable = check_lengths(
-                        file, followed, encode, self.rules, known
-                    )
-                    self.findings["prompt lengths"] = finding
-                some = sample(file.problems, SAMPLE, "doctor")
-                self._note("round trip", check_round_trip, tokenizer, some)
+        if path is None:
+            advice = "Say where: --data private.jsonl."
+            self.findings["private data"] = failure("no private problems are named", advice)
+        else:
+            self._stage("reading the private problems")
+            advice = f"Give a JSONL file in UTF-8 with --data, not {path}."
+            self._survey = self._check("private data", "", _private_data, path, advice=advice)
+
+        def count(file: Survey) -> Finding:
+            own = own_settings(self.settings, self.rules)
+            return check_count(file, own, known, self.settings.holdout)
+
+        def lengths(file: Survey, tokenizer: PromptTokenizer) -> tuple[Finding, list[Problem]]:
+            encode = partial(tokenizer.encode_for, self.rules)
+            task = self._stage("measuring prompts", len(file.problems))
+            numbered = zip(file.lines, file.problems, strict=True)
+            followed = self.progress.track(numbered, len(file.problems), task_id=task)
+            return check_lengths(file, followed, encode, self.rules, known)
+
+        def round_trip(file: Survey, tokenizer: PromptTokenizer) -> Finding:
+            return check_round_trip(tokenizer, sample(file.problems, SAMPLE, "doctor"))
+
+        needed, both = "private data and a tokenizer", (self._survey, self._tokenizer)
+        self._check("number of problems", "private data", count, self._survey)
+        self._trainable = self._check("prompt lengths", needed, lengths, *both) or []
+        self._check("round trip", needed, round_trip, *both)
 
     def _check_answers(self, pool: VerifierPool) -> None:
-        with self._checking("verifiers", "answers"):
-            problems, usable = _found(self._survey, "private data").problems, list[Problem]()
-            default = self._run.settings.verifier if self._run else None
-            with self._checking("verifiers"):
-                self.findings["verifiers"], usable = check_verifiers(problems, default)
+        default = self._run.settings.verifier if self._run else None
+
+        def answers(file: Survey, usable: list[Problem]) -> Finding:
             chosen = sample(usable, SAMPLE, "doctor")
             task = self._stage("verifying the problems' own answers", len(chosen))
             advance = partial(self.progress.advance, task)
-            self._note(
-                "answers", check_answers, chosen, len(problems), default, pool.score_many, advance
-            )
+            return check_answers(chosen, len(file.problems), default, pool.score_many, advance)
+
+        file = self._survey
+        verifiers = partial(check_verifiers, default=default)
+        usable = self._check("verifiers", "private data", verifiers, file and file.problems)
+        self._check("answers", "private data", answers, file, usable)
 
     def _check_device(self) -> None:
         """The device, its memory, and the engine on it."""
-        device, evaluator = None, self.role is Role.EVALUATOR
-        with self._checking("device", advice=_NO_GPU):
-            device = measure_device(self.settings)
-            self.findings["device"] = check_device(self.settings, device)
-        with self._checking("memory"):
-            if device is None or self._run is None or self._folder is None or self._card is None:
-                raise _Lacking("a device, the run and the model's files")
-            run = self._run.settings
-            estimate = partial(
-                estimate_memory,
-                run=run,
-                card=self._card,
-                folder=self._folder,
-                device=device,
-                evaluator=evaluator,
-            )
-            self.findings["memory"] = check_memory(self.settings, run, device, estimate, evaluator)
-        self._note(
-            "rollout engine", check_engine, self.settings, self._run.settings if self._run else None
-        )
+        settings, run = self.settings, self._run.settings if self._run else None
+        device = self._check("device", "", _device, settings, advice=_NO_GPU)
+
+        def memory(device: Device, run: RunSettings, model: tuple[Path, ModelCard]) -> Finding:
+            folder, card = model
+            evaluator = self.role is Role.EVALUATOR
+            machine = {"folder": folder, "device": device, "evaluator": evaluator}
+            estimate = partial(estimate_memory, run=run, card=card, **machine)
+            return check_memory(settings, run, device, estimate, evaluator)
+
+        needed = "a device, the run and the model's files"
+        self._check("memory", needed, memory, device, run, self._model)
+        self._check("rollout engine", "", partial(check_engine, settings, run))
 
     def _try(self, pool: VerifierPool) -> None:
         """Check what needs the loaded model.
@@ -300,10 +260,11 @@ class Examination:
         The first stage that fails ends it: the processes of a group can only end together.
         """
         names = ["packed path", "trial step", "prediction"] if self.trial else ["packed path"]
-        run, folder = self._run, self._folder
-        if run is None or folder is None or not self._good("model files", "memory"):
+        run, model = self._run, self._model
+        if run is None or model is None or not self._good("model files", "memory"):
             self._skip("the run, its own model, and memory for it", *names)
             return
+        folder, _ = model
         try:
             with open_process_group(self.settings) as group:
                 self._stage("loading the model")
@@ -332,6 +293,36 @@ class Examination:
             self._skip(f"a successful {names[0]}", *names[1:])
 
 
+def _own_settings(settings: ClientSettings, run: RunView | None, role: Role) -> Finding:
+    """Check our own settings against the run's, as a start does."""
+    if run is not None:
+        check_possible(run.settings, settings, alone=settings.processes == 1)
+    if role is Role.CLIENT:
+        check_installed(run.settings if run else RunSettings())
+        check_trackers(settings.track)
+    return ok(f"they go together{' and with the run' if run else ''}; engine {settings.engine}")
+
+
+def _membership(state: Path, role: Role) -> tuple[Finding, StoredMembership]:
+    stored = load_membership(state)
+    return check_membership(stored, role), stored
+
+
+def _template(folder: Path, rules: RunSettings) -> tuple[Finding, PromptTokenizer]:
+    tokenizer = PromptTokenizer(folder)
+    return check_template(tokenizer, rules), tokenizer
+
+
+def _private_data(path: Path) -> tuple[Finding, Survey]:
+    file = survey(path)
+    return check_file(file), file
+
+
+def _device(settings: ClientSettings) -> tuple[Finding, Device]:
+    device = measure_device(settings)
+    return check_device(settings, device), device
+
+
 def run_doctor(
     config: Path | None,
     options: Mapping[str, Any],
@@ -353,8 +344,6 @@ def run_doctor(
         examination = Examination(
             settings, progress, trial, role, read_card(card) if card else None
         )
-        source = f"from {config} and the options" if config else "from the options"
-        examination.findings["settings"] = ok(f"{source}; engine {settings.engine}")
         checklist = examination.examine()
     return _print(checklist, as_json)
 

@@ -91,20 +91,20 @@ def _text(tokenizer: PromptTokenizer, token: int) -> str:
 
 def check_model(
     settings: ClientSettings, run: RunView | None
-) -> tuple[Finding, Path | None, ModelCard | None]:
+) -> tuple[Finding, tuple[Path, ModelCard] | None]:
     """The files that training would use are here and, if the run is known, have its digests."""
     source = settings.model or (run.model.source if run else None)
     if source is None:
         advice = "Correct what failed above, or name the model: --model FOLDER-OR-HUB-ID."
-        return warning("no model is named, and the run is not known", advice), None, None
+        return warning("no model is named, and the run is not known", advice), None
     lora = run.settings.lora if run else LoraSettings()
     try:
         folder = model_folder(source, settings.revision or (run.model.revision if run else None))
         card = model_card(folder, lora, str(folder), settings.revision)
     except PubSwapError as error:
         advice = "Give the folder or the hub id of the run's base model: --model."
-        return of_error(error, advice), None, None
-    return _compared(folder, card, run), folder, card
+        return of_error(error, advice), None
+    return _compared(folder, card, run), (folder, card)
 
 
 def _compared(folder: Path, card: ModelCard, run: RunView | None) -> Finding:

@@ -56,10 +56,10 @@ def card() -> ModelCard:
 
 def test_the_run_s_own_files_are_well(view: RunView) -> None:
     """The folder and the card are given to the checks that follow."""
-    found, folder, found_card = check_model(ClientSettings(model=str(MODEL)), view)
+    found, model = check_model(ClientSettings(model=str(MODEL)), view)
     assert found.status is Status.OK
-    assert folder == MODEL
-    assert found_card is not None
+    assert model is not None
+    assert (model[0], model[1].weights_digest) == (MODEL, view.model.weights_digest)
 
 
 def test_the_size_of_a_model_is_of_what_is_loaded(copied: Path) -> None:
@@ -75,28 +75,29 @@ def test_other_files_are_named_with_where_to_get_the_right_ones(
     """A changed config and a changed tokenizer are both said; the weights are not."""
     for name in ("config.json", "tokenizer.json"):
         (copied / name).write_text((copied / name).read_text() + "\n")
-    found, folder, _ = check_model(ClientSettings(model=str(copied)), view)
+    found, model = check_model(ClientSettings(model=str(copied)), view)
     assert found.status is Status.FAILURE
     assert "config, tokenizer." in found.found
     assert "hf download model --revision v1" in found.advice
-    assert folder == copied
+    assert model is not None and model[0] == copied
 
 
 def test_a_folder_without_weights_is_no_model(view: RunView, copied: Path) -> None:
     """What is missing is said."""
     (copied / "model.safetensors").unlink()
-    found, folder, _ = check_model(ClientSettings(model=str(copied)), view)
+    found, model = check_model(ClientSettings(model=str(copied)), view)
     assert found.status is Status.FAILURE
     assert "safetensors" in found.found
-    assert folder is None
+    assert model is None
 
 
 def test_without_the_run_the_files_are_found_but_not_compared() -> None:
     """A model that is named can be looked at; without a name there is nothing to look at."""
-    found, folder, _ = check_model(ClientSettings(model=str(MODEL)), None)
-    assert (found.status, folder) == (Status.WARNING, MODEL)
-    found, folder, _ = check_model(ClientSettings(), None)
-    assert (found.status, folder) == (Status.WARNING, None)
+    found, model = check_model(ClientSettings(model=str(MODEL)), None)
+    assert found.status is Status.WARNING
+    assert model is not None and model[0] == MODEL
+    found, model = check_model(ClientSettings(), None)
+    assert (found.status, model) == (Status.WARNING, None)
     assert "--model" in found.advice
 
 
