@@ -38,8 +38,8 @@ def make(
     model; the run card, by which `pubswap client doctor --run run.json` examines a machine that
     reaches no coordinator; and the SHA-256 of each file. README.txt in it says what to type there.
 
-    Stop at any time and start again: it goes on where it was. The folder is there whole or not at
-    all, and nothing is written over.
+    The folder is there whole or not at all, and nothing is written over. Stop at any time: what pip
+    and the hub have given is in their caches for the next time.
     """
     from pubswap_client.bundle.making import make as make_bundle
     from pubswap_client.bundle.making import wanted

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.bundle import making
 from pubswap_client.bundle.making import MODEL, WHEELS, make, wanted
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.signed_manifest import faults
 from pubswap_protocol.digests import sha256_of
-from pubswap_protocol.errors import Conflict, LocalFault, StateInUse
+from pubswap_protocol.errors import Conflict, LocalFault
 from pubswap_protocol.problems import write_problems
 from support.client.simulations import write_recipe
 from support.coordinator.processes import sums
@@ -90,51 +89,41 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_stopped_bundle_is_gone_on_with_and_none_is_written_over(
+def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
     tmp_path: Path, checkout: Path, recipe: Path
 ) -> None:
-    """Killed, failed, held by another or cut off: there is no bundle until it is whole."""
+    """Killed, failed or stopped: there is none until each of its files is there."""
     out = tmp_path / "bundle"
     line = ["bundle", "make", str(recipe), "--checkout", str(checkout), "--out", str(out)]
     (checkout / "hold").touch()
     process = Forked(line, tmp_path / "log")
     until(lambda: (checkout / "held").exists() or process.poll() is not None)
-    it = wanted(load_recipe(recipe), checkout, "client")
-    with pytest.raises(StateInUse):
-        make(it, out, None, print)
     process.kill()
     process.wait()
     assert not out.exists()
     (checkout / "hold").unlink()
+    it = wanted(load_recipe(recipe), checkout, "client")
     (checkout / "broken").touch()
     with pytest.raises(LocalFault, match="pip got no wheels"):
         make(it, out, None, print)
     (checkout / "broken").unlink()
 
-    said: list[str] = []
-
     def stop(words: str) -> None:
-        said.append(words)
         if words.startswith("copying tokenizer.json"):
             raise KeyboardInterrupt
 
+    before = names(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         make(it, out, None, stop)
-    assert not out.exists()
-    unfinished = tmp_path / ".bundle.making"
-    copied = {path: path.stat().st_mtime_ns for path in (unfinished / MODEL).iterdir()}
-    assert copied
-    (unfinished / WHEELS / "small-2-py3-none-any.whl").write_bytes(b"PK, and then it was cut off")
+    assert names(tmp_path) == before
     done = pubswap(*line)
     assert done.returncode == 0, done.stderr
-    assert {(out / MODEL / path.name).stat().st_mtime_ns for path in copied} == set(copied.values())
     assert names(out / WHEELS) == {
         "pubswap-7-py3-none-any.whl",
         "small-2-py3-none-any.whl",
         "reasoning_gym-1-py3-none-any.whl",
     }
     assert names(out) == {"README.txt", "SHA256SUMS", "requirements.txt", "run.json", MODEL, WHEELS}
-    assert not unfinished.exists()
     check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
     subprocess.run(check, cwd=out, check=True)
 
@@ -147,20 +136,11 @@ def test_a_stopped_bundle_is_gone_on_with_and_none_is_written_over(
     assert digest in done.stdout and digest in verified.stdout
 
 
-def test_another_request_begins_anew(tmp_path: Path, checkout: Path, recipe: Path) -> None:
-    """What was got for the one is not in the other."""
-    out = tmp_path / "bundle"
-
-    def stop(words: str) -> None:
-        if words.startswith("copying"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make(wanted(load_recipe(recipe), checkout, "client"), out, None, stop)
-    (checkout / "constraints.txt").write_text("small==3\nreasoning-gym==1\n")
-    make(wanted(load_recipe(recipe), checkout, "client"), out, None, print)
-    assert "small-3-py3-none-any.whl" in names(out / WHEELS)
-    assert "small-2-py3-none-any.whl" not in names(out / WHEELS)
+def test_a_key_signs_the_bundle(tmp_path: Path, checkout: Path, recipe: Path) -> None:
+    """It is made if it is not there."""
+    out, key = tmp_path / "bundle", tmp_path / "key"
+    make(wanted(load_recipe(recipe), checkout, "client"), out, key, print)
+    assert faults(out, Path(f"{key}.pub")) == []
 
 
 def test_only_a_client_is_told_to_have_its_machine_examined(
@@ -171,30 +151,6 @@ def test_only_a_client_is_told_to_have_its_machine_examined(
         out = tmp_path / extras
         make(wanted(load_recipe(recipe), checkout, extras), out, None, print)
         assert ("client doctor" in (out / "README.txt").read_text()) is told
-
-
-def test_a_checkout_that_changed_meanwhile_leaves_no_wheel_of_before(
-    tmp_path: Path, checkout: Path, recipe: Path
-) -> None:
-    """Neither our own of an earlier version, nor one that was needed then."""
-
-    def stop(words: str) -> None:
-        if words.startswith("copying"):
-            raise KeyboardInterrupt
-
-    out = tmp_path / "bundle"
-    with pytest.raises(KeyboardInterrupt):
-        make(wanted(load_recipe(recipe), checkout, "client"), out, None, stop)
-    # Longer: by its size and its second alone does Python know a changed file from its bytecode.
-    for name in ("pyproject.toml", "backend.py"):
-        text = (checkout / name).read_text().replace('"7"', '"10"').replace("-7-", "-10-")
-        (checkout / name).write_text(text)
-    write_wheel(checkout, "pubswap", "10", "Provides-Extra: client\n")
-    make(wanted(load_recipe(recipe), checkout, "client"), out, None, print)
-    assert names(out / WHEELS) == {
-        "pubswap-10-py3-none-any.whl",
-        "reasoning_gym-1-py3-none-any.whl",
-    }
 
 
 def test_nothing_is_made_over_what_came_there_meanwhile(
@@ -210,27 +166,6 @@ def test_nothing_is_made_over_what_came_there_meanwhile(
     with pytest.raises(Conflict, match="could not be made"):
         make(wanted(load_recipe(recipe), checkout, "client"), out, None, beside)
     assert names(out) == {"mine"}
-
-
-def test_a_bundle_that_was_stopped_behind_its_digests_is_gone_on_with(
-    tmp_path: Path, checkout: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was got is kept, and the digests are none of an earlier SHA256SUMS or signature."""
-    out, it = tmp_path / "bundle", wanted(load_recipe(recipe), checkout, "client")
-
-    def stop(path: Path) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(making, "sync", stop)
-        make(it, out, tmp_path / "key", print)
-    model = tmp_path / ".bundle.making" / MODEL
-    copied = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
-    assert copied
-    make(it, out, None, print)
-    assert faults(out, None) == []
-    assert not (out / "SHA256SUMS.sig").exists()
-    assert {path.name: path.stat().st_mtime_ns for path in (out / MODEL).iterdir()} == copied
 
 
 def test_what_is_asked_wrongly_is_said_at_once(tmp_path: Path, recipe: Path) -> None:
