@@ -66,7 +66,7 @@ def prepare_command(
     math, deepmath, medical and gsm8k come from the Hugging Face hub, or with --from from files that
     were downloaded before; the first three have the paper's sizes unless others are given. jsonl
     takes any file with a prompt, an answer and a topic in each line. reasoning-gym needs no
-    download; --tasks are names, such as chain_sum,gcd, or a TOML or JSON file with their tables.
+    download; --tasks are names, such as chain_sum,gcd, or a TOML file with a table for each.
 
     Clients get equal numbers of problems, and topics by Dirichlet(alpha). No prompt is in two
     sets. The same command again changes nothing.
@@ -130,18 +130,9 @@ def _topics_table(manifest: "DataManifest") -> Any:
 
 
 def _tasks(text: str) -> Any:
-    """Task names with commas between them, or a file with a table for each."""
-    import json
-
+    """Task names with commas between them, or a TOML file with a table for each."""
     from pubswap_client.toml_files import read_toml
-    from pubswap_protocol.errors import InvalidSettings
 
-    path = Path(text)
-    if path.suffix == ".toml":
-        return read_toml(path)
-    if path.suffix == ".json":
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InvalidSettings(f"tasks: {path} cannot be read: {error}") from None
+    if text.endswith(".toml"):
+        return read_toml(Path(text))
     return [name.strip() for name in text.split(",") if name.strip()]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pubswap_client.data.manifest import Origin, file_origins, local_parts, named_in
-from pubswap_client.data.sources import HubSet, Read, Row
+from pubswap_client.data.manifest import Origin, file_origins, local_files, named_in
+from pubswap_client.data.sources import HubSet, Row
 from pubswap_client.data.spec import DataSpec
 from pubswap_protocol.errors import InvalidProblems, InvalidSettings
 
@@ -30,14 +30,12 @@ class SourceTable:
     hub_set: HubSet
     where: str
     rows: Dataset
-    columns: tuple[str, ...]
-    read: Read
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[tuple[str, Row]]:
-        for number, row in enumerate(self.rows.select_columns(list(self.columns))):
+        for number, row in enumerate(self.rows.select_columns(list(self.hub_set.columns))):
             yield f"{self.where}, row {number}", row
 
 
@@ -51,22 +49,22 @@ def tables(
     for a file in another format or without a column that is needed.
     """
     if spec.from_ is None:
-        loaded = [table for hub_set in sets for table in _from_hub(hub_set, spec)]
+        loaded = [table for hub_set in sets for table in _from_hub(hub_set)]
         yield loaded, [_hub_origin(hub_set, loaded) for hub_set in sets]
         return
     # `datasets` keeps a copy of what it reads in a cache; one of the user's files is enough.
     with tempfile.TemporaryDirectory(prefix="pubswap-data-") as cache:
-        loaded = list(_local(spec.from_, sets, spec, cache))
+        loaded = list(_local(spec.from_, sets, cache))
         for hub_set in sets:
             if not any(table.hub_set is hub_set for table in loaded):
                 raise InvalidProblems(
                     f"{spec.from_} holds no file in the format of {hub_set.hub}, "
-                    f"with the columns {_listed(hub_set.needed(spec))}."
+                    f"with the columns {', '.join(hub_set.columns)}."
                 )
         yield loaded, file_origins(spec.from_)
 
 
-def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[SourceTable]:
+def _from_hub(hub_set: HubSet) -> Iterator[SourceTable]:
     import datasets
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
@@ -80,7 +78,7 @@ def _from_hub(hub_set: HubSet, spec: DataSpec) -> Iterator[SourceTable]:
                 "and HF_HUB_OFFLINE, or download it elsewhere and give its folder with --from."
             ) from None
         for split in sorted(splits):
-            yield _table(hub_set, f"{where} {split}", splits[split], spec)
+            yield _table(hub_set, f"{where} {split}", splits[split])
 
 
 def _hub_origin(hub_set: HubSet, loaded: Iterable[SourceTable]) -> Origin:
@@ -95,27 +93,22 @@ def _hub_origin(hub_set: HubSet, loaded: Iterable[SourceTable]) -> Origin:
     return Origin(name=hub_set.hub, revision=commit.group(1) if commit else None)
 
 
-def _local(path: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Iterator[SourceTable]:
-    for part in local_parts(path):
-        name = named_in(path, part)
-        if part.is_dir():
-            named = [(f"{name} {split}".strip(), rows) for split, rows in _saved(part)]
-        else:
-            named = [(name, _load(part, sets, spec, cache))]
-        for where, rows in named:
-            yield _table(_which(rows.column_names, sets), where, rows, spec)
+def _local(path: Path, sets: Sequence[HubSet], cache: str) -> Iterator[SourceTable]:
+    for file in local_files(path):
+        rows = _load(file, sets, cache)
+        yield _table(_which(rows.column_names, sets), named_in(path, file), rows)
 
 
-def _load(file: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Dataset:
+def _load(file: Path, sets: Sequence[HubSet], cache: str) -> Dataset:
     import datasets
 
     options: dict[str, Any] = {}
     if file.suffix == ".parquet":
         columns = _parquet_columns(file)
         hub_set = _which(columns, sets)
-        _check_columns(str(file), columns, hub_set, spec)
+        _check_columns(str(file), columns, hub_set)
         # Only the columns needed are read: DeepMath's solutions are 5 GB.
-        options["columns"] = list(hub_set.needed(spec))
+        options["columns"] = list(hub_set.columns)
 
     level = datasets.utils.logging.get_verbosity()
     datasets.utils.logging.set_verbosity(logging.CRITICAL)  # what fails is told below
@@ -132,19 +125,6 @@ def _load(file: Path, sets: Sequence[HubSet], spec: DataSpec, cache: str) -> Dat
         datasets.utils.logging.set_verbosity(level)
 
 
-def _saved(path: Path) -> Iterator[tuple[str, Dataset]]:
-    import datasets
-
-    try:
-        saved = datasets.load_from_disk(str(path))
-    except (ValueError, OSError, KeyError) as error:
-        raise _unreadable(path, error) from None
-    if isinstance(saved, datasets.DatasetDict):
-        yield from sorted(saved.items())
-    else:
-        yield "", saved
-
-
 def _parquet_columns(file: Path) -> list[str]:
     from pyarrow import ArrowException, parquet
 
@@ -159,29 +139,23 @@ def _which(columns: Sequence[str], sets: Sequence[HubSet]) -> HubSet:
     return marked[0] if marked else sets[0]
 
 
-def _table(hub_set: HubSet, where: str, rows: Dataset, spec: DataSpec) -> SourceTable:
-    _check_columns(where, rows.column_names, hub_set, spec)
-    return SourceTable(hub_set, where, rows, hub_set.needed(spec), hub_set.reader_of(rows, where))
+def _table(hub_set: HubSet, where: str, rows: Dataset) -> SourceTable:
+    _check_columns(where, rows.column_names, hub_set)
+    return SourceTable(hub_set, where, rows)
 
 
-def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet, spec: DataSpec) -> None:
-    missing = [column for column in hub_set.needed(spec) if column not in columns]
-    if missing == [hub_set.topic_column(spec)]:
-        raise InvalidProblems(
-            f"topic_column: {where} has no column {missing[0]!r} with the topic. "
-            f"It has {_listed(columns)}; name one with --topic-column."
-        )
-    if missing:
-        raise InvalidProblems(
-            f"{where} is not in the format of {hub_set.hub}: it has no column {missing[0]!r}, "
-            f"but {_listed(columns)}."
-        )
+def _check_columns(where: str, columns: Sequence[str], hub_set: HubSet) -> None:
+    for column in hub_set.columns:
+        if column not in columns:
+            raise InvalidProblems(
+                f"{where} is not in the format of {hub_set.hub}: it has no column {column!r}, "
+                f"but {', '.join(columns) or 'none'}."
+            )
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidProblems:
     return InvalidProblems(
-        f"from: {path} cannot be read as {path.suffix.lstrip('.') or 'a saved data set'}: "
-        f"{_reason(error)}."
+        f"from: {path} cannot be read as {path.suffix.lstrip('.')}: {_reason(error)}."
     )
 
 
@@ -189,7 +163,3 @@ def _reason(error: BaseException) -> str:
     """The first line of what went wrong; `datasets` keeps the cause behind its own error."""
     cause = error.__cause__ or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
-
-
-def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(columns) or "none"

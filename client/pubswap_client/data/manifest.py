@@ -14,8 +14,6 @@ from pubswap_protocol.digests import sha256_of
 from pubswap_protocol.errors import Conflict, InvalidProblems, InvalidSettings, first_fault
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
-# What the hub and `save_to_disk` put beside the rows.
-_BESIDE = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 
 class Origin(BaseModel, extra="forbid", frozen=True):
@@ -26,11 +24,11 @@ class Origin(BaseModel, extra="forbid", frozen=True):
     revision: str | None = None
 
 
-def local_parts(path: Path) -> list[Path]:
-    """What holds rows: files, and folders written by `save_to_disk`, in the order of their names.
+def local_files(path: Path) -> list[Path]:
+    """The files that hold rows, in the order of their names; hidden folders are left out.
 
-    Hidden folders are left out. Raises InvalidSettings if there is no such path, InvalidProblems
-    if nothing in it is of a format that is known.
+    Raises InvalidSettings if there is no such path, InvalidProblems if nothing in it is of a format
+    that is known.
     """
     if not path.exists():
         raise InvalidSettings(f"from: there is no {path}.")
@@ -38,41 +36,26 @@ def local_parts(path: Path) -> list[Path]:
         if path.suffix in SUFFIXES:
             return [path]
         raise InvalidProblems(f"from: {path} is none of {', '.join(SUFFIXES)}.")
-    saved = _saved_folders(path)
     files = [
         file
         for file in path.rglob("*")
         if file.suffix in SUFFIXES
-        and file.name not in _BESIDE
+        and not file.name.startswith("dataset_info")  # which the hub puts beside the rows
         and not any(part.startswith(".") for part in file.relative_to(path).parts)
-        and not any(folder in file.parents for folder in saved)
     ]
-    if not (saved or files):
-        raise InvalidProblems(
-            f"from: {path} holds no {', '.join(SUFFIXES)} file, and nothing that `save_to_disk` "
-            "of the package datasets wrote."
-        )
-    return sorted([*saved, *files])
+    if not files:
+        raise InvalidProblems(f"from: {path} holds no {', '.join(SUFFIXES)} file.")
+    return sorted(files)
 
 
 def file_origins(path: Path) -> list[Origin]:
     """The files of a local source with their digests; names are relative to it."""
-    return [
-        Origin(name=named_in(path, file), sha256=sha256_of(file))
-        for part in local_parts(path)
-        for file in (sorted(part.rglob("*.arrow")) if part.is_dir() else [part])
-    ]
+    return [Origin(name=named_in(path, file), sha256=sha256_of(file)) for file in local_files(path)]
 
 
-def named_in(path: Path, part: Path) -> str:
-    """A part's name below `path`, which is the same wherever `path` lies."""
-    return part.name if part == path else part.relative_to(path).as_posix()
-
-
-def _saved_folders(path: Path) -> list[Path]:
-    whole = [file.parent for file in path.rglob("dataset_dict.json")]
-    single = [file.parent for file in path.rglob("state.json")]
-    return whole + [folder for folder in single if not any(w in folder.parents for w in whole)]
+def named_in(path: Path, file: Path) -> str:
+    """A file's name below `path`, which is the same wherever `path` lies."""
+    return file.name if file == path else file.relative_to(path).as_posix()
 
 
 MANIFEST = "manifest.json"

@@ -30,8 +30,11 @@ def jsonl_problems(path: Path, spec: DataSpec) -> Iterator[Problem]:
     Raises InvalidProblems, naming the line and the column, for anything that cannot be used: the
     file is the user's own, to be corrected.
     """
-    topic = spec.topic_column or "topic"
-    columns = {"prompt": spec.prompt_column, "answer": spec.answer_column, "topic": topic}
+    columns = {
+        "prompt": spec.prompt_column,
+        "answer": spec.answer_column,
+        "topic": spec.topic_column,
+    }
     seen: set[str | None] = {None}
     for number, row in _rows(path):
         where = f"{path}, line {number}"
@@ -133,10 +136,7 @@ def _task_problems(
     task: TaskSpec, spec: DataSpec, limit: PromptLimit | None, seen: set[str]
 ) -> Iterator[Problem]:
     def short(question: str) -> bool:
-        most = spec.max_prompt_characters
-        return (most is None or len(question) <= most) and (
-            limit is None or limit.fits(ask(question, spec))
-        )
+        return limit is None or limit.fits(ask(question, spec))
 
     for record in task.unique(spec.half, short):
         prompt = ask(record["prompt"], spec)
@@ -148,7 +148,7 @@ def _task_problems(
 
 def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     assert spec.from_ is not None  # the spec's own rule
-    read = list(_short(jsonl_problems(spec.from_, spec), spec, tally, limit))
+    read = list(_short(jsonl_problems(spec.from_, spec), tally, limit))
     ids = Counter(problem.id for problem in read)
     if ids and (most := ids.most_common(1)[0])[1] > 1:
         raise InvalidProblems(f"{spec.from_}: id {most[0]!r} occurs {most[1]} times.")
@@ -170,7 +170,7 @@ def _hub_sets(
             faults = Tally()
             files = [table for table in loaded if table.hub_set is hub_set]
             for table in files:
-                read += _short(_problems(table, spec, faults, advance), spec, faults, limit)
+                read += _short(_problems(table, spec, faults, advance), faults, limit)
             # By itself: a large set beside it would hide that all of a small one is broken.
             faults.check(hub_set.name, sum(len(table) for table in files))
             for left in faults.reasons.values():
@@ -178,23 +178,21 @@ def _hub_sets(
     # In an order of their own: the split is the same however the rows are spread over files.
     read.sort(key=lambda p: (p.id, p.prompt, p.answer, p.topic))
     problems = unique(read, tally, lambda problem: problem.id.rpartition("-")[2])
-    # There are one or two sets; the second has what the first leaves.
-    shares = (1.0,) if len(sets) == 1 else (spec.medqa_share, 1 - spec.medqa_share)
     streams = []
-    for hub_set, share in zip(sets, shares, strict=True):
+    for hub_set in sets:
         own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
         shuffled = _shuffled(own, spec.seed, hub_set.name)
-        streams.append(Stream(hub_set.name, share, shuffled, len(own)))
+        streams.append(Stream(hub_set.name, 1 / len(sets), shuffled, len(own)))
     return streams, origins
 
 
 def _problems(
     table: SourceTable, spec: DataSpec, tally: Tally, advance: Callable[[int], None]
 ) -> Iterator[Problem]:
-    hub_set, topic = table.hub_set, table.hub_set.topic_column(spec)
+    hub_set = table.hub_set
     for number, (where, row) in enumerate(table, start=1):
         try:
-            yield table.read(row, topic, spec).problem(hub_set.name, hub_set.verifier)
+            yield hub_set.read(row, spec).problem(hub_set.name, hub_set.verifier)
         except Unusable as error:
             tally.add(error.reason, where, error.fault)
         if number % _STEP == 0:
@@ -202,14 +200,11 @@ def _problems(
 
 
 def _short(
-    problems: Iterable[Problem], spec: DataSpec, tally: Tally, limit: PromptLimit | None
+    problems: Iterable[Problem], tally: Tally, limit: PromptLimit | None
 ) -> Iterator[Problem]:
-    """Those whose prompts are not longer than the spec, and the limit, allow."""
-    most = spec.max_prompt_characters
+    """Those whose prompts are not longer than the limit allows."""
     for problem in problems:
-        if most is not None and len(problem.prompt) > most:
-            tally.add(f"a prompt of more than {most} characters", problem.id, fault=False)
-        elif limit is not None and not limit.fits(problem.prompt):
+        if limit is not None and not limit.fits(problem.prompt):
             tally.add(f"a prompt of more than {limit.most} tokens", problem.id, fault=False)
         else:
             yield problem

@@ -1,14 +1,12 @@
 """The data sets of the paper as the hub has them: where they are, and what a row means."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pubswap_client.data.examples import Example, Unusable, ask
 from pubswap_client.data.spec import DataSpec, SourceName
-from pubswap_protocol.errors import InvalidProblems
 from pubswap_protocol.verifiers.extract import last_boxed
 
 Row = Mapping[str, Any]
@@ -26,16 +24,15 @@ _BRACED = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _UNBRACED = re.compile(r"\\(?:boxed|fbox)\s*([^\s{$][^$\n]*?)\s*\$")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
-Read = Callable[[Row, str, DataSpec], Example]
+Read = Callable[[Row, DataSpec], Example]
 
 
 @dataclass(frozen=True)
 class HubSet:
     """One data set of the hub.
 
-    `topic` is the column with the topic, or "": then the set's name is the topic of all problems.
-    `marks` are columns that only this set of its source has, by which local files are told apart.
-    `reader` looks through the columns of a whole file to choose how its rows are read.
+    `columns` are those that `read` takes. `marks` are columns that only this set of its source has,
+    by which local files are told apart.
     """
 
     name: str
@@ -43,50 +40,37 @@ class HubSet:
     columns: tuple[str, ...]
     read: Read
     configs: tuple[str | None, ...] = (None,)
-    topic: str = ""
     verifier: str = "math"
     marks: tuple[str, ...] = ()
-    reader: Callable[[Mapping[str, Iterable[Any]], str], Read] | None = None
-
-    def needed(self, spec: DataSpec) -> tuple[str, ...]:
-        topic = self.topic_column(spec)
-        return (*self.columns, topic) if topic else self.columns
-
-    def topic_column(self, spec: DataSpec) -> str:
-        return spec.topic_column or self.topic
-
-    def reader_of(self, columns: Mapping[str, Iterable[Any]], where: str) -> Read:
-        """How the rows of one file are read; raises InvalidProblems if that cannot be decided."""
-        return self.read if self.reader is None else self.reader(columns, where)
 
 
-def _math(row: Row, topic: str, spec: DataSpec) -> Example:
+def _math(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "problem")
     answer = boxed_answer(text_of(row, "solution"))
     if not answer:
         raise Unusable("solution: no \\boxed{...} with an answer")
-    return Example(question, ask(question, spec), answer, text_of(row, topic))
+    return Example(question, ask(question, spec), answer, text_of(row, "type"))
 
 
-def _deepmath(row: Row, topic: str, spec: DataSpec) -> Example:
+def _deepmath(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "question")
-    levels = [level.strip() for level in text_of(row, topic).split("->")]
+    levels = [level.strip() for level in text_of(row, "topic").split("->")]
     # Every topic is below "Mathematics", which tells nothing.
     levels = levels[1:] if levels[0] == "Mathematics" and len(levels) > 1 else levels
-    name = " > ".join(levels[: spec.topic_depth])
-    return Example(question, ask(question, spec), text_of(row, "final_answer"), name)
+    topic = " > ".join(levels)
+    return Example(question, ask(question, spec), text_of(row, "final_answer"), topic)
 
 
-def _gsm8k(row: Row, topic: str, spec: DataSpec) -> Example:
+def _gsm8k(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "question")
     _, mark, answer = text_of(row, "answer").rpartition("####")
     if not mark or not answer.strip():
         raise Unusable('answer: no "#### " with the final answer')
     answer = _THOUSANDS.sub("", answer.strip())
-    return Example(question, ask(question, spec), answer, text_of(row, topic) if topic else "gsm8k")
+    return Example(question, ask(question, spec), answer, "gsm8k")
 
 
-def _medqa(row: Row, topic: str, spec: DataSpec) -> Example:
+def _medqa(row: Row, spec: DataSpec) -> Example:
     question, options = text_of(row, "question"), row["options"]
     if not isinstance(options, Mapping):
         raise Unusable('options: not a table such as {"A": ..., "B": ...}')
@@ -95,35 +79,17 @@ def _medqa(row: Row, topic: str, spec: DataSpec) -> Example:
     if letter not in texts:
         raise Unusable("answer_idx: none of the options")
     # MedQA names no subjects; which examination a question is for is all that it tells.
-    return _choice(question, texts, letter, f"USMLE {text_of(row, topic)}", spec)
+    return _choice(question, texts, letter, f"USMLE {text_of(row, 'meta_info')}", spec)
 
 
-def _medmcqa_reader(columns: Mapping[str, Iterable[Any]], where: str) -> Read:
-    """Count options from 0, as the hub's files do, or from 1, as the authors' own do."""
-    counted = {cop for cop in columns["cop"] if cop in range(5)}
-    if {0, 4} <= counted:
-        raise InvalidProblems(
-            f"cop: {where} has both 0 and 4, so that it counts neither from 0, as the hub's files "
-            "do, nor from 1, as the authors' do. Get the file again."
-        )
-    if counted and not counted & {0, 4}:
-        raise InvalidProblems(
-            f"cop: {where} has neither 0 nor 4, which leaves open whether it counts from 0, as the "
-            "hub's files do, or from 1, as the authors' do. Give the whole file."
-        )
-    return partial(_medmcqa, first=1 if 4 in counted else 0)
-
-
-def _medmcqa(row: Row, topic: str, spec: DataSpec, first: int = 0) -> Example:
+def _medmcqa(row: Row, spec: DataSpec) -> Example:
     question = text_of(row, "question")
     if row["cop"] == -1:
         raise Unusable("cop: no answer is given (the hub's test set)", fault=False)
-    numbers = range(first, first + len(_LETTERS))
-    if row["cop"] not in numbers:
-        raise Unusable(f"cop: not {numbers[0]} to {numbers[-1]}, as its file counts")
+    if row["cop"] not in range(len(_LETTERS)):  # the authors' own files count from 1
+        raise Unusable("cop: not 0 to 3, as the hub's files count")
     texts = {letter: text_of(row, f"op{letter.lower()}") for letter in _LETTERS}
-    letter = _LETTERS[numbers.index(row["cop"])]
-    return _choice(question, texts, letter, text_of(row, topic), spec)
+    return _choice(question, texts, _LETTERS[row["cop"]], text_of(row, "subject_name"), spec)
 
 
 def _choice(
@@ -160,8 +126,7 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
             name="math",
             hub="EleutherAI/hendrycks_math",
             configs=MATH_SUBJECTS,
-            columns=("problem", "solution"),
-            topic="type",
+            columns=("problem", "solution", "type"),
             read=_math,
         ),
     ),
@@ -169,8 +134,7 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="deepmath",
             hub="zwhe99/DeepMath-103K",
-            columns=("question", "final_answer"),
-            topic="topic",
+            columns=("question", "final_answer", "topic"),
             read=_deepmath,
         ),
     ),
@@ -187,8 +151,7 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="medqa",
             hub="GBaker/MedQA-USMLE-4-options",
-            columns=("question", "options", "answer_idx"),
-            topic="meta_info",
+            columns=("question", "options", "answer_idx", "meta_info"),
             verifier="choice",
             read=_medqa,
             marks=("options",),
@@ -196,12 +159,10 @@ HUB_SETS: Mapping[SourceName, tuple[HubSet, ...]] = {
         HubSet(
             name="medmcqa",
             hub="openlifescienceai/medmcqa",
-            columns=("question", "opa", "opb", "opc", "opd", "cop"),
-            topic="subject_name",
+            columns=("question", "opa", "opb", "opc", "opd", "cop", "subject_name"),
             verifier="choice",
             read=_medmcqa,
             marks=("opa",),
-            reader=_medmcqa_reader,
         ),
     ),
 }

@@ -37,14 +37,12 @@ _SHARES = (0.8, 0.1, 0.1)
 
 _ONLY_FOR: Mapping[str, tuple[SourceName, ...]] = {
     "from_": ("math", "deepmath", "medical", "gsm8k", "jsonl"),
-    "topic_column": ("math", "deepmath", "gsm8k", "jsonl"),
+    "topic_column": ("jsonl",),
     "prompt_column": ("jsonl",),
     "answer_column": ("jsonl",),
     "verifier": ("jsonl",),
     "tasks": ("reasoning-gym",),
     "half": ("reasoning-gym",),
-    "topic_depth": ("deepmath",),
-    "medqa_share": ("medical",),
 }
 
 
@@ -74,9 +72,7 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     )
     public_size: Size | None = Field(default=None, description="Public problems.")
     test_size: Size | None = Field(default=None, description="Test problems.")
-    topic_column: str | None = Field(
-        default=None, description="By default the data set's own, in JSONL 'topic'."
-    )
+    topic_column: str = Field(default="topic", description="jsonl: the column of topics.")
     prompt_column: str = Field(default="prompt", description="jsonl: the column of prompts.")
     answer_column: str = Field(default="answer", description="jsonl: the column of answers.")
     verifier: str | None = Field(
@@ -85,15 +81,6 @@ class DataSpec(BaseModel, extra="forbid", frozen=True, populate_by_name=True):
     instruction: str | None = Field(
         default=None,
         description="What each prompt ends with, how to answer; by default the data set's own.",
-    )
-    max_prompt_characters: Size | None = Field(
-        default=None, description="Longer prompts are left out."
-    )
-    topic_depth: Size | None = Field(
-        default=None, description="deepmath: how many levels of its topics count; by default all."
-    )
-    medqa_share: float = Field(
-        default=0.5, gt=0, lt=1, description="medical: how much of the mixture is MedQA."
     )
     tasks: dict[str, dict[str, Any]] = Field(
         default={}, description="reasoning-gym: the tasks, each with its generator's settings."

@@ -66,16 +66,13 @@ def test_without_the_hub_it_says_how_to_do_without(tmp_path: Path) -> None:
 
 def test_wrong_options_are_one_line(tmp_path: Path) -> None:
     """A source, a value and a file that cannot be used are refused with the key."""
-    own, deep = write_rows(tmp_path / "own.jsonl"), tmp_path / "deep.json"
-    deep.write_text("[" * 100_000)
+    own = write_rows(tmp_path / "own.jsonl")
     for options, reason in (
         (["maths"], "source"),
         (["math", "--alpha", "0"], "alpha"),
         (["jsonl", "--from", str(own), "--topic-column", "subject"], "topic_column"),
         (["jsonl", "--from", str(own), "--private-size", "600"], "private_size"),
         (["reasoning-gym", "--tasks", str(tmp_path / "none.toml")], "none.toml"),
-        (["reasoning-gym", "--tasks", str(deep)], "deep.json cannot be read"),
-        (["reasoning-gym", "--tasks", str(tmp_path / "none.json")], "none.json"),
     ):
         done = pubswap_data("prepare", *options, "--out", str(tmp_path / "out"))
         assert done.returncode == 1

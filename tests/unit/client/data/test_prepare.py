@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 from typer.testing import CliRunner
 
 from pubswap_client.data.drawing import fitted
@@ -128,15 +127,12 @@ def test_a_topic_with_dollar_signs_is_drawn_as_it_is(tmp_path: Path) -> None:
 
 
 def test_medical_is_half_medqa_and_leaves_out_what_has_no_answer(hub: Path, tmp_path: Path) -> None:
-    """The two sets are mixed by `medqa_share`; rows without an answer are counted."""
+    """The two sets are mixed in halves; rows without an answer are counted."""
     out = prepare(spec_for("medical", hub / "medical"), tmp_path / "half")
     kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
     assert kinds == {"medqa": 33, "medmcqa": 33}
     left_out = {left.reason.split(":")[0]: left.rows for left in read_manifest(out).left_out}
     assert left_out == {"cop": 10}
-    out = prepare(spec_for("medical", hub / "medical", medqa_share=0.25), tmp_path / "quarter")
-    kinds = Counter(p.id.split("-")[0] for part in sets_of(out).values() for p in part)
-    assert kinds["medqa"] in (16, 17)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(hub: Path, tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(hub: Path, tmp_
 
 
 def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: Path) -> None:
-    """The hub's parquet, JSON lines in reverse, and a saved data set give the same sets."""
+    """The hub's parquet, and JSON lines in reverse, give the same sets."""
     parts = {
         "MedQA": [*medqa_rows(40, "train"), *medqa_rows(20, "test")],
         "medmcqa": [*medmcqa_rows(80, "train"), *medmcqa_rows(20, "validation")],
@@ -158,11 +154,9 @@ def test_the_split_does_not_depend_on_how_rows_are_spread_over_files(tmp_path: P
     write_medmcqa(tmp_path / "hub" / "medmcqa", test=0)
     for name, rows in parts.items():
         write_jsonl(tmp_path / "lines" / f"{name}.jsonl", rows[::-1])
-        halves = {"test": Dataset.from_list(rows[30:]), "train": Dataset.from_list(rows[:30])}
-        DatasetDict(halves).save_to_disk(str(tmp_path / "saved" / name))
     splits = [
         contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
-        for kind in ("hub", "lines", "saved")
+        for kind in ("hub", "lines")
     ]
     for name in NAMES:
         assert len({split[f"{name}.jsonl"] for split in splits}) == 1
@@ -349,7 +343,11 @@ def test_wrong_files_are_refused_with_the_reason(hub: Path, tmp_path: Path) -> N
     out = tmp_path / "out"
     cases: list[tuple[SourceName, Path, str]] = [
         ("math", hub / "deepmath", "hendrycks_math: it has no column 'problem'"),
-        ("math", tmp_path / "topicless.jsonl", "topic_column: .* no column 'type'"),
+        (
+            "math",
+            tmp_path / "topicless.jsonl",
+            "topicless.jsonl is not in the format .* no column 'type'",
+        ),
         ("medical", hub / "medical" / "medmcqa", "no file in the format of GBaker/MedQA"),
         ("math", junk, "a.parquet cannot be read as parquet"),
         ("math", tmp_path / "half.json", "half.json cannot be read as json"),
@@ -375,41 +373,18 @@ def test_answers_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
         prepare(spec_for("jsonl", words), tmp_path / "out")
 
 
-def test_options_are_counted_from_zero_or_one_as_each_file_does(tmp_path: Path) -> None:
-    """The authors' files count from 1, the hub's from 0, and a large set beside them hides nothing.
+@pytest.mark.parametrize("counted", [[0, 1, 2, 3, 4], [1, 2, 3, 4], [0, 1, 7]])
+def test_options_that_are_not_counted_as_the_hub_s_are_refused(
+    tmp_path: Path, counted: list[int]
+) -> None:
+    """Such as the authors' own, which count from 1; a large set beside them hides nothing.
 
     A thousand questions of MedQA would make any number of MedMCQA's faults less than 5 %.
     """
-    write_medqa(tmp_path / "hub" / "medqa", train=1000)
-    write_medqa(tmp_path / "mixed" / "medqa", train=1000)
-    write_medmcqa(tmp_path / "hub" / "medmcqa", train=40, validation=20, test=0)
-    write_medmcqa(tmp_path / "mixed" / "medmcqa", train=0, validation=20, test=0)
-    own = [{**row, "cop": row["cop"] + 1} for row in medmcqa_rows(40)]
-    write_jsonl(tmp_path / "mixed" / "authors" / "train.json", own)
-    hub, mixed = (
-        contents(prepare(spec_for("medical", tmp_path / kind), tmp_path / f"{kind}-split"))
-        for kind in ("hub", "mixed")
-    )
-    for name in NAMES:
-        assert hub[f"{name}.jsonl"] == mixed[f"{name}.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("counted", "reason"),
-    [
-        ([0, 1, 2, 3, 4], "train.json has both 0 and 4"),
-        ([1, 2, 3], "train.json has neither 0 nor 4"),
-        ([0, 1, 7], r"26 of 80 rows of medmcqa cannot be used: 26 cop: not 0 to 3"),
-    ],
-)
-def test_options_that_are_counted_in_no_known_way_are_refused(
-    tmp_path: Path, counted: list[int], reason: str
-) -> None:
-    """Where counting begins must be plain from each file, however large the other set is."""
     write_medqa(tmp_path / "from" / "medqa", train=1000)
     rows = [{**row, "cop": counted[n % len(counted)]} for n, row in enumerate(medmcqa_rows(80))]
     write_jsonl(tmp_path / "from" / "train.json", rows)
-    with pytest.raises(InvalidProblems, match=reason):
+    with pytest.raises(InvalidProblems, match=r"of 80 rows of medmcqa .* cop: not 0 to 3"):
         prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
 
@@ -425,7 +400,7 @@ def test_answers_are_checked_of_each_set_by_itself(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "from" / "medqa.jsonl", rows)
     write_medmcqa(tmp_path / "from" / "medmcqa", train=100)
     with pytest.raises(InvalidProblems, match=r"not read by their own .*'K'"):
-        prepare(spec_for("medical", tmp_path / "from", medqa_share=0.03), tmp_path / "out")
+        prepare(spec_for("medical", tmp_path / "from"), tmp_path / "out")
 
 
 def test_a_few_broken_rows_are_left_out_and_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from support.client.hub_files import deepmath_rows, gsm8k_rows, math_rows, medmc
 def read(source: SourceName, row: dict[str, Any], place: int = 0, **settings: Any) -> Problem:
     hub_set: HubSet = HUB_SETS[source][place]
     spec = DataSpec(source=source, **settings)
-    example = hub_set.read(row, hub_set.topic_column(spec), spec)
+    example = hub_set.read(row, spec)
     return example.problem(hub_set.name, hub_set.verifier)
 
 
@@ -50,10 +50,9 @@ def test_a_math_row_asks_for_a_box_and_its_answer_is_right_in_one() -> None:
 
 
 def test_deepmath_topics_leave_out_what_all_have() -> None:
-    """The topic is the path below "Mathematics", as deep as asked."""
+    """The topic is the path below "Mathematics"."""
     row = deepmath_rows(1)[0]
     assert read("deepmath", row).topic == "Algebra > Linear Algebra > Determinants"
-    assert read("deepmath", row, topic_depth=1).topic == "Algebra"
     assert read("deepmath", {**row, "topic": "Other"}).topic == "Other"
 
 
@@ -68,13 +67,12 @@ def test_deepmath_topics_leave_out_what_all_have() -> None:
 )
 def test_a_gsm8k_row_has_its_last_line_as_the_answer(closing: str, gold: str, wrong: str) -> None:
     """Commas between thousands go, and a number with or without them is right."""
-    row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}", "kind": "sums"}
+    row = {"question": "How many?", "answer": f"It is <<2*9=18>>18.\n{closing}"}
     problem = read("gsm8k", row)
     assert (problem.answer, problem.topic) == (gold, "gsm8k")
     assert score("math", f"So \\boxed{{{gold}}}", problem) == 1.0
     assert score("math", f"So \\boxed{{{int(gold):,}}}", problem) == 1.0
     assert score("math", f"So \\boxed{{{wrong}}}", problem) == 0.0
-    assert read("gsm8k", row, topic_column="kind").topic == "sums"
 
 
 def test_a_question_of_the_kind_multi_has_one_right_option_like_others() -> None:
