@@ -246,9 +246,8 @@ class Examination:
         def memory(device: Device, run: RunSettings, model: tuple[Path, ModelCard]) -> Finding:
             folder, card = model
             evaluator = self.role is Role.EVALUATOR
-            machine = {"folder": folder, "device": device, "evaluator": evaluator}
-            estimate = partial(estimate_memory, run=run, card=card, **machine)
-            return check_memory(settings, run, device, estimate, evaluator)
+            needs = estimate_memory(settings, run, card, folder, device, evaluator)
+            return check_memory(settings, run, device, needs, evaluator)
 
         needed = "a device, the run and the model's files"
         self._check("memory", needed, memory, device, run, self._model)

@@ -1,7 +1,6 @@
 """The device and its memory, against an estimate of what training takes of it."""
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from importlib.util import find_spec
 
@@ -9,12 +8,10 @@ from pubswap_client.doctor.findings import Finding, failure, of_error, ok, warni
 from pubswap_client.rollout.engine_choice import chosen_engine, why_not_vllm
 from pubswap_client.rollout.vllm_http import InferenceServer, VllmRefused
 from pubswap_client.settings import ClientSettings
-from pubswap_client.training.memory import SMALLEST, Device, MemoryEstimate, wanted_rows
+from pubswap_client.training.memory import Device, MemoryEstimate, wanted_rows
 from pubswap_protocol.command_line.amounts import size_text
 from pubswap_protocol.errors import EngineFault
 from pubswap_protocol.settings import RunSettings
-
-Estimate = Callable[[ClientSettings], MemoryEstimate]
 
 
 def check_device(settings: ClientSettings, device: Device) -> Finding:
@@ -39,68 +36,38 @@ def check_memory(
     settings: ClientSettings,
     run: RunSettings,
     device: Device,
-    estimate: Estimate,
+    needs: MemoryEstimate,
     evaluator: bool = False,
 ) -> Finding:
     """Check that the longest prompts and responses fit; the estimate may be off by half."""
     free = device.free if device.cuda else device.free // settings.processes
-    needs = estimate(settings)
     text = f"about {size_text(needs.peak)} of {size_text(free)}: {_parts(needs, run, evaluator)}"
     if needs.fixed > free:
-        return failure(f"{text}; the model alone does not fit", _room(settings, device, needs))
+        return failure(f"{text}; the model alone does not fit", _room(device, needs))
     advice = []
     if needs.fixed + needs.update > free:
-        changes = _fitting_update(settings, estimate, free)
+        changes = [f"micro_batch_tokens below {needs.tokens}"]
+        if not settings.gradient_checkpointing:
+            changes.insert(0, "gradient_checkpointing = true")
         if needs.awake and device.cuda:
             changes.append("vllm.sleep = true")
-        advice.append(
-            f"Set {' or '.join(changes)}."
-            if changes
-            else "Set gradient_checkpointing = true, and share the machine with nothing else."
-        )
+        advice.append(f"Set {' or '.join(changes)}.")
     if needs.fixed + needs.rollout > free:
-        advice.append(_for_sampling(settings, device, estimate, free))
+        advice.append(_for_sampling(device, needs, free))
     return warning(text, " ".join(advice)) if advice else ok(text)
 
 
-def _for_sampling(settings: ClientSettings, device: Device, estimate: Estimate, free: int) -> str:
-    needs = estimate(settings)
+def _for_sampling(device: Device, needs: MemoryEstimate, free: int) -> str:
     if needs.rows:
-        rows = _fitting_rows(settings, estimate, free)
-        change = f"rollout_rows = {rows}, or " if rows else ""
-        return f"For sampling, set {change}engine = 'vllm' (docs/engines.md)."
+        return (
+            f"For sampling, set rollout_rows below {needs.rows} or engine = 'vllm' "
+            "(docs/engines.md)."
+        )
     left = free - needs.weights - needs.factors
     if left <= needs.weights:
         return "vLLM's own weights do not fit beside the trainer's: set engine = 'transformers'."
     share = left * 100 // device.total
     return f"For sampling, set vllm.gpu_memory_utilization = {share / 100:g}."
-
-
-def _fitting_update(settings: ClientSettings, estimate: Estimate, free: int) -> list[str]:
-    """Settings, each as `key = value`, with which the update is estimated to fit; may be none."""
-    fitting = []
-    if not settings.gradient_checkpointing:
-        changed = estimate(settings.model_copy(update={"gradient_checkpointing": True}))
-        if changed.fixed + changed.update <= free:
-            fitting.append("gradient_checkpointing = true")
-    tokens = estimate(settings).tokens
-    while (tokens := tokens // 2) >= SMALLEST:
-        changed = estimate(settings.model_copy(update={"micro_batch_tokens": tokens}))
-        if changed.tokens > tokens:
-            break  # a pack holds at least one row
-        if changed.fixed + changed.update <= free:
-            return [*fitting, f"micro_batch_tokens = {tokens}"]
-    return fitting
-
-
-def _fitting_rows(settings: ClientSettings, estimate: Estimate, free: int) -> int | None:
-    """A `rollout_rows` with which sampling fits, if there is."""
-    rows = settings.rollout_rows
-    while (rows := rows // 2) >= 1:
-        changed = estimate(settings.model_copy(update={"rollout_rows": rows}))
-        if changed.fixed + changed.rollout <= free:
-            return rows
-    return None
 
 
 def _parts(needs: MemoryEstimate, run: RunSettings, evaluator: bool) -> str:
@@ -125,7 +92,7 @@ def _sampling(needs: MemoryEstimate, wanted: int) -> str:
     return f"sampling {size}"
 
 
-def _room(settings: ClientSettings, device: Device, needs: MemoryEstimate) -> str:
+def _room(device: Device, needs: MemoryEstimate) -> str:
     """Advice where not even the weights fit."""
     if not device.cuda:
         return f"Take a machine with {size_text(needs.peak)} of free memory for each process."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pubswap_client.base_model import local_folder, model_folder, prompt_limit
 from pubswap_client.coordinator.client import CoordinatorClient
-from pubswap_client.data.manifest import check_files, local_parts, read_manifest
+from pubswap_client.data.manifest import check_files, local_files, read_manifest
 from pubswap_client.recipes.recipe import Recipe, set_sizes
 from pubswap_client.recipes.tables import DataFiles
 from pubswap_protocol import paths
@@ -97,7 +97,7 @@ def set_faults(recipe: Recipe) -> Iterator[str]:
     try:
         if spec is not None:
             if spec.from_ is not None:
-                local_parts(spec.from_)
+                local_files(spec.from_)
             return
         if data.folder is not None:
             check_files(data.folder, read_manifest(data.folder))
