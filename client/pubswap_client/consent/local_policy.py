@@ -24,16 +24,6 @@ COUNTERS = tuple(
 )
 """What may be left out of the messages; rounds, steps and the number of examples may not."""
 
-_GONE = {
-    "max_rank": "limits.lora.rank.max",
-    "max_response_tokens": "limits.grpo.max_response_tokens.max",
-    "max_local_steps": "limits.local_steps.max",
-    "max_rounds": "limits.rounds.max",
-    "min_kl": "limits.grpo.kl_beta.min",
-    "max_epsilon": "limits.privacy.epsilon.max",
-}
-"""Keys of policies written before there were limits, and what they are now."""
-
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 
@@ -133,10 +123,6 @@ def load_policy(path: Path) -> LocalPolicy:
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
-            if gone := [f"{new} in place of {old}" for old, new in _GONE.items() if old in values]:
-                raise InvalidSettings(
-                    f"{path} has keys of an earlier version; write {', '.join(gone)}."
-                ) from None
             keys = ", ".join(sorted(LocalPolicy.model_fields))
             raise InvalidSettings(
                 f"{path} has the key {first['loc'][0]!r}, which there is not; the keys are {keys}."

@@ -133,15 +133,6 @@ def test_adapters_go_to_the_bucket_that_the_policy_names_and_to_no_other(tmp_pat
     assert consent.buckets() == ()
 
 
-def test_a_policy_of_before_there_were_limits_names_what_its_keys_are_now(tmp_path: Path) -> None:
-    """All of them at once: the one that was written at the first start had five."""
-    path = policy_path(tmp_path)
-    path.write_text('max_rank = 8\nmin_kl = 0.0\nhours = "18:00-07:00"\n')
-    now = "write limits.lora.rank.max in place of max_rank, limits.grpo.kl_beta.min in place of min"
-    with pytest.raises(InvalidSettings, match=now):
-        load_policy(path)
-
-
 def test_a_mistyped_policy_names_the_key_and_those_there_are(tmp_path: Path) -> None:
     """Nothing of it is taken."""
     path = policy_path(tmp_path)
