@@ -1,5 +1,6 @@
 """`pubswap bundle make` and `pubswap bundle verify`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,6 @@ def make(
     and the hub have given is in their caches for the next time.
     """
     from pubswap_client.bundle.making import make as make_bundle
-    from pubswap_client.bundle.making import wanted
     from pubswap_client.recipes.inheritance import parse_set
     from pubswap_client.recipes.recipe import read_recipe
     from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
@@ -51,8 +51,8 @@ def make(
     with until_stopped():
         sound = read_recipe(recipe, parse_set(changes or [])).sound()
         with progress_bar() as progress:
-            it = wanted(sound, checkout, extras)
-            make_bundle(it, out, key, lambda words: next_stage(progress, words))
+            say = partial(next_stage, progress)
+            make_bundle(sound, checkout, extras, out, key, say)
     typer.echo(f"Wrote {out}, {_summed(out)}.")
     typer.echo(f"Tell its readers the digest of {SUMS} by another way than the folder goes.")
 

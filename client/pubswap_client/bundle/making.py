@@ -13,7 +13,6 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from pubswap_client.base_model import MODEL_FILES, model_folder
@@ -44,20 +43,18 @@ _EXAMINE = """\
 """
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What goes into a bundle. `checkout` has our source and the versions of all else."""
+def make(
+    recipe: Recipe,
+    checkout: Path,
+    extras: str,
+    out: Path,
+    key: Path | None,
+    say: Callable[[str], object],
+) -> None:
+    """Make the bundle `out` of a recipe; `checkout` has our source and the versions of all else.
 
-    card: CreateRun
-    model: Path
-    checkout: Path
-    extras: str
-
-
-def wanted(recipe: Recipe, checkout: Path, extras: str) -> Wanted:
-    """A recipe's, with its model, which is downloaded first if it is a hub's.
-
-    Raises InvalidSettings if it is not to be had, or if there is no checkout.
+    Raises InvalidSettings if the model is not to be had or there is no checkout, LocalFault if pip
+    fails, and Conflict if something is at `out` in the end.
     """
     if not all((checkout / name).is_file() for name in ("pyproject.toml", "constraints.txt")):
         raise InvalidSettings(
@@ -67,24 +64,18 @@ def wanted(recipe: Recipe, checkout: Path, extras: str) -> Wanted:
     model, settings = recipe.model, recipe.run_settings
     folder = model_folder(model.location, model.revision)
     card = model_card(folder, settings.lora, model.source, model.revision, model.stop_token_ids)
-    run = CreateRun(name=recipe.name, settings=settings, model=card)
-    return Wanted(run, folder, checkout.resolve(), extras)
-
-
-def make(it: Wanted, out: Path, key: Path | None, say: Callable[[str], object]) -> None:
-    """Make the bundle `out`.
-
-    Raises LocalFault if pip fails, and Conflict if something is at `out` in the end.
-    """
     with whole_folder(out) as making:
-        _get_wheels(it, making / WHEELS, say)
-        _copy_model(it, making / MODEL, say)
-        (making / CARD).write_bytes(card_bytes(it.card))
+        _get_wheels(checkout.resolve(), extras, making / WHEELS, say)
+        _copy_model(folder, making / MODEL, say)
+        copied = model_card(making / MODEL, settings.lora, model.source, model.revision)
+        card.check_same(copied)  # no file was changed meanwhile
+        run = CreateRun(name=recipe.name, settings=settings, model=card)
+        (making / CARD).write_bytes(card_bytes(run))
         say("computing digests")
         (making / "requirements.txt").write_text(requirements(making / WHEELS), encoding="utf-8")
         here = {"python": _python(), "platform": sysconfig.get_platform()}
-        readme = _README.format(name=it.card.name, **here)
-        if "client" in it.extras.split(","):  # a coordinator trains nothing, and has no torch
+        readme = _README.format(name=recipe.name, **here)
+        if "client" in extras.split(","):  # a coordinator trains nothing, and has no torch
             readme += _EXAMINE
         (making / "README.txt").write_text(readme, encoding="utf-8")
         names = [str(path.relative_to(making)) for path in making.rglob("*") if path.is_file()]
@@ -106,26 +97,23 @@ def requirements(wheels: Path) -> str:
     return "".join(lines)
 
 
-def _get_wheels(it: Wanted, wheels: Path, say: Callable[[str], object]) -> None:
+def _get_wheels(checkout: Path, extras: str, wheels: Path, say: Callable[[str], object]) -> None:
     """By pip, in the versions of the checkout; what it has downloaded before is in its cache."""
     say(f"getting wheels for Python {_python()} on {sysconfig.get_platform()}")
     pip = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check"]
-    constraints = it.checkout / "constraints.txt"
+    constraints = checkout / "constraints.txt"
     options = [f"--constraint={constraints}", f"--find-links={wheels}", f"--wheel-dir={wheels}"]
     # Of what reasoning-gym asks for, one comes as C source; the extra `tasks` has the others.
-    for wishes in ([f"{it.checkout}[{it.extras}]"], ["--no-deps", "reasoning-gym"]):
+    for wishes in ([f"{checkout}[{extras}]"], ["--no-deps", "reasoning-gym"]):
         if subprocess.run([*pip, *options, *wishes], stdout=sys.stderr).returncode:
             raise LocalFault("pip got no wheels, and says why above.")
 
 
-def _copy_model(it: Wanted, folder: Path, say: Callable[[str], object]) -> None:
-    """Raises BaseModelMismatch if the copy is another model, which a changed file makes it."""
+def _copy_model(model: Path, folder: Path, say: Callable[[str], object]) -> None:
     folder.mkdir()
-    for source in sorted({path for form in MODEL_FILES for path in it.model.glob(form)}):
+    for source in sorted({path for form in MODEL_FILES for path in model.glob(form)}):
         say(f"copying {source.name}, {size_text(source.stat().st_size)}")
         shutil.copyfile(source, folder / source.name)
-    model, settings = it.card.model, it.card.settings
-    model.check_same(model_card(folder, settings.lora, model.source, model.revision))
 
 
 def _python() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pubswap_client.bundle.making import MODEL, WHEELS, make, wanted
+from pubswap_client.bundle.making import MODEL, WHEELS, make
 from pubswap_client.recipes.recipe import load_recipe
 from pubswap_client.signed_manifest import faults
 from pubswap_protocol.digests import sha256_of
@@ -102,10 +102,10 @@ def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
     process.wait()
     assert not out.exists()
     (checkout / "hold").unlink()
-    it = wanted(load_recipe(recipe), checkout, "client")
+    wanted = load_recipe(recipe), checkout, "client", out, None
     (checkout / "broken").touch()
     with pytest.raises(LocalFault, match="pip got no wheels"):
-        make(it, out, None, print)
+        make(*wanted, print)
     (checkout / "broken").unlink()
 
     def stop(words: str) -> None:
@@ -114,7 +114,7 @@ def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
 
     before = names(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        make(it, out, None, stop)
+        make(*wanted, stop)
     assert names(tmp_path) == before
     done = pubswap(*line)
     assert done.returncode == 0, done.stderr
@@ -139,7 +139,7 @@ def test_a_bundle_is_whole_or_not_there_and_none_is_written_over(
 def test_a_key_signs_the_bundle(tmp_path: Path, checkout: Path, recipe: Path) -> None:
     """It is made if it is not there."""
     out, key = tmp_path / "bundle", tmp_path / "key"
-    make(wanted(load_recipe(recipe), checkout, "client"), out, key, print)
+    make(load_recipe(recipe), checkout, "client", out, key, print)
     assert faults(out, Path(f"{key}.pub")) == []
 
 
@@ -149,7 +149,7 @@ def test_only_a_client_is_told_to_have_its_machine_examined(
     """A coordinator's bundle has no torch, which that takes."""
     for extras, told in (("client", True), ("server,operator", False)):
         out = tmp_path / extras
-        make(wanted(load_recipe(recipe), checkout, extras), out, None, print)
+        make(load_recipe(recipe), checkout, extras, out, None, print)
         assert ("client doctor" in (out / "README.txt").read_text()) is told
 
 
@@ -164,7 +164,7 @@ def test_nothing_is_made_over_what_came_there_meanwhile(
         (out / "mine").touch()
 
     with pytest.raises(Conflict, match="could not be made"):
-        make(wanted(load_recipe(recipe), checkout, "client"), out, None, beside)
+        make(load_recipe(recipe), checkout, "client", out, None, beside)
     assert names(out) == {"mine"}
 
 
