@@ -67,9 +67,10 @@ class Split:
         return {**private, "public": self.public, "test": self.test}
 
 
-def quotas(shares: Sequence[float], total: int) -> list[int]:
+def quotas(streams: int, total: int) -> list[int]:
     """How many problems each stream gives, in all `total`."""
-    bounds = [round(sum(shares[:index]) * total) for index in range(len(shares))] + [total]
+    shares = [1 / streams] * streams
+    bounds = [round(sum(shares[:index]) * total) for index in range(streams)] + [total]
     return [upper - lower for lower, upper in itertools.pairwise(bounds)]
 
 

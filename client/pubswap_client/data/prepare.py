@@ -71,7 +71,7 @@ def _make(spec: DataSpec, limit: PromptLimit | None) -> tuple[Split, list[Origin
     streams, origins = read_source(spec, tally, limit)
     sizes = spec.sizes(sum(stream.usable or 0 for stream in streams))
     total = sizes.total(spec.clients)
-    parts = quotas([stream.share for stream in streams], total)
+    parts = quotas(len(streams), total)
     # What cannot be enough is refused before the minutes that the verifiers take.
     most = {
         stream.name: quota if stream.usable is None else min(quota, stream.usable)

@@ -98,10 +98,9 @@ _STEP = 256
 
 @dataclass(frozen=True)
 class Stream:
-    """Different problems in a random order, how many, and their share of the split."""
+    """Different problems in a random order, and how many."""
 
     name: str
-    share: float
     problems: Iterator[Problem]
     usable: int | None = None  # None if that is not known before
 
@@ -127,7 +126,7 @@ def _tasks(spec: DataSpec, limit: PromptLimit | None) -> Source:
     seen: set[str] = set()
     for name, settings in spec.tasks.items():
         task = TaskSpec(name, settings, spec.seed)
-        streams.append(Stream(name, 1 / len(spec.tasks), _task_problems(task, spec, limit, seen)))
+        streams.append(Stream(name, _task_problems(task, spec, limit, seen)))
     library = Origin(name="reasoning-gym", revision=version("reasoning-gym"))
     return streams, [library]
 
@@ -155,7 +154,7 @@ def _jsonl(spec: DataSpec, tally: Tally, limit: PromptLimit | None) -> Source:
     distinct = unique(read, tally, lambda problem: " ".join(problem.prompt.split()))
     if not distinct:
         raise InvalidProblems(f"from: {spec.from_} holds no problem that can be used.")
-    stream = Stream("jsonl", 1.0, _shuffled(distinct, spec.seed, "jsonl"), len(distinct))
+    stream = Stream("jsonl", _shuffled(distinct, spec.seed, "jsonl"), len(distinct))
     return [stream], file_origins(spec.from_)
 
 
@@ -182,7 +181,7 @@ def _hub_sets(
     for hub_set in sets:
         own = [problem for problem in problems if problem.id.startswith(f"{hub_set.name}-")]
         shuffled = _shuffled(own, spec.seed, hub_set.name)
-        streams.append(Stream(hub_set.name, 1 / len(sets), shuffled, len(own)))
+        streams.append(Stream(hub_set.name, shuffled, len(own)))
     return streams, origins
 
 
