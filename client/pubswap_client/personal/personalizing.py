@@ -68,17 +68,13 @@ def personalize(
     require_vacant(out)
     # An engine with a copy of the base model does not see the shared adapter in it.
     settings = settings.model_copy(update={"engine": "transformers", "rank": None})
-    name, member = settings.state / CARD, load_membership(settings.state).membership
-    if not name.exists():
-        raise InvalidSettings(
-            f"{name} is not there: start the run's daemon once more, which writes it."
-        )
+    member = load_membership(settings.state).membership
     if not (shared / WEIGHTS).is_file():
         raise InvalidSettings(
             f"{shared} holds no adapter. `pubswap client adapter --out FOLDER` gets the run's: "
             "name it with --adapter."
         )
-    run = read_card(name)
+    run = read_card(settings.state / CARD)  # which the daemon has written
     rules = _private(own_settings(settings, run.settings), steps)
     problems, held_out = _problems(settings, rules)
     source = open_adapter(shared, run)
