@@ -209,9 +209,9 @@ def doctor(
     from pubswap_client.doctor.examination import run_doctor
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    options = {**given.values, "data": data, "engine": engine, "processes": processes}
+    settings = given.settings(data=data, engine=engine, processes=processes)
     with until_stopped():
-        healthy = run_doctor(given.config, options, not no_trial, as_json, role, run)
+        healthy = run_doctor(settings, not no_trial, as_json, role, run)
     raise typer.Exit(0 if healthy else 1)
 
 

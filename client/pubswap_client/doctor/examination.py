@@ -5,7 +5,7 @@ public problems, no lock is taken, and the trial step's adapter is in memory alo
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,12 @@ from pubswap_client.doctor.trial import check_trial, try_step
 from pubswap_client.policy.self_check import check_packed_path
 from pubswap_client.policy.tokenizer import PromptTokenizer
 from pubswap_client.run_card import read_card
-from pubswap_client.settings import ClientSettings, load_settings
+from pubswap_client.settings import ClientSettings
 from pubswap_client.state.membership import StoredMembership, load_membership
 from pubswap_client.training.accountant import check_installed
 from pubswap_client.training.memory import Device, estimate_memory, measure_device
 from pubswap_protocol.bounds import escaped
 from pubswap_protocol.command_line.progress_bar import next_stage, progress_bar
-from pubswap_protocol.errors import InvalidSettings
 from pubswap_protocol.messages import Role, RunView, SetKind
 from pubswap_protocol.model import ModelCard
 from pubswap_protocol.problems import Problem
@@ -323,31 +322,15 @@ def _device(settings: ClientSettings) -> tuple[Finding, Device]:
 
 
 def run_doctor(
-    config: Path | None,
-    options: Mapping[str, Any],
-    trial: bool,
-    as_json: bool,
-    role: Role = Role.CLIENT,
-    card: Path | None = None,
+    settings: ClientSettings, trial: bool, as_json: bool, role: Role, card: Path | None
 ) -> bool:
     """Print the report; returns whether nothing failed. `card` is a run card's file."""
-    try:
-        settings = load_settings(config, **options)
-    except InvalidSettings as error:
-        advice = "Correct this key; nothing else can be checked before."
-        return _print(Checklist({"settings": failure(error.detail, advice)}), as_json)
     if launched_rank() not in (None, 0):
         run_follower(settings)
         return True
+    carded = read_card(card) if card else None
     with progress_bar() as progress:
-        examination = Examination(
-            settings, progress, trial, role, read_card(card) if card else None
-        )
-        checklist = examination.examine()
-    return _print(checklist, as_json)
-
-
-def _print(checklist: Checklist, as_json: bool) -> bool:
+        checklist = Examination(settings, progress, trial, role, carded).examine()
     if as_json:
         sys.stdout.write(escaped(checklist.json()) + "\n")
     else:
